@@ -1,0 +1,87 @@
+"""squashlens: how decoder-only transformers lose information on the way to the last token.
+
+Read in this order:
+
+1. `load` a model (a proven TransformerLens bridge) and turn text into `tokens`.
+2. `capture` what one forward pass computes: residual streams, attention patterns.
+3. Measure: `path_bound` (Theorem 5.1), `composition` (how attention composes by layer),
+   `jacobian_norms` (the true sensitivity), `sensitivity` (all of them side by side), `next_token` (the answer).
+4. Draw: `figures.attribution`, `figures.composition`; or write it all up with `report`.
+5. Keep: `save`, `open_result`, `provenance`.
+6. Intervene: `applied(model, freeze_attention())` around any of the above.
+
+Names load at first use; importing squashlens imports neither torch nor TransformerLens and changes nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from squashlens import errors, figures, zoo
+    from squashlens.measure.bound import composition, path_bound
+    from squashlens.measure.jacobian import jacobian_norms
+    from squashlens.measure.readout import next_token
+    from squashlens.measure.sensitivity import sensitivity
+    from squashlens.model.capture import Capture, capture
+    from squashlens.model.hooks import Hook, applied, freeze_attention
+    from squashlens.model.load import load
+    from squashlens.model.tokens import tokens
+    from squashlens.reporting.page import report
+    from squashlens.results import open_result, provenance, save
+
+_HOMES = {
+    "load": "model.load",
+    "tokens": "model.tokens",
+    "capture": "model.capture",
+    "Capture": "model.capture",
+    "path_bound": "measure.bound",
+    "composition": "measure.bound",
+    "jacobian_norms": "measure.jacobian",
+    "sensitivity": "measure.sensitivity",
+    "next_token": "measure.readout",
+    "Hook": "model.hooks",
+    "applied": "model.hooks",
+    "freeze_attention": "model.hooks",
+    "report": "reporting.page",
+    "save": "results",
+    "open_result": "results",
+    "provenance": "results",
+}
+_WINGS = ("errors", "figures", "zoo")
+
+__all__ = [
+    "Capture",
+    "Hook",
+    "applied",
+    "capture",
+    "composition",
+    "errors",
+    "figures",
+    "freeze_attention",
+    "jacobian_norms",
+    "load",
+    "next_token",
+    "open_result",
+    "path_bound",
+    "provenance",
+    "report",
+    "save",
+    "sensitivity",
+    "tokens",
+    "zoo",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"squashlens.{_HOMES[name]}"), name)
+    elif name in _WINGS:
+        value = import_module(f"squashlens.{name}")
+    else:
+        raise AttributeError(f"module 'squashlens' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

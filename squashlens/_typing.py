@@ -1,0 +1,29 @@
+"""The axis vocabulary. jaxtyping annotations use these words and no others.
+
+    prompt    several prompts of equal length            position  token positions of one sequence
+    query     positions that attend                      key       positions attended to
+    head      query heads                                d         the residual stream's coordinates
+    out, in   rows and columns of one Jacobian block     cotangent vector–Jacobian products of one batch
+
+A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
+"""
+
+from typing import Literal, get_args
+
+from squashlens.errors import InputError
+
+Freezable = Literal["attention", "norms", "gates"]
+Norm = Literal["spectral", "frobenius"]
+Method = Literal["exact", "sketch"]
+Constants = Literal["paper", "measured"]
+AttentionKind = Literal["model", "uniform"]
+Target = int | Literal["y"]
+Bos = Literal["family", "one", "none", "as-given"]
+Store = Literal["cpu", "device"]
+
+
+def one_of(value: object, choices: object, argument: str) -> None:
+    """Refuse a value outside a `Literal`, naming the choices."""
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise InputError(f"{argument}={value!r} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")

@@ -1,0 +1,62 @@
+"""Token attribution: bound, null and Jacobian over the tokens of one prompt."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.figures.theme import COLOURS, INK, dress, label, token_axis
+
+NAMES = {
+    "path_bound": "path bound (Thm 5.1)",
+    "null": "uniform null",
+    "jacobian": "true Jacobian",
+    "jacobian_frozen": "Jacobian, attention frozen",
+    "bound_over_null": "bound ÷ null",
+}
+DASHES = {"null": "dot", "jacobian_frozen": "dash"}
+
+
+def attribution(sensitivity: xr.Dataset) -> go.Figure:
+    """Draw a `squashlens.sensitivity` Dataset: bound, null and Jacobians above, bound ÷ null below.
+
+    Log scales; values of exactly zero have no place on them and are left out of the line, not of the hover
+    of their neighbours. Every token keeps its own place, also when it is repeated; hover gives position,
+    token and the Dataset's value.
+    """
+    tokens = [str(t) for t in sensitivity["token"].values]
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.06)
+    upper = ["path_bound", "null", "jacobian_frozen", "jacobian"]
+    for name in upper:
+        figure.add_trace(_line(sensitivity[name], name, tokens), row=1, col=1)
+    figure.add_trace(_line(sensitivity["bound_over_null"], "bound_over_null", tokens), row=2, col=1)
+    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=2, col=1)  # pyright: ignore
+    for row, title, names in ((1, "norm or bound", upper), (2, "bound ÷ null", ["bound_over_null"])):
+        figure.update_yaxes(type="log", exponentformat="power", title=title, row=row, col=1)
+        figure.update_yaxes(dtick=_tick(sensitivity[names]), row=row, col=1)
+    figure.update_xaxes(**token_axis(tokens))
+    figure.update_xaxes(title="token", row=2, col=1)
+    return dress(figure, title="How far each token reaches the last representation", height=560)
+
+
+def _tick(values: xr.Dataset) -> int | str:
+    """Decades where the axis spans several, else 1, 2, 5 within one."""
+    positive = values.to_array().values
+    positive = positive[positive > 0]
+    return 1 if positive.size and positive.max() > 50 * positive.min() else "D2"
+
+
+def _line(values: xr.DataArray, name: str, tokens: Sequence[str]) -> go.Scatter:
+    data = values.values.astype(np.float64)
+    return go.Scatter(
+        x=np.arange(len(data), dtype=np.float32),
+        y=np.where(data > 0, data, np.nan),
+        name=NAMES[name],
+        mode="lines+markers",
+        line={"color": COLOURS[name], "width": 2, "dash": DASHES.get(name, "solid")},
+        marker={"size": 6},
+        customdata=np.array([f"{position}: {label(t)}" for position, t in enumerate(tokens)], dtype=object),
+        hovertemplate=f"%{{customdata}}<br>{NAMES[name]}: %{{y:.6g}}<extra></extra>",
+    )

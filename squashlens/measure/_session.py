@@ -1,0 +1,109 @@
+"""What every measurement does first and last: check the model and prompt, label and sign the result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bos, Target
+from squashlens.errors import InputError
+from squashlens.model import proof
+from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
+from squashlens.model.fingerprint import weights_fingerprint
+from squashlens.model.hooks import ambient
+from squashlens.model.tokens import Prompts, count_bos, display_tokens, tokens
+from squashlens.results import attributes, position_coords, versions
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+@dataclass(frozen=True)
+class Session:
+    """A sound model with a checked prompt, and the means to label what comes out."""
+
+    model: "TransformerBridge"
+    ids: Int[Tensor, "prompt position"]
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def start(cls, model: object, prompts: Prompts, bos: Bos, function: str, **arguments: Any) -> "Session":
+        """Check model and prompt; note what the provenance will say."""
+        sound = proof.require_sound(model)
+        ids = tokens(sound, prompts, bos=bos)
+        config = sound.original_model.config
+        facts = {
+            "model": model_name(sound),
+            "revision": getattr(config, "_commit_hash", None),
+            "architecture": type(sound.original_model).__name__,
+            "weights_fingerprint": weights_fingerprint(sound),
+            "proof": proof.status(sound),
+            "dtype": str(dtype_of(sound)).removeprefix("torch."),
+            "device": str(device_of(sound)),
+            "attention_implementation": "eager",
+            "bos_count": count_bos(sound, ids),
+            "ambient_hooks": ambient(sound),
+            "versions": versions(),
+            "call": {"function": function, "bos": bos} | arguments,
+        }
+        return cls(sound, ids, facts)
+
+    @property
+    def positions(self) -> int:
+        return self.ids.shape[1]
+
+    def query(self, query: int) -> int:
+        """A query position, counted from the end if negative; refused outside the prompt."""
+        n = self.positions
+        if isinstance(query, bool) or not isinstance(query, int) or not -n <= query < n:
+            raise InputError(f"query={query!r} is not a position.", f"The prompt has positions 0 to {n - 1}.")
+        return query % n
+
+    def spans(self, source: int, target: Target | Sequence[Target]) -> dict[Target, int]:
+        """Each target with the layer it stands above, y counting as L; refused unless source lies below."""
+        bottom = check_layer(source, self.model, "source")
+        targets = target if isinstance(target, Sequence) and not isinstance(target, str) else [target]
+        if not targets:
+            raise InputError("target is an empty list.", "Name at least one target.")
+        spans: dict[Target, int] = {}
+        for to in targets:
+            top = n_blocks(self.model) if to == "y" else check_layer(cast(int, to), self.model, "target")
+            if bottom > top or (bottom == top and to != "y"):
+                raise InputError(
+                    f"source={source} is not below target={to!r}.", "Choose a source layer under the target."
+                )
+            spans[cast(Target, to)] = top
+        return spans
+
+    def by_target(self, target: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
+        """The one result of one target, or those of a list along a leading `target` dimension."""
+        if isinstance(target, int | str):
+            return found[cast(Target, target)]
+        names = xr.Variable("target", [str(to) for to in found])
+        return cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
+
+    def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
+        """Values of shape (prompt, position) as a DataArray; one prompt loses the `prompt` dimension."""
+        dims, coords = self.coords()
+        array = values.detach().cpu().numpy()
+        return xr.DataArray(
+            array[0] if len(self.ids) == 1 else array,
+            dims=dims,
+            coords=coords,
+            name=name,
+            attrs=attributes(long_name, units, {**self.facts, **extra}),
+        )
+
+    def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        ids = self.ids.cpu().numpy().astype(np.int64)
+        return position_coords(ids, display_tokens(self.model, self.ids))
+
+
+def model_name(model: "TransformerBridge") -> str:
+    """The bundled name or folder name of a local model, the full name of any other."""
+    name = str(model.cfg.model_name)
+    return name.rstrip("/").split("/")[-1] if name.startswith(("/", ".", "~")) else name

@@ -1,0 +1,84 @@
+"""What a loaded model is made of: its size, its windows, where its residual stream can be read."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from squashlens._typing import Target
+from squashlens.errors import InputError, UnsoundModelError
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def n_blocks(model: "TransformerBridge") -> int:
+    return len(model.blocks)
+
+
+def width(model: "TransformerBridge") -> int:
+    """d, the number of coordinates of the residual stream."""
+    return int(model.cfg.d_model)
+
+
+def text_config(model: "TransformerBridge") -> Any:
+    """The Hugging Face configuration of the language model."""
+    config: Any = model.original_model.config
+    return config.get_text_config()
+
+
+def context_length(model: "TransformerBridge") -> int | None:
+    """The longest sequence the model was built for, `None` where the configuration sets no limit."""
+    config = text_config(model)
+    return next((v for a in ("max_position_embeddings", "n_positions") if (v := getattr(config, a, None))), None)
+
+
+def device_of(model: "TransformerBridge") -> torch.device:
+    return next(model.parameters()).device
+
+
+def dtype_of(model: "TransformerBridge") -> torch.dtype:
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def windows(model: "TransformerBridge") -> list[int | None]:
+    """Each block's native attention window in tokens, the query itself included; `None`: no window.
+
+    Refuses a block whose attention is neither full nor a sliding window.
+    """
+    config = text_config(model)
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = [SLIDING if window else FULL] * n_blocks(model)
+    strange = set(kinds) - {FULL, SLIDING}
+    if strange:
+        raise UnsoundModelError(
+            f"{config.model_type} has blocks of kind {', '.join(sorted(strange))}, whose null is not defined here.",
+            "Use attention='model', or a model with full or sliding-window attention.",
+        )
+    return [window if kind == SLIDING else None for kind in kinds]
+
+
+def check_layer(layer: int, model: "TransformerBridge", argument: str) -> int:
+    """Refuse a layer outside 0…L, where layer ℓ is the residual stream v⁽ℓ⁾ entering block ℓ."""
+    top = n_blocks(model)
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= top:
+        raise InputError(
+            f"{argument}={layer!r} is not a layer of this model.",
+            f"Layers run from 0 (the embeddings) to {top} (the last residual); 'y' is after the final norm.",
+        )
+    return layer
+
+
+def residual_site(layer: Target, model: "TransformerBridge") -> str:
+    """The hook point where v⁽ℓ⁾ (ℓ = 0…L) or y is read and replaced."""
+    if layer == "y":
+        return "ln_final.hook_out"
+    top = n_blocks(model)
+    return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
+
+
+def pattern_site(block: int) -> str:
+    return f"blocks.{block}.attn.hook_pattern"

@@ -1,0 +1,128 @@
+"""Hooks as values: factories that touch no model, and one context manager that applies and restores.
+
+A `Hook` says where (`site`), what (`edit`) and under which name it appears in the provenance. `applied`
+hangs it on a model and takes exactly that away again; hooks that others have set stay where they are.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from squashlens.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_lens.hook_points import HookPoint
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One intervention: `edit` maps the activation at `site` to its replacement (`None`: only look).
+
+    A `site` with `{block}` in it stands for that point in each of `blocks` (`None`: every block).
+    """
+
+    name: str
+    site: str
+    edit: Callable[[Tensor], Tensor | None]
+    blocks: tuple[int, ...] | None = None
+
+    def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
+        return self.edit(tensor)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def points(self, n_blocks: int) -> list[str]:
+        """The hook points this stands for in a model with `n_blocks` blocks."""
+        if "{block}" not in self.site:
+            return [self.site]
+        blocks = range(n_blocks) if self.blocks is None else self.blocks
+        outside = [b for b in blocks if not 0 <= b < n_blocks]
+        if outside:
+            raise InputError(
+                f"{self.name} names block {outside[0]}, the model has {n_blocks}.",
+                f"Use blocks 0 to {n_blocks - 1}.",
+            )
+        return [self.site.format(block=b) for b in blocks]
+
+
+def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
+    """Hold attention patterns constant: values pass, the derivative of the softmax does not.
+
+    The forward pass is unchanged. Equation: ``∂(Σ_k α_jk x_k) = Σ_k α_jk ∂x_k``, the assumption under which
+    Theorem 5.1 is derived.
+    """
+    return Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda t: t.detach(), blocks)
+
+
+@contextmanager
+def applied(model: "TransformerBridge", *hooks: Hook) -> Iterator["TransformerBridge"]:
+    """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
+
+    Hooks act in the order given, after those already there. An unknown hook point is refused.
+
+    Example::
+
+        with squashlens.applied(model, squashlens.freeze_attention()):
+            logits = model(tokens)
+    """
+    n_blocks = len(model.blocks)
+    with ExitStack() as stack:
+        for hook in hooks:
+            for name in hook.points(n_blocks):
+                if name not in model.hook_dict:
+                    raise InputError(
+                        f"{hook.name}: this model has no hook point {name!r}.",
+                        "`model.hook_dict` lists those it has.",
+                    )
+                point = model.hook_dict[name]
+                handle = point.add_hook(hook)
+                stack.callback(_remove, point, handle)
+        yield model
+
+
+def _remove(point: "HookPoint", handle: object) -> None:
+    handle.hook.remove()  # pyright: ignore[reportAttributeAccessIssue]
+    point.fwd_hooks[:] = [h for h in point.fwd_hooks if h is not handle]
+
+
+def _distinct_points(model: "TransformerBridge") -> dict[str, "HookPoint"]:
+    """Hook points by their own name; the bridge lists each under its aliases too."""
+    return {p.name or name: p for name, p in model.hook_dict.items()}
+
+
+def ambient(model: "TransformerBridge") -> list[str]:
+    """The hooks standing on a model, as ``point: function``, for the provenance of a result."""
+    found = []
+    for name, point in sorted(_distinct_points(model).items()):
+        for direction, handles in (("", point.fwd_hooks), (" (backward)", point.bwd_hooks)):
+            for handle in handles:
+                function = handle.user_hook
+                label = function.name if isinstance(function, Hook) else _function_name(function)
+                found.append(f"{name}{direction}: {label}")
+    return found
+
+
+def _function_name(function: object) -> str:
+    inner = getattr(function, "func", function)  # functools.partial
+    return getattr(inner, "__qualname__", type(inner).__name__)
+
+
+@contextmanager
+def without_ambient(model: "TransformerBridge") -> Iterator[None]:
+    """Run the body with every standing hook asleep, then put each back as it was."""
+    points = list(_distinct_points(model).values())
+    tables = ("_forward_hooks", "_backward_hooks")
+    kept = [(point, table, getattr(point, table)) for point in points for table in tables]
+    try:
+        for point, table, _ in kept:
+            setattr(point, table, OrderedDict())
+        yield
+    finally:
+        for point, table, hooks in kept:
+            setattr(point, table, hooks)

@@ -1,0 +1,232 @@
+"""Load a model: bundled, from a local folder, or from the Hugging Face hub; prove it; hand it out.
+
+Raw weights, eager attention, eval mode, no gradients on parameters, safetensors only, no remote code.
+"""
+
+import difflib
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from squashlens import zoo
+from squashlens.errors import InputError, ModelAccessError
+from squashlens.model.memory import available, human, require_room
+from squashlens.model.proof import accept_unverified, prove, shared_copy
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+# Decoder-only models people ask for, so that a slip in a name can be mended offline.
+WELL_KNOWN = (
+    "google/gemma-2b",
+    "google/gemma-2b-it",
+    "google/gemma-7b",
+    "google/gemma-7b-it",
+    "google/gemma-2-2b",
+    "google/gemma-2-2b-it",
+    "google/gemma-2-9b",
+    "google/gemma-3-270m",
+    "google/gemma-3-1b-pt",
+    "google/gemma-3-1b-it",
+    "meta-llama/Llama-3.1-8B",
+    "meta-llama/Llama-3.2-1B",
+    "mistralai/Mistral-7B-v0.1",
+    "Qwen/Qwen2.5-0.5B",
+    "Qwen/Qwen3-0.6B",
+    "allenai/OLMo-2-0425-1B",
+    "EleutherAI/pythia-70m",
+    "EleutherAI/pythia-410m",
+    "openai-community/gpt2",
+    "gpt2",
+)
+
+
+def load(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+    verify: bool = True,
+    progress: bool = True,
+) -> "TransformerBridge":
+    """Open a decoder-only model as a `TransformerBridge` and prove that it is right.
+
+    `name` is a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name. `device` defaults to
+    CUDA where there is one. `dtype` is that of the run: float32 unless said otherwise, whatever the
+    checkpoint's. The proof (logits, residual streams and patterns against the plain model; every pattern and
+    norm-scale hook live) can be left out with ``verify=False``; results then carry *unverified*.
+
+    Refuses: unknown names (with near ones), gated models without a token (with the steps to take), encoders,
+    checkpoints without safetensors, models that do not fit, and any that fails the proof.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model.cfg.n_layers
+    6
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"dtype={dtype!r} is no floating-point dtype.", "Use, say, torch.float32.")
+    source = _resolve(name)
+    config = _open_config(source, revision)
+    _require_decoder(config, source)
+    _require_fit(config, source, device, dtype, progress)
+    return _bridge(source, config, device, dtype, revision, verify)
+
+
+def _resolve(name: str | Path) -> str:
+    """A bundled name or folder as a path; anything else is left to the hub."""
+    text = str(name)
+    if text in zoo.bundled():
+        return str(zoo.folder(text))
+    path = Path(text).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelAccessError(f"{path} holds no config.json.", "Give the folder that `save_pretrained` wrote.")
+        return str(path)
+    looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
+    if looks_local or text.count("/") > 1 or not text.strip():
+        raise ModelAccessError(f"There is no folder {text!r}.", _nearest(text))
+    if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
+        raise ModelAccessError(f"There is no model {text!r}.", _nearest(text))
+    return text
+
+
+def _nearest(text: str) -> str:
+    names = (*zoo.bundled(), *WELL_KNOWN)
+    lower = {n.lower(): n for n in names} | {n.split("/")[-1].lower(): n for n in names}
+    near = difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.6)
+    found = list(dict.fromkeys(lower[n] for n in near))
+    if found:
+        return f"Did you mean {' or '.join(repr(n) for n in found)}?"
+    return f"Bundled: {', '.join(zoo.bundled())}. Else give a local folder or a Hugging Face name."
+
+
+def _open_config(source: str, revision: str | None) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        raise _access_error(source, error) from error
+
+
+def _access_error(source: str, error: Exception) -> ModelAccessError:
+    """What went wrong on the way to a model, told from the library's many ways of saying it."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    chain, link = [], error
+    while link is not None and len(chain) < 10:
+        chain.append(link)
+        link = link.__cause__ or link.__context__  # pyright: ignore[reportAssignmentType]
+    said = " ".join(str(e) for e in chain).lower()
+    if any(isinstance(e, GatedRepoError) for e in chain) or "gated repo" in said:
+        return ModelAccessError(
+            f"{source} is gated: its owner wants you to accept a licence first.",
+            f"Three steps: 1. accept it at https://huggingface.co/{source}; 2. make a read token at "
+            "https://huggingface.co/settings/tokens; 3. run `hf auth login` and paste it, or set HF_TOKEN.",
+        )
+    if any(isinstance(e, RepositoryNotFoundError) for e in chain) or "not a valid model identifier" in said:
+        return ModelAccessError(
+            f"Hugging Face shows no model {source!r} to you.",
+            f"{_nearest(source)} A private one needs a token: `hf auth login`.",
+        )
+    if "trust_remote_code" in said or "custom code" in said:
+        return ModelAccessError(
+            f"{source} wants to run code of its own.", "squashlens does not; use a model built into transformers."
+        )
+    if "does not recognize this architecture" in said or "unrecognized model" in said:
+        return ModelAccessError(f"The architecture of {source} is unknown here.", "Update transformers.")
+    if "connect" in said or "offline" in said or "resolve" in said or "timed out" in said:
+        return ModelAccessError(
+            f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
+            f"{_nearest(source)} Otherwise connect, or give a local folder.",
+        )
+    return ModelAccessError(f"{source} cannot be opened: {str(error).splitlines()[0]}", _nearest(source))
+
+
+def _require_decoder(config: Any, source: str) -> None:
+    named = (getattr(config, "architectures", None) or ["an unnamed architecture"])[0]
+    causal = named.endswith(("ForCausalLM", "LMHeadModel")) and not getattr(config, "is_encoder_decoder", False)
+    if not causal or named.startswith(("Bert", "Roberta", "Electra", "XLMRoberta")):
+        raise ModelAccessError(
+            f"{source} is {named}, not a decoder-only language model.",
+            "The measurements need causal attention over text alone: use a …ForCausalLM model.",
+        )
+
+
+def _require_fit(config: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:
+    """Count the parameters on no device at all, print the size, refuse what cannot fit."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    with init_empty_weights():
+        empty = AutoModelForCausalLM.from_config(config)
+    empty.tie_weights()  # else a tied output head counts twice
+    count = sum(p.numel() for p in empty.parameters())
+    size = count * dtype.itemsize
+    label = Path(source).name if Path(source).is_dir() else source
+    kind = str(dtype).removeprefix("torch.")
+    if progress:
+        free = human(available(device))
+        print(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {device} has {free} free")
+    require_room(size, device, f"{label} in {kind}", "Use a smaller model, dtype=torch.bfloat16, or a larger device.")
+
+
+def _bridge(
+    source: str, config: Any, device: torch.device, dtype: torch.dtype, revision: str | None, verify: bool
+) -> "TransformerBridge":
+    from transformers import AutoModelForCausalLM
+
+    try:
+        inner: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=revision,
+            dtype=dtype,
+            attn_implementation="eager",
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+    except OSError as error:
+        if "safetensors" in str(error) and "gated" not in str(error).lower():
+            raise ModelAccessError(
+                f"{source} has no weights in safetensors.",
+                "Pickled weights can run code and are not opened; convert them with `save_pretrained`.",
+            ) from error
+        raise _access_error(source, error) from error
+    inner = inner.to(device).eval().requires_grad_(False)
+    plain = shared_copy(inner) if verify else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = _wrap(inner, source, revision, device, dtype)
+        except (ValueError, NotImplementedError) as error:
+            raise ModelAccessError(
+                f"TransformerLens cannot bridge {type(inner).__name__} ({str(error).splitlines()[0]}).",
+                "Use a family that it supports.",
+            ) from error
+    model.eval().requires_grad_(False)
+    if plain is None:
+        accept_unverified(model)
+    else:
+        prove(model, plain)
+    return model
+
+
+def _wrap(
+    inner: Any, source: str, revision: str | None, device: torch.device, dtype: torch.dtype
+) -> "TransformerBridge":
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    folder = Path(source)
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+    if folder.is_dir() and not any((folder / f).is_file() for f in files):
+        # The public way would invent an empty tokenizer for some families and fail for others.
+        return build_bridge_from_module(
+            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=source
+        )
+    return TransformerBridge.boot_transformers(source, hf_model=inner, device=device, dtype=dtype, revision=revision)

@@ -1,0 +1,35 @@
+"""How much memory there is, and refusals before it runs out."""
+
+import psutil
+import torch
+
+from squashlens.errors import CapacityError
+
+
+def human(n_bytes: float) -> str:
+    """Bytes with a decimal prefix.
+
+    >>> human(8_300_000_000)
+    '8.3 GB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def available(device: torch.device) -> int:
+    """Free bytes on a CUDA device, or the machine's available memory for any other."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + reusable
+    return psutil.virtual_memory().available
+
+
+def require_room(n_bytes: float, device: torch.device, what: str, remedy: str) -> None:
+    """Refuse what does not fit on `device`, with its size and the remedy."""
+    free = available(device)
+    if n_bytes > free:
+        raise CapacityError(f"{what} needs {human(n_bytes)} and {device} has {human(free)} free.", remedy)

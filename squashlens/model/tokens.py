@@ -1,0 +1,176 @@
+"""Tokens in: text or ids become a checked (prompt, position) tensor with the BOS the family was trained with.
+
+A Gemma without its BOS, or with two, is another model as far as its numbers go; both are refused unless asked
+for by name. Padding is refused, since it moves positions and changes sums.
+"""
+
+import difflib
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bos, one_of
+from squashlens.errors import InputError
+from squashlens.model.anatomy import context_length, device_of
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+Prompts = str | Sequence[str] | Tensor
+
+
+def tokens(model: "TransformerBridge", prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
+    """Token ids of one or several equal-length prompts, checked.
+
+    `prompts` is text, a list of texts, or ids of shape (position) or (prompt, position). `bos` says what may
+    lead: ``"family"`` as the model was trained, ``"one"``, ``"none"``, or ``"as-given"`` (ids only: no check).
+    Text is given that BOS; ids must have it already, nothing is added to them.
+
+    Refuses: empty prompts, prompts longer than the context, ids outside the vocabulary, words that the
+    tokenizer does not know, prompts of unequal length, a missing or doubled BOS.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> sl.tokens(model, "How many ones are in the following sequence? 110 =").shape
+    torch.Size([1, 14])
+    """
+    one_of(bos, Bos, "bos")
+    wanted = family_bos(model) if bos == "family" else int(bos == "one")
+    if isinstance(prompts, Tensor):
+        ids = _from_ids(prompts)
+    else:
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        if bos == "as-given":
+            raise InputError("bos='as-given' is for token ids.", "For text say 'family', 'one' or 'none'.")
+        ids = _from_texts(model, texts, wanted)
+    _check(model, ids)
+    if bos != "as-given":
+        _check_bos(model, ids, wanted, allow_more=bos == "family" and wanted == 0)
+    return ids.to(device_of(model))
+
+
+def family_bos(model: "TransformerBridge") -> int:
+    """How many BOS tokens the family was trained to see: 1 (Gemma, Llama, GPT-2 …) or 0 (Qwen …)."""
+    return int(bool(model.cfg.default_prepend_bos) and bos_id(model) is not None)
+
+
+def bos_id(model: "TransformerBridge") -> int | None:
+    """The id of the BOS token, from the tokenizer or else the configuration."""
+    source = model.tokenizer if model.tokenizer is not None else model.original_model.config
+    found = getattr(source, "bos_token_id", None)
+    return None if found is None else int(found)
+
+
+def count_bos(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> int:
+    """Leading BOS tokens of the first prompt (all prompts were checked to have the same number)."""
+    return int(_leading(ids, bos_id(model))[0])
+
+
+def _leading(ids: Int[Tensor, "prompt position"], bos: int | None) -> Int[Tensor, " prompt"]:
+    return (ids == (-1 if bos is None else bos)).long().cumprod(dim=-1).sum(dim=-1)
+
+
+def _from_ids(ids: Tensor) -> Tensor:
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"Token ids must be integers, got {ids.dtype}.", "Pass text, or `ids.long()`.")
+    if ids.ndim not in (1, 2):
+        raise InputError(f"Token ids must be (position) or (prompt, position), got {ids.ndim} axes.", "Reshape them.")
+    return torch.atleast_2d(ids).long()
+
+
+def _from_texts(model: "TransformerBridge", texts: list[str], wanted: int) -> Tensor:
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError("This model came without a tokenizer.", "Pass token ids instead of text.")
+    if not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+        raise InputError("The prompt is empty.", "Pass some text.")
+    lead = [bos_id(model)] * wanted
+    rows = [lead + _encode(tokenizer, text) for text in texts]
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise InputError(
+            f"The prompts have {lengths[0]} to {lengths[-1]} tokens; padding would change what is measured.",
+            "Measure prompts of unequal length one by one.",
+        )
+    return torch.tensor(rows)
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    known = tokenizer.get_vocab()
+    unknown_id = getattr(tokenizer, "unk_token_id", None)
+    if core is not None and core.pre_tokenizer is not None and type(core.model).__name__ == "WordLevel":
+        # A word-level tokenizer without an unknown token raises a bare library error: say which word.
+        words = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text)]
+        _refuse_unknown([w for w in words if w not in known], known)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if unknown_id is not None and unknown_id in ids:
+        raise InputError(
+            f"The tokenizer does not know part of {text!r} and puts {tokenizer.unk_token!r} there.",
+            "Rephrase the prompt, or pass the ids if that token is meant.",
+        )
+    if not ids:
+        raise InputError(f"{text!r} has no tokens.", "Pass some text.")
+    return ids
+
+
+def _refuse_unknown(unknown: list[str], known: dict[str, int]) -> None:
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], known, n=3, cutoff=0.5)
+    hint = f"Near it: {', '.join(near)}." if near else "`model.tokenizer.get_vocab()` lists the words."
+    plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
+    raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)
+
+
+def _check(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> None:
+    if ids.numel() == 0:
+        raise InputError("The prompt is empty.", "Pass at least one token.")
+    limit, vocabulary = context_length(model), int(model.cfg.d_vocab)
+    if limit is not None and ids.shape[-1] > limit:
+        raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise InputError(
+            f"Token ids run from {int(ids.min())} to {int(ids.max())}, the vocabulary from 0 to {vocabulary - 1}.",
+            "Tokenise with this model's tokenizer.",
+        )
+
+
+def _check_bos(model: "TransformerBridge", ids: Tensor, wanted: int, *, allow_more: bool) -> None:
+    found = sorted(set(_leading(ids, bos_id(model)).tolist()))
+    if len(found) > 1:
+        raise InputError("Some prompts start with a BOS and some do not.", "Give all of them the same start.")
+    if found[0] == wanted or (allow_more and found[0] == 1):
+        return
+    raise InputError(
+        f"The prompt starts with {found[0]} BOS tokens (id {bos_id(model)}) where {wanted} belong.",
+        "Pass text, mend the ids, or say what is meant with bos='one', 'none' or 'as-given'.",
+    )
+
+
+def display_tokens(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
+    """Each token as printable text: control characters escaped, pieces of a character in their raw form."""
+    return [[_display(model.tokenizer, int(i)) for i in row] for row in ids]
+
+
+def _display(tokenizer: Any, token_id: int) -> str:
+    if tokenizer is None:
+        return f"#{token_id}"
+    text = tokenizer.decode([token_id])
+    if "\ufffd" in text or not text:
+        text = f"⟨{tokenizer.convert_ids_to_tokens(token_id)}⟩"
+    return escape(text)
+
+
+def escape(text: str) -> str:
+    r"""Control, format, separator and surrogate characters as escapes; everything else as it is.
+
+    >>> escape("a\n\x00b")
+    'a\\n\\x00b'
+    """
+    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)

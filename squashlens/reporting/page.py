@@ -1,0 +1,134 @@
+"""One HTML page that reads as an argument, opens from disk and asks nothing of the network."""
+
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from squashlens._typing import Norm
+from squashlens.errors import InputError
+from squashlens.results import provenance, write_atomically
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from transformer_lens.model_bridge import TransformerBridge
+
+DEFAULT_PROMPT = "How many ones are in the following sequence? 110111011101 ="
+ASSUMPTIONS = (
+    "The path bound has all constants 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
+    "value and output weights, norm gains and the softmax's derivative: a shape to compare, not a bound.",
+    "The uniform null is the same product with every token attending evenly to what its block lets it see.",
+    "The Jacobian is ∂y_n/∂v⁽⁰⁾_i: the last token after the final norm, with respect to the residual stream "
+    "entering block 0, by automatic differentiation, without sampling.",
+    "Correlations leave out the last token itself and a leading BOS.",
+    "A derivative is not a swap: it says nothing of replacing a token by another.",
+)
+
+
+def report(
+    model: "str | Path | TransformerBridge" = "tiny-gemma",
+    *,
+    prompt: str = DEFAULT_PROMPT,
+    out: str | Path = "report.html",
+    norm: Norm = "spectral",
+    progress: bool = True,
+) -> Path:
+    """Measure one prompt and write the page; returns its path.
+
+    `model` is anything `load` takes, or a bridge at hand. The page holds the question, the model, the figures
+    with a sentence under each, the assumptions, how to reproduce it, and the provenance.
+
+    >>> import squashlens as sl
+    >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html", progress=False)
+    >>> path.name
+    'page.html'
+    """
+    from squashlens.measure.bound import composition
+    from squashlens.measure.readout import next_token
+    from squashlens.measure.sensitivity import sensitivity
+    from squashlens.model.load import load
+
+    out = Path(out)
+    if not out.parent.is_dir():
+        raise InputError(f"There is no folder {str(out.parent)!r}.", "Make it first, or choose another --out.")
+    bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
+    measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
+    shares = composition(bridge, prompt)
+    answer = next_token(bridge, prompt)
+    page = render(measured, shares, answer, prompt=prompt)
+    return write_atomically(out, lambda partial: partial.write_text(page, encoding="utf-8"))
+
+
+def render(measured: xr.Dataset, shares: xr.DataArray, answer: xr.DataArray, *, prompt: str) -> str:
+    """The page for results at hand; computes nothing."""
+    from jinja2 import Environment
+
+    from squashlens import figures
+    from squashlens.reporting import sentences as say
+
+    facts = provenance(measured)
+    template = files("squashlens.reporting").joinpath("template.html.jinja").read_text(encoding="utf-8")
+    return (
+        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        .from_string(template)
+        .render(
+            prompt=prompt,
+            tokens=[str(t) for t in measured["token"].values],
+            asked=say.asked(measured, answer),
+            model_line=model_line(facts),
+            attribution=_embed(figures.attribution(measured), with_library=True),
+            attribution_says=[
+                say.agreement(measured),
+                say.position(measured),
+                say.extremes(measured),
+                say.is_it_a_bound(measured),
+                say.freezing(measured),
+            ],
+            composition=_embed(figures.composition(shares), with_library=False),
+            composition_says=[say.spread(shares)],
+            assumptions=ASSUMPTIONS,
+            command=shlex.join(["squashlens", "report", "--model", facts["model"], "--prompt", prompt]),
+            code=_code(facts, prompt),
+            facts=_flatten(facts),
+        )
+    )
+
+
+def model_line(facts: dict[str, Any]) -> str:
+    """One line about the model: what it is, and whether it was proved."""
+    proof = {
+        "verified": "its bridge gave the plain model's logits, residual streams and patterns, and every hook bit",
+        "unverified": "not verified against the plain model",
+    }[facts["proof"]]
+    return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}."
+
+
+def _code(facts: dict[str, Any], prompt: str) -> str:
+    norm = facts["call"]["norm"]
+    return (
+        "import squashlens as sl\n\n"
+        f"model = sl.load({facts['model']!r})\n"
+        f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
+        "sl.figures.attribution(ds)"
+    )
+
+
+def _embed(figure: "go.Figure", *, with_library: bool) -> str:
+    figure.update_layout(title=None, margin_t=84)  # the page's own heading stands above it
+    config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
+    return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
+
+
+def _flatten(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            text = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            text = ", ".join(map(str, value)) or "none"
+        else:
+            text = "none" if value is None else str(value)
+        rows.append((key.replace("_", " "), text))
+    return rows

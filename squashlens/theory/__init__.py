@@ -1,0 +1,1 @@
+"""The paper's mathematics on plain tensors: no model, no plotting."""

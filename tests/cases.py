@@ -1,0 +1,60 @@
+"""Tiny random models of several families, built from seeded configurations, and where they are kept."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+
+COMMON: dict[str, Any] = dict(
+    vocab_size=60,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    eos_token_id=1,
+    bos_token_id=2,
+)
+SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+
+CONFIGS: dict[str, Any] = {
+    "gemma": GemmaConfig(**COMMON | {"num_key_value_heads": 1}),
+    "gemma2": Gemma2Config(**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
+    "gemma3": Gemma3TextConfig(**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
+    "llama": LlamaConfig(**COMMON),
+    "qwen2": Qwen2Config(**{k: v for k, v in COMMON.items() if k != "head_dim"}),
+    "gpt2": GPT2Config(vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=1),
+}
+FAMILIES = tuple(CONFIGS)
+
+
+def random_model(config: Any, seed: int = 0) -> PreTrainedModel:
+    """A model with every parameter drawn afresh: gains and biases too, weights larger than at initialisation."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            small = "norm" in name or "ln_" in name or parameter.ndim == 1
+            parameter.add_(0.1 * torch.randn_like(parameter))
+            if not small:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def save_random(config: Any, folder: Path, seed: int = 0) -> Path:
+    """A random model as a Hugging Face folder, without a tokenizer."""
+    random_model(config, seed).save_pretrained(folder)
+    return folder
