@@ -8,9 +8,14 @@
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from squashlens.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge as Bridge
+else:
+    Bridge = Any  # named for readers and type checkers; importing it for real takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]

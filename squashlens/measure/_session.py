@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Target
+from squashlens._typing import Bos, Bridge, Target
 from squashlens.errors import InputError
 from squashlens.model import proof
 from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
@@ -18,15 +18,12 @@ from squashlens.model.hooks import ambient
 from squashlens.model.tokens import Prompts, count_bos, display_tokens, tokens
 from squashlens.results import attributes, position_coords, versions
 
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
 
 @dataclass(frozen=True)
 class Session:
     """A sound model with a checked prompt, and the means to label what comes out."""
 
-    model: "TransformerBridge"
+    model: Bridge
     ids: Int[Tensor, "prompt position"]
     facts: Mapping[str, Any]
 
@@ -63,7 +60,7 @@ class Session:
             raise InputError(f"query={query!r} is not a position.", f"The prompt has positions 0 to {n - 1}.")
         return query % n
 
-    def spans(self, source: int, target: Target | Sequence[Target]) -> dict[Target, int]:
+    def spans(self, source: int, target: Any) -> dict[Target, int]:
         """Each target with the layer it stands above, y counting as L; refused unless source lies below."""
         bottom = check_layer(source, self.model, "source")
         targets = target if isinstance(target, Sequence) and not isinstance(target, str) else [target]
@@ -71,7 +68,7 @@ class Session:
             raise InputError("target is an empty list.", "Name at least one target.")
         spans: dict[Target, int] = {}
         for to in targets:
-            top = n_blocks(self.model) if to == "y" else check_layer(cast(int, to), self.model, "target")
+            top = n_blocks(self.model) if to == "y" else check_layer(to, self.model, "target")
             if bottom > top or (bottom == top and to != "y"):
                 raise InputError(
                     f"source={source} is not below target={to!r}.", "Choose a source layer under the target."
@@ -103,7 +100,7 @@ class Session:
         return position_coords(ids, display_tokens(self.model, self.ids))
 
 
-def model_name(model: "TransformerBridge") -> str:
+def model_name(model: Bridge) -> str:
     """The bundled name or folder name of a local model, the full name of any other."""
     name = str(model.cfg.model_name)
     return name.rstrip("/").split("/")[-1] if name.startswith(("/", ".", "~")) else name

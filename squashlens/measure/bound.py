@@ -1,14 +1,14 @@
 """The path bound of Theorem 5.1 on a real model's attention, its null, and how it is composed by layer."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bos, Constants, Target, one_of
+from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Target, one_of
 from squashlens.errors import InputError, NotBuiltError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import n_blocks, windows
@@ -17,12 +17,9 @@ from squashlens.model.tokens import Prompts
 from squashlens.results import attributes
 from squashlens.theory.paths import sweep, uniform_attention
 
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
 
 def path_bound(
-    model: "TransformerBridge",
+    model: Bridge,
     prompts: Prompts,
     *,
     constants: Constants = "paper",
@@ -91,7 +88,7 @@ def path_bound(
 
 
 def composition(
-    model: "TransformerBridge",
+    model: Bridge,
     prompts: Prompts,
     *,
     attention: AttentionKind = "model",

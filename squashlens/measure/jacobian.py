@@ -6,7 +6,7 @@ spectral norm needs all rows.
 """
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import xarray as xr
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from squashlens._typing import Bos, Freezable, Method, Norm, Target, one_of
+from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, Target, one_of
 from squashlens.errors import InputError, NotBuiltError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
@@ -24,14 +24,11 @@ from squashlens.model.memory import available, human, require_room
 from squashlens.model.tokens import Prompts
 from squashlens.theory.norms import spectral_norms, squared_frobenius
 
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
 BATCH_MEMORY = 1e9  # bytes that one batch of cotangents may take unless chunk= says otherwise
 
 
 def jacobian_norms(
-    model: "TransformerBridge",
+    model: Bridge,
     prompts: Prompts,
     *,
     norm: Norm = "spectral",
@@ -94,7 +91,7 @@ def jacobian_norms(
     return session.by_target(target, found)
 
 
-def freezing(freeze: Freezable | Collection[Freezable]) -> list[Hook]:
+def freezing(freeze: Any) -> list[Hook]:
     """The hooks that hold the named things constant; unknown names are refused."""
     names = [freeze] if isinstance(freeze, str) else list(freeze)
     for name in names:
@@ -121,14 +118,14 @@ def _norms(
         rows = torch.empty(prompts, reach, d, d, dtype=dtype, device=device)
     total = torch.zeros(prompts, positions, dtype=torch.float64, device=device)
     chunk = min(d, chunk or _chunk(session))
-    output, leaf = _graph(session, hooks, source, target)
+    output, leaf = _graph(session, hooks, query, source, target)
     steps = tqdm(range(0, d, chunk), desc="jacobian", unit="batch", delay=1, disable=not progress)
     for start in steps:
         size = min(chunk, d - start)
         cotangents = torch.zeros(size, prompts, d, dtype=dtype, device=device)
         cotangents[torch.arange(size), :, torch.arange(start, start + size)] = 1
         # Prompts do not interact, so one backward pass serves all of them.
-        (gradient,) = torch.autograd.grad(output[:, query], leaf, cotangents, retain_graph=True, is_grads_batched=True)
+        (gradient,) = torch.autograd.grad(output, leaf, cotangents, retain_graph=True, is_grads_batched=True)
         if rows is None:
             total += squared_frobenius(gradient)
         else:
@@ -141,8 +138,10 @@ def _norms(
     return total
 
 
-def _graph(session: Session, hooks: list[Hook], source: int, target: Target) -> tuple[Tensor, Tensor]:
-    """One forward pass with a leaf in place of the source; returns (target, leaf), joined by the graph."""
+def _graph(
+    session: Session, hooks: list[Hook], query: int, source: int, target: Target
+) -> tuple[Float[Tensor, "prompt d"], Float[Tensor, "prompt position d"]]:
+    """One forward pass with a leaf in place of the source: the target at the query, and that leaf."""
     found: dict[str, Tensor] = {}
 
     def plant(tensor: Tensor) -> Tensor:
@@ -150,7 +149,7 @@ def _graph(session: Session, hooks: list[Hook], source: int, target: Target) -> 
         return found["leaf"]
 
     def read(tensor: Tensor) -> None:
-        found["output"] = tensor
+        found["output"] = tensor[:, query]
 
     model = session.model
     sites = [(residual_site(source, model), plant), (residual_site(target, model), read)]

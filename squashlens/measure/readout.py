@@ -1,23 +1,18 @@
 """What the model would say next: the most likely tokens at the query."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos
+from squashlens._typing import Bos, Bridge
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.model.capture import forward
 from squashlens.model.tokens import Prompts, display_tokens
 from squashlens.results import attributes
 
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
-
-def next_token(model: "TransformerBridge", prompt: Prompts, *, top: int = 3, bos: Bos = "family") -> xr.DataArray:
+def next_token(model: Bridge, prompt: Prompts, *, top: int = 3, bos: Bos = "family") -> xr.DataArray:
     """Probabilities of the `top` most likely next tokens after one prompt, (rank), dimensionless.
 
     >>> import squashlens as sl

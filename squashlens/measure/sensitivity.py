@@ -1,11 +1,10 @@
 """The main job in one call: the path bound, its null and the true Jacobian, side by side for every token."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
 import xarray as xr
 
-from squashlens._typing import Bos, Norm
+from squashlens._typing import Bos, Bridge, Norm
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.measure.bound import path_bound
@@ -13,14 +12,11 @@ from squashlens.measure.jacobian import jacobian_norms
 from squashlens.model.tokens import Prompts
 from squashlens.results import attributes
 
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 
 
 def sensitivity(
-    model: "TransformerBridge",
+    model: Bridge,
     prompt: Prompts,
     *,
     norm: Norm = "spectral",
@@ -62,7 +58,8 @@ def sensitivity(
     }
     dataset = xr.Dataset({n: a.rename(n) for n, a in parts.items()}).isel(position=slice(reach))
     plain = slice(session.facts["bos_count"], reach - 1)
-    table = dataset.isel(position=plain)[list(ESTIMATES)].to_dataframe()[list(ESTIMATES)]
+    inner = dataset.isel(position=plain)
+    table = pd.DataFrame({name: inner[name].values for name in ESTIMATES})
     table["position"] = np.arange(len(table))
     ranks = table.corr(method="spearman", min_periods=3)
     dataset["rank_agreement"] = ("estimate", ranks["jacobian"].loc[list(ESTIMATES)].to_numpy())

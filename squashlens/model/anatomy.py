@@ -1,48 +1,45 @@
 """What a loaded model is made of: its size, its windows, where its residual stream can be read."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from squashlens._typing import Target
+from squashlens._typing import Bridge, Target
 from squashlens.errors import InputError, UnsoundModelError
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def n_blocks(model: "TransformerBridge") -> int:
+def n_blocks(model: Bridge) -> int:
     return len(model.blocks)
 
 
-def width(model: "TransformerBridge") -> int:
+def width(model: Bridge) -> int:
     """d, the number of coordinates of the residual stream."""
     return int(model.cfg.d_model)
 
 
-def text_config(model: "TransformerBridge") -> Any:
+def text_config(model: Bridge) -> Any:
     """The Hugging Face configuration of the language model."""
     config: Any = model.original_model.config
     return config.get_text_config()
 
 
-def context_length(model: "TransformerBridge") -> int | None:
+def context_length(model: Bridge) -> int | None:
     """The longest sequence the model was built for, `None` where the configuration sets no limit."""
     config = text_config(model)
     return next((v for a in ("max_position_embeddings", "n_positions") if (v := getattr(config, a, None))), None)
 
 
-def device_of(model: "TransformerBridge") -> torch.device:
+def device_of(model: Bridge) -> torch.device:
     return next(model.parameters()).device
 
 
-def dtype_of(model: "TransformerBridge") -> torch.dtype:
+def dtype_of(model: Bridge) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
 
 
-def windows(model: "TransformerBridge") -> list[int | None]:
+def windows(model: Bridge) -> list[int | None]:
     """Each block's native attention window in tokens, the query itself included; `None`: no window.
 
     Refuses a block whose attention is neither full nor a sliding window.
@@ -61,7 +58,7 @@ def windows(model: "TransformerBridge") -> list[int | None]:
     return [window if kind == SLIDING else None for kind in kinds]
 
 
-def check_layer(layer: int, model: "TransformerBridge", argument: str) -> int:
+def check_layer(layer: object, model: Bridge, argument: str) -> int:
     """Refuse a layer outside 0…L, where layer ℓ is the residual stream v⁽ℓ⁾ entering block ℓ."""
     top = n_blocks(model)
     if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= top:
@@ -72,7 +69,7 @@ def check_layer(layer: int, model: "TransformerBridge", argument: str) -> int:
     return layer
 
 
-def residual_site(layer: Target, model: "TransformerBridge") -> str:
+def residual_site(layer: Target, model: Bridge) -> str:
     """The hook point where v⁽ℓ⁾ (ℓ = 0…L) or y is read and replaced."""
     if layer == "y":
         return "ln_final.hook_out"

@@ -7,24 +7,24 @@ what they will take is estimated first, and refused where it does not fit.
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-from squashlens._typing import Bos, Store, Target, one_of
+from squashlens._typing import Bos, Bridge, Store, Target, one_of
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks, pattern_site, residual_site, width
 from squashlens.model.fingerprint import weights_fingerprint
 from squashlens.model.hooks import Hook, ambient, applied
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import require_sound
-from squashlens.model.tokens import Prompts, tokens
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
+from squashlens.model.tokens import Prompts, display_tokens, tokens
+from squashlens.results import attributes
 
 SAY_ABOVE = 256e6  # bytes: a capture larger than this says so before it starts
 
@@ -46,7 +46,37 @@ class Capture:
     ambient_hooks: tuple[str, ...]
     dtype: str
 
-    def require_current(self, model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> None:
+    def to_xarray(self, model: Bridge) -> xr.Dataset:
+        """The capture as a labelled Dataset: residual (layer, …), y, pattern (block, …); float32 or wider."""
+        labels = display_tokens(model, self.ids)
+        data: dict[str, Any] = {}
+        if self.residuals and self.y is not None:
+            streams = torch.stack([self.residuals[layer] for layer in sorted(self.residuals)])
+            data["residual"] = (("layer", "prompt", "position", "coordinate"), _numpy(streams))
+            data["y"] = (("prompt", "position", "coordinate"), _numpy(self.y))
+        if self.patterns:
+            stacked = torch.stack([self.patterns[block] for block in sorted(self.patterns)])
+            data["pattern"] = (("block", "prompt", "head", "query", "key"), _numpy(stacked))
+        coords: dict[str, Any] = {
+            "token": (("prompt", "position"), np.array(labels, dtype=object)),
+            "token_id": (("prompt", "position"), self.ids.numpy()),
+        }
+        if self.residuals:
+            coords["layer"] = ("layer", np.array(sorted(self.residuals)))
+        if self.patterns:
+            coords["block"] = ("block", np.array(sorted(self.patterns)))
+        facts = {
+            "weights_fingerprint": self.fingerprint,
+            "ambient_hooks": self.ambient_hooks,
+            "dtype": self.dtype,
+        }
+        dataset = xr.Dataset(data, coords=coords, attrs=attributes("activations of one forward pass", "model", facts))
+        units = {"residual": "model", "y": "model", "pattern": "1"}
+        for name in dataset.data_vars:
+            dataset[name].attrs = {"units": units[str(name)]}
+        return dataset
+
+    def require_current(self, model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
         """Refuse this capture where weights, hooks, dtype or tokens are no longer those of its run."""
         checks = {
             "weights": (self.fingerprint, weights_fingerprint(model)),
@@ -61,8 +91,13 @@ class Capture:
             )
 
 
+def _numpy(tensor: Tensor) -> np.ndarray:
+    """numpy has no bfloat16: half precision is widened, which loses nothing."""
+    return (tensor.float() if tensor.dtype.itemsize < 4 else tensor).cpu().numpy()
+
+
 def forward(
-    model: "TransformerBridge",
+    model: Bridge,
     ids: Int[Tensor, "prompt position"],
     watch: Iterable[tuple[str, Callable[[Tensor], Tensor | None]]],
 ) -> Tensor:
@@ -76,7 +111,7 @@ def forward(
 
 
 def capture(
-    model: "TransformerBridge",
+    model: Bridge,
     prompts: Prompts,
     *,
     residuals: bool = True,
@@ -137,7 +172,7 @@ def capture(
     )
 
 
-def estimate(model: "TransformerBridge", shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:
+def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:
     """Bytes that a capture of this shape keeps."""
     prompts, positions = shape
     each_stream = prompts * positions * width(model)
@@ -146,7 +181,7 @@ def estimate(model: "TransformerBridge", shape: tuple[int, ...], *, n_streams: i
 
 
 def mean_patterns(
-    model: "TransformerBridge", ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
+    model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
 ) -> dict[int, Float[Tensor, "prompt query key"]]:
     """Attention averaged over heads, block by block, reduced on the device and kept on the CPU in float32."""
     blocks = list(blocks)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from squashlens._typing import Bridge
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
-    from transformer_lens.model_bridge import TransformerBridge
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
 
 
 @contextmanager
-def applied(model: "TransformerBridge", *hooks: Hook) -> Iterator["TransformerBridge"]:
+def applied(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
 
     Hooks act in the order given, after those already there. An unknown hook point is refused.
@@ -91,12 +91,12 @@ def _remove(point: "HookPoint", handle: object) -> None:
     point.fwd_hooks[:] = [h for h in point.fwd_hooks if h is not handle]
 
 
-def _distinct_points(model: "TransformerBridge") -> dict[str, "HookPoint"]:
+def _distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
     """Hook points by their own name; the bridge lists each under its aliases too."""
     return {p.name or name: p for name, p in model.hook_dict.items()}
 
 
-def ambient(model: "TransformerBridge") -> list[str]:
+def ambient(model: Bridge) -> list[str]:
     """The hooks standing on a model, as ``point: function``, for the provenance of a result."""
     found = []
     for name, point in sorted(_distinct_points(model).items()):
@@ -114,7 +114,7 @@ def _function_name(function: object) -> str:
 
 
 @contextmanager
-def without_ambient(model: "TransformerBridge") -> Iterator[None]:
+def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body with every standing hook asleep, then put each back as it was."""
     points = list(_distinct_points(model).values())
     tables = ("_forward_hooks", "_backward_hooks")

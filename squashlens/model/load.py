@@ -6,17 +6,15 @@ Raw weights, eager attention, eval mode, no gradients on parameters, safetensors
 import difflib
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from squashlens import zoo
+from squashlens._typing import Bridge
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.proof import accept_unverified, prove, shared_copy
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
 # Decoder-only models people ask for, so that a slip in a name can be mended offline.
 WELL_KNOWN = (
@@ -51,7 +49,7 @@ def load(
     revision: str | None = None,
     verify: bool = True,
     progress: bool = True,
-) -> "TransformerBridge":
+) -> Bridge:
     """Open a decoder-only model as a `TransformerBridge` and prove that it is right.
 
     `name` is a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name. `device` defaults to
@@ -178,7 +176,7 @@ def _require_fit(config: Any, source: str, device: torch.device, dtype: torch.dt
 
 def _bridge(
     source: str, config: Any, device: torch.device, dtype: torch.dtype, revision: str | None, verify: bool
-) -> "TransformerBridge":
+) -> Bridge:
     from transformers import AutoModelForCausalLM
 
     try:
@@ -216,9 +214,7 @@ def _bridge(
     return model
 
 
-def _wrap(
-    inner: Any, source: str, revision: str | None, device: torch.device, dtype: torch.dtype
-) -> "TransformerBridge":
+def _wrap(inner: Any, source: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> Bridge:
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 

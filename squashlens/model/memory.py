@@ -6,7 +6,7 @@ import torch
 from squashlens.errors import CapacityError
 
 
-def human(n_bytes: float) -> str:
+def human(n_bytes: int | float) -> str:
     """Bytes with a decimal prefix.
 
     >>> human(8_300_000_000)
@@ -28,7 +28,7 @@ def available(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-def require_room(n_bytes: float, device: torch.device, what: str, remedy: str) -> None:
+def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:
     """Refuse what does not fit on `device`, with its size and the remedy."""
     free = available(device)
     if n_bytes > free:

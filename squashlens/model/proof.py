@@ -13,24 +13,22 @@ edit does nothing and says nothing. Both are found before a single number is mea
 import copy
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
 from squashlens.model.hooks import Hook, applied, without_ambient
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
 PROBE_TOKENS = 12
 # Largest difference allowed, relative to the largest entry of what is compared. float64 models still run
 # norms and softmax in float32; half precision differs by the order of operations alone.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
-_status: "weakref.WeakKeyDictionary[TransformerBridge, str]" = weakref.WeakKeyDictionary()
+_status: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
 
 def shared_copy(model: Any) -> Any:
@@ -38,17 +36,17 @@ def shared_copy(model: Any) -> Any:
     return copy.deepcopy(model, memo={id(p): p for p in model.parameters()})
 
 
-def status(model: "TransformerBridge") -> str:
+def status(model: Bridge) -> str:
     """``"verified"`` or ``"unverified"``, for the provenance."""
     return _status.get(model, "unverified")
 
 
-def accept_unverified(model: "TransformerBridge") -> None:
+def accept_unverified(model: Bridge) -> None:
     """Let a bridge be measured without proof; every result of it says so."""
     _status[model] = "unverified"
 
 
-def require_sound(model: object) -> "TransformerBridge":
+def require_sound(model: object) -> Bridge:
     """Refuse what cannot be measured; prove a bridge from elsewhere at first sight."""
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -70,7 +68,7 @@ def require_sound(model: object) -> "TransformerBridge":
     return model
 
 
-def rebuild_plain(model: "TransformerBridge") -> Any:
+def rebuild_plain(model: Bridge) -> Any:
     """The plain model of a bridge booted elsewhere: its configuration around its own parameters.
 
     `model.original_model` will not do: it has been rewired and shares the bridge's faults.
@@ -97,7 +95,7 @@ def rebuild_plain(model: "TransformerBridge") -> Any:
     return plain.to(device_of(model)).eval()
 
 
-def prove(model: "TransformerBridge", plain: Any) -> None:
+def prove(model: Bridge, plain: Any) -> None:
     """Compare the bridge with the plain model and test its hooks; raises `UnsoundModelError`."""
     name = type(plain).__name__
     blocks = range(n_blocks(model))
@@ -115,13 +113,13 @@ def prove(model: "TransformerBridge", plain: Any) -> None:
     _status[model] = "verified"
 
 
-def probe_ids(model: "TransformerBridge") -> Tensor:
+def probe_ids(model: Bridge) -> Tensor:
     """A short prompt of distinct tokens spread over the vocabulary."""
     vocabulary = int(model.cfg.d_vocab)
     return torch.linspace(0.1, 0.9, PROBE_TOKENS).mul(vocabulary - 1).long()[None].to(device_of(model))
 
 
-def _require_agreement(model: "TransformerBridge", plain: Any, ids: Tensor, name: str) -> None:
+def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
     seen: dict[str, Tensor] = {}
     watched = [residual_site(layer, model) for layer in range(n_blocks(model))]
     watched += [residual_site("y", model)] + [pattern_site(b) for b in range(n_blocks(model))]
@@ -163,7 +161,7 @@ def _keep(seen: dict[str, Tensor], site: str) -> Any:
     return keep
 
 
-def _require_live(model: "TransformerBridge", ids: Tensor, sites: list[str], name: str, kind: str) -> None:
+def _require_live(model: Bridge, ids: Tensor, sites: list[str], name: str, kind: str) -> None:
     """Replace each site by a leaf in one forward pass; a leaf without gradient was never used."""
     leaves: dict[str, Tensor] = {}
 

@@ -7,23 +7,20 @@ for by name. Padding is refused, since it moves positions and changes sums.
 import difflib
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, one_of
+from squashlens._typing import Bos, Bridge, one_of
 from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
 Prompts = str | Sequence[str] | Tensor
 
 
-def tokens(model: "TransformerBridge", prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
+def tokens(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
     """Token ids of one or several equal-length prompts, checked.
 
     `prompts` is text, a list of texts, or ids of shape (position) or (prompt, position). `bos` says what may
@@ -53,19 +50,19 @@ def tokens(model: "TransformerBridge", prompts: Prompts, *, bos: Bos = "family")
     return ids.to(device_of(model))
 
 
-def family_bos(model: "TransformerBridge") -> int:
+def family_bos(model: Bridge) -> int:
     """How many BOS tokens the family was trained to see: 1 (Gemma, Llama, GPT-2 …) or 0 (Qwen …)."""
     return int(bool(model.cfg.default_prepend_bos) and bos_id(model) is not None)
 
 
-def bos_id(model: "TransformerBridge") -> int | None:
+def bos_id(model: Bridge) -> int | None:
     """The id of the BOS token, from the tokenizer or else the configuration."""
     source = model.tokenizer if model.tokenizer is not None else model.original_model.config
     found = getattr(source, "bos_token_id", None)
     return None if found is None else int(found)
 
 
-def count_bos(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> int:
+def count_bos(model: Bridge, ids: Int[Tensor, "prompt position"]) -> int:
     """Leading BOS tokens of the first prompt (all prompts were checked to have the same number)."""
     return int(_leading(ids, bos_id(model))[0])
 
@@ -82,7 +79,7 @@ def _from_ids(ids: Tensor) -> Tensor:
     return torch.atleast_2d(ids).long()
 
 
-def _from_texts(model: "TransformerBridge", texts: list[str], wanted: int) -> Tensor:
+def _from_texts(model: Bridge, texts: list[str], wanted: int) -> Tensor:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("This model came without a tokenizer.", "Pass token ids instead of text.")
@@ -127,7 +124,7 @@ def _refuse_unknown(unknown: list[str], known: dict[str, int]) -> None:
     raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)
 
 
-def _check(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> None:
+def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
     if ids.numel() == 0:
         raise InputError("The prompt is empty.", "Pass at least one token.")
     limit, vocabulary = context_length(model), int(model.cfg.d_vocab)
@@ -140,7 +137,7 @@ def _check(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> N
         )
 
 
-def _check_bos(model: "TransformerBridge", ids: Tensor, wanted: int, *, allow_more: bool) -> None:
+def _check_bos(model: Bridge, ids: Tensor, wanted: int, *, allow_more: bool) -> None:
     found = sorted(set(_leading(ids, bos_id(model)).tolist()))
     if len(found) > 1:
         raise InputError("Some prompts start with a BOS and some do not.", "Give all of them the same start.")
@@ -152,7 +149,7 @@ def _check_bos(model: "TransformerBridge", ids: Tensor, wanted: int, *, allow_mo
     )
 
 
-def display_tokens(model: "TransformerBridge", ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
+def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
     """Each token as printable text: control characters escaped, pieces of a character in their raw form."""
     return [[_display(model.tokenizer, int(i)) for i in row] for row in ids]
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from squashlens._typing import Norm
+from squashlens._typing import Bridge, Norm
 from squashlens.errors import InputError
 from squashlens.results import provenance, write_atomically
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-    from transformer_lens.model_bridge import TransformerBridge
 
 DEFAULT_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 ASSUMPTIONS = (
@@ -28,7 +27,7 @@ ASSUMPTIONS = (
 
 
 def report(
-    model: "str | Path | TransformerBridge" = "tiny-gemma",
+    model: str | Path | Bridge = "tiny-gemma",
     *,
     prompt: str = DEFAULT_PROMPT,
     out: str | Path = "report.html",

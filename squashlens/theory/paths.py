@@ -16,12 +16,12 @@ from torch import Tensor
 
 
 def sweep(
-    row: Float[Tensor, "*prompt position"],
-    patterns: Iterable[Float[Tensor, "*prompt query key"]],
+    row: Float[Tensor, "*#prompt position"],
+    patterns: Iterable[Float[Tensor, "*#prompt query key"]],
     *,
     attention_scale: float = 1.0,
     gain: float = 1.0,
-) -> Iterator[Float[Tensor, "*prompt position"]]:
+) -> Iterator[Float[Tensor, "..."]]:
     """Multiply a row by ``gain · (attention_scale · A + I)`` for each pattern, yielding every row on the way.
 
     The patterns come top-down: the block next to the output first. In the theorem's terms

@@ -1,0 +1,61 @@
+"""Shared models, built once per worker; no network; one thread per worker."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import cases
+
+warnings.filterwarnings("ignore", category=UserWarning, module="transformer_lens")
+torch.set_num_threads(1)
+
+PROMPT = "How many ones are in the following sequence? 1101 ="
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Any:
+    """The bundled model. Tests must leave it as they found it."""
+    import squashlens as sl
+
+    return sl.load("tiny-gemma", device="cpu", progress=False)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's tiny random model."""
+    root = tmp_path_factory.mktemp("families")
+
+    def folder(name: str) -> Path:
+        if not (root / name).exists():
+            cases.save_random(cases.CONFIGS[name], root / name)
+        return root / name
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bridge_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
+    """A family's tiny random model as a proven bridge, float32 or float64; shared, so leave it as it was."""
+    import squashlens as sl
+
+    held: dict[tuple[str, torch.dtype], Any] = {}
+
+    def bridge(name: str, dtype: torch.dtype = torch.float32) -> Any:
+        if (name, dtype) not in held:
+            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, progress=False)
+        return held[name, dtype]
+
+    return bridge
+
+
+@pytest.fixture(autouse=True)
+def _names_for_doctests(doctest_namespace: dict[str, Any], tmp_path: Path) -> None:
+    doctest_namespace.update(torch=torch, tmp_path=tmp_path)

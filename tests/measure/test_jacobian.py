@@ -1,0 +1,191 @@
+"""Jacobian norms against jacrev and central differences on the plain model, and against closed forms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import CapacityError, InputError, NotBuiltError
+from squashlens.measure.jacobian import jacobian_norms
+from squashlens.model import memory
+from tests.cases import CONFIGS, FAMILIES, random_model
+from tests.references import frozen_attention_model, jacobian_by_differences, jacobian_by_jacrev, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+
+
+def norms_of(blocks: torch.Tensor) -> dict[str, np.ndarray]:
+    blocks = blocks.detach().double()
+    return {
+        "spectral": torch.linalg.svdvals(blocks)[:, 0].numpy(),
+        "frobenius": blocks.square().sum(dim=(1, 2)).sqrt().numpy(),
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
+    truth = norms_of(jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6))
+    model = bridge_of(family, torch.float64)
+    for norm, expected in truth.items():
+        assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
+        found = sl.jacobian_norms(model, IDS, norm=norm, bos="one", chunk=5, progress=False)  # pyright: ignore
+        np.testing.assert_allclose(found.values, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
+def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., Any]) -> None:
+    # The softmax runs in float32 even here, so a step must stand well above its rounding.
+    truth = norms_of(jacobian_by_differences(random_model(CONFIGS[family]).double(), IDS[None], 6, step=1e-3))
+    for norm, expected in truth.items():
+        found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm, bos="one")  # pyright: ignore
+        np.testing.assert_allclose(found.values, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frozen_attention_equals_a_model_with_constant_patterns(family: str, bridge_of: Callable[..., Any]) -> None:
+    plain = random_model(CONFIGS[family]).double()
+    frozen = norms_of(jacobian_by_jacrev(frozen_attention_model(plain, IDS[None]), IDS[None], 6))
+    free = norms_of(jacobian_by_jacrev(plain, IDS[None], 6))
+    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, freeze="attention", bos="one", progress=False)
+    np.testing.assert_allclose(found.values, frozen["spectral"], rtol=1e-5)
+    assert np.abs(frozen["spectral"] / free["spectral"] - 1).max() > 0.01  # freezing has an effect to get wrong
+
+
+def test_causality_is_exact(tiny: Any) -> None:
+    found = sl.jacobian_norms(tiny, "How many ones are in 1101 =", query=4, progress=False)
+    assert (found.values[5:] == 0).all()
+    assert (found.values[:5] > 0).all()
+
+
+def test_sources_and_targets_against_jacrev_through_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
+    plain = random_model(CONFIGS["gemma"])
+    inner = plain.model
+    seen: list[Any] = []
+    handle = inner.layers[1].register_forward_pre_hook(lambda _, *given: seen.append(given), with_kwargs=True)
+    with torch.no_grad():
+        plain(IDS[None], use_cache=False)
+    handle.remove()
+    ((entering, *rest), options) = seen[0]
+
+    def block_one(stream: torch.Tensor) -> torch.Tensor:
+        out = inner.layers[1](stream, *rest, **options)
+        return (out[0] if isinstance(out, tuple) else out)[0, 6]
+
+    def top(stream: torch.Tensor) -> torch.Tensor:
+        out = inner.layers[1](stream, *rest, **options)
+        out = inner.layers[2](out[0] if isinstance(out, tuple) else out, *rest, **options)
+        return inner.norm(out[0] if isinstance(out, tuple) else out)[0, 6]
+
+    found = sl.jacobian_norms(bridge_of("gemma"), IDS, source=1, target=[2, "y"], progress=False)
+    for name, function in (("2", block_one), ("y", top)):
+        expected = norms_of(torch.func.jacrev(function)(entering)[:, 0].transpose(0, 1))["spectral"]
+        np.testing.assert_allclose(found.sel(target=name).values, expected, rtol=2e-5, atol=1e-7)
+
+
+def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> None:
+    """∂y/∂v⁽ᴸ⁾ of an RMSNorm is G (I − v̂v̂ᵀ ρ⁻²/d) / ρ."""
+    model = bridge_of("gemma", torch.float64)
+    run = sl.capture(model, IDS)
+    v = run.residuals[3][0, -1]
+    gain = 1 + model.ln_final.weight.detach()
+    rho = (v.square().mean() + model.original_model.config.rms_norm_eps).sqrt()
+    block = gain[:, None] * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2)) / rho
+    found = sl.jacobian_norms(model, IDS, source=3, progress=False)
+    assert found.values[-1] == pytest.approx(torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6)
+    assert (found.values[:-1] == 0).all()
+
+
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+def test_chunks_and_batches_do_not_matter(tiny: Any, norm: Any) -> None:
+    prompts = ["110 =", "011 =", "909 ="]
+    together = sl.jacobian_norms(tiny, prompts, norm=norm, chunk=50, progress=False)
+    for i, prompt in enumerate(prompts):
+        alone = sl.jacobian_norms(tiny, prompt, norm=norm, chunk=1 if i == 0 else None, progress=False)
+        np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
+
+
+def test_ambient_hooks_are_honoured_and_named(tiny: Any) -> None:
+    """The user's own hook on the bridge freezes as freeze='attention' does, and the provenance says so."""
+    prompt = "How many ones are in 1101 ="
+    expected = sl.jacobian_norms(tiny, prompt, freeze="attention", progress=False)
+
+    def my_detach(pattern: torch.Tensor, hook: Any) -> torch.Tensor:
+        return pattern.detach()
+
+    hooks = [(f"blocks.{b}.attn.hook_pattern", my_detach) for b in range(6)]
+    with tiny.hooks(fwd_hooks=hooks):
+        found = sl.jacobian_norms(tiny, prompt, progress=False)
+    np.testing.assert_array_equal(found.values, expected.values)
+    named = sl.provenance(found)["ambient_hooks"]
+    assert len(named) == 6
+    assert all("my_detach" in n for n in named)
+    with sl.applied(tiny, sl.freeze_attention()):
+        again = sl.jacobian_norms(tiny, prompt, progress=False)
+    np.testing.assert_array_equal(again.values, expected.values)
+
+
+def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
+    expected = sl.jacobian_norms(tiny, "110 =", progress=False)
+    with torch.no_grad():
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
+    with torch.inference_mode():
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
+
+
+def test_attention_only_net_with_identity_values_equals_the_path_bound() -> None:
+    """Where the theorem's premises hold exactly, its sum is the Jacobian."""
+    from squashlens.theory.paths import sweep
+
+    torch.manual_seed(0)
+    n, d, blocks = 6, 4, 3
+    patterns = [torch.tril(torch.rand(n, n, dtype=torch.float64)) for _ in range(blocks)]
+    patterns = [p / p.sum(dim=1, keepdim=True) for p in patterns]
+
+    def net(v: torch.Tensor) -> torch.Tensor:
+        for pattern in patterns:
+            v = pattern @ v + v
+        return v[-1]
+
+    jacobian = torch.func.jacrev(net)(torch.randn(n, d, dtype=torch.float64)).transpose(0, 1)
+    row = torch.eye(n, dtype=torch.float64)[-1]
+    bound = [row, *sweep(row, reversed(patterns))][-1]
+    np.testing.assert_allclose(norms_of(jacobian)["spectral"], bound.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        ({"norm": "nuclear"}, InputError, "'spectral', 'frobenius'"),
+        ({"method": "sketch"}, NotBuiltError, "not built yet"),
+        ({"freeze": "norms"}, NotBuiltError, "not built yet"),
+        ({"freeze": ("attention", "gates")}, NotBuiltError, "not built yet"),
+        ({"freeze": "softmax"}, InputError, "'attention', 'norms', 'gates'"),
+        ({"chunk": 0}, InputError, "batch size"),
+        ({"query": -6}, InputError, "positions 0 to 4"),
+    ],
+)
+def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        raw(jacobian_norms)(tiny, "110 =", **arguments)
+
+
+def test_a_spectral_norm_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda device: 100_000)
+    with pytest.raises(CapacityError, match="frobenius"):
+        sl.jacobian_norms(tiny, "110 =")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_equals_cpu(family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]) -> None:
+    expected = sl.jacobian_norms(bridge_of(family), IDS, bos="one", progress=False)
+    model = sl.load(folder_of(family), device="cuda", progress=False)
+    found = sl.jacobian_norms(model, IDS, bos="one", progress=False)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
+    np.testing.assert_allclose(
+        sl.path_bound(model, IDS, bos="one").values, sl.path_bound(bridge_of(family), IDS, bos="one").values, rtol=1e-4
+    )

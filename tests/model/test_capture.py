@@ -1,0 +1,120 @@
+"""Captures equal the plain model's own tensors, keep what is chosen, and are refused when stale."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import CapacityError, InputError, StaleCaptureError
+from squashlens.model import memory
+from tests.cases import CONFIGS, FAMILIES, random_model, save_random
+from tests.references import plain_outputs, raw
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 4, 21]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
+    run = sl.capture(bridge_of(family), IDS, bos="one")
+    plain = random_model(CONFIGS[family])
+    with torch.no_grad():
+        truth = plain_outputs(plain, IDS)
+    for layer in range(3):
+        torch.testing.assert_close(run.residuals[layer], truth.hidden_states[layer], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run.patterns[layer], truth.attentions[layer], rtol=1e-5, atol=1e-6)
+    assert run.y is not None
+    torch.testing.assert_close(run.y, truth.hidden_states[-1], rtol=1e-5, atol=1e-5)
+    # v⁽ᴸ⁾ is not among the plain model's hidden states: the final norm of it is y.
+    norm = plain.transformer.ln_f if family == "gpt2" else plain.model.norm
+    with torch.no_grad():
+        torch.testing.assert_close(norm(run.residuals[3]), run.y, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(run.residuals[3], run.residuals[2], atol=1e-2)
+
+
+def test_choice_of_layers(tiny: Any) -> None:
+    run = sl.capture(tiny, "110 =", layers=[2, 6], residuals=True, patterns=True)
+    assert sorted(run.residuals) == [2, 6]
+    assert sorted(run.patterns) == [2]
+    only = sl.capture(tiny, "110 =", residuals=False, layers=[1])
+    assert only.residuals == {}
+    assert only.y is None
+    assert sorted(only.patterns) == [1]
+    for bad in (7, -1, True, "2"):
+        with pytest.raises(InputError, match="not a layer"):
+            raw(sl.capture)(tiny, "110 =", layers=[bad])
+    with pytest.raises(InputError, match="Nothing"):
+        sl.capture(tiny, "110 =", residuals=False, patterns=False)
+
+
+def test_to_xarray_is_labelled(tiny: Any) -> None:
+    ds = sl.capture(tiny, "110 =", layers=[0, 1]).to_xarray(tiny)
+    assert ds["residual"].dims == ("layer", "prompt", "position", "coordinate")
+    assert ds["pattern"].dims == ("block", "prompt", "head", "query", "key")
+    assert ds["layer"].values.tolist() == [0, 1]
+    assert ds["token"].values.ravel().tolist() == ["<bos>", "1", "1", "0", "="]
+
+
+def test_stale_captures_are_refused(tmp_path: Path) -> None:
+    model = sl.load(save_random(CONFIGS["gemma"], tmp_path), progress=False)
+    run = sl.capture(model, IDS)
+    fresh = sl.path_bound(model, IDS)
+    assert fresh.equals(sl.path_bound(model, IDS, capture=run))
+    with pytest.raises(StaleCaptureError, match="tokens"):
+        sl.path_bound(model, IDS[:, :-1], capture=run)
+    with sl.applied(model, sl.freeze_attention()), pytest.raises(StaleCaptureError, match="hooks"):
+        sl.path_bound(model, IDS, capture=run)
+    model.original_model.get_output_embeddings().weight.data[0, 0] += 1e-3
+    with pytest.raises(StaleCaptureError, match="weights"):
+        sl.path_bound(model, IDS, capture=run)
+
+
+def test_too_large_is_refused_before_the_run(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    with pytest.raises(CapacityError, match="This capture needs"):
+        sl.capture(tiny, "110 =")
+
+
+@pytest.mark.slow
+def test_peak_memory_when_nothing_is_kept(tmp_path: Path) -> None:
+    """Against a plain forward in the same process; what is kept goes to a place of its own, so nearly nothing is."""
+    script = textwrap.dedent(
+        f"""
+        import sys, resource, torch
+        sys.path.insert(0, {str(Path.cwd())!r})
+        from tests.cases import save_random
+        from transformers import LlamaConfig, AutoModelForCausalLM
+        import squashlens as sl
+        torch.set_num_threads(1)
+        config = LlamaConfig(vocab_size=200, hidden_size=256, intermediate_size=512, num_hidden_layers=8,
+            num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=2)
+        folder = save_random(config, {str(tmp_path)!r})
+        ids = torch.full((1, 1500), 7); ids[0, 0] = 2
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if sys.argv[1] == "plain":
+            model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            run = lambda ids: model(ids, use_cache=False)
+        else:
+            model = sl.load(folder, progress=False)
+            run = lambda ids: sl.capture(model, ids, patterns=False, layers=[8], progress=False)
+        with torch.no_grad():
+            run(ids[:, :64]); before = peak(); run(ids)
+        print(peak() - before)
+        """
+    )
+    peaks = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", script, which], capture_output=True, text=True, check=True
+            ).stdout.splitlines()[-1]
+        )
+        for which in ("plain", "capture")
+    ]
+    assert peaks[0] > 10_000  # kilobytes: the plain pass is large enough to compare with
+    assert peaks[1] <= 1.3 * peaks[0]

@@ -1,0 +1,107 @@
+"""What `load` refuses, and with which words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration
+
+import squashlens as sl
+from squashlens.errors import CapacityError, InputError, ModelAccessError
+from squashlens.model import load as loading
+from squashlens.model import memory
+from tests.cases import CONFIGS, random_model, save_random
+from tests.references import raw
+
+
+def test_bundled_model_is_gemma_and_ready(tiny: Any) -> None:
+    assert type(tiny.original_model).__name__ == "GemmaForCausalLM"
+    assert not tiny.training
+    assert not any(p.requires_grad for p in tiny.parameters())
+    assert tiny.original_model.config._attn_implementation == "eager"
+    assert {p.dtype for p in tiny.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["tiny-gema", "tinygemma", "Tiny-Gemma"])
+def test_a_slip_in_a_bundled_name(name: str) -> None:
+    with pytest.raises(ModelAccessError, match="'tiny-gemma'"):
+        sl.load(name)
+
+
+def test_hub_names_get_near_ones_or_steps() -> None:
+    not_found = loading._access_error("google/gema-2b", OSError("x is not a valid model identifier listed on …"))
+    assert "google/gemma-2b" in str(not_found)
+    gated = str(loading._access_error("google/gemma-2b", OSError("You are trying to access a gated repo.")))
+    assert all(step in gated for step in ("1.", "2.", "3.", "hf auth login", "https://huggingface.co/google/gemma-2b"))
+
+
+def test_offline_hub_name_says_so() -> None:
+    with pytest.raises(ModelAccessError, match="cannot be reached|not on this machine"):
+        sl.load("google/gemma-2b")
+
+
+def test_local_folder_problems(tmp_path: Path) -> None:
+    with pytest.raises(ModelAccessError, match="no folder"):
+        sl.load(tmp_path / "missing")
+    with pytest.raises(ModelAccessError, match=r"config\.json"):
+        sl.load(tmp_path)
+
+
+def test_encoders_are_refused(tmp_path: Path) -> None:
+    small: Any = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertLMHeadModel(BertConfig(**small, intermediate_size=8)).save_pretrained(tmp_path / "bert")
+    t5 = T5Config(vocab_size=20, d_model=8, d_ff=8, d_kv=4, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
+    for name in ("bert", "t5"):
+        with pytest.raises(ModelAccessError, match="not a decoder-only"):
+            sl.load(tmp_path / name)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    model = random_model(CONFIGS["llama"])
+    model.config.architectures = ["LlamaForCausalLM"]
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelAccessError, match="safetensors"):
+        sl.load(tmp_path, progress=False)
+
+
+def test_remote_code_is_refused(tmp_path: Path) -> None:
+    config = {"model_type": "strange", "auto_map": {"AutoConfig": "strange.Config"}, "architectures": ["S"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "strange.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ModelAccessError, match="code of its own|unknown here"):
+        sl.load(tmp_path)
+
+
+def test_what_does_not_fit_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_random(CONFIGS["gemma"], tmp_path)
+    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 1 kB free"):
+        sl.load(folder, device="cpu", progress=False)
+
+
+def test_size_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sl.load(save_random(CONFIGS["gemma"], tmp_path / "small"), device="cpu")
+    assert "small: 0.0 M parameters, 25.8 kB in float32" in capsys.readouterr().out
+
+
+def test_dtype_must_be_one() -> None:
+    with pytest.raises(InputError, match="dtype"):
+        raw(sl.load)("tiny-gemma", dtype="float32")
+
+
+def test_model_states_that_are_refused(tmp_path: Path) -> None:
+    folder = save_random(CONFIGS["llama"], tmp_path)
+    ids = torch.tensor([2, 5, 6])
+    trained = sl.load(folder, progress=False).train()
+    with pytest.raises(InputError, match="train mode"):
+        sl.path_bound(trained, ids)
+    processed = sl.load(folder, progress=False)
+    processed.enable_compatibility_mode()
+    with pytest.raises(InputError, match="compatibility mode"):
+        sl.path_bound(processed, ids)
+    with pytest.raises(InputError, match="Expected a TransformerBridge, got str"):
+        sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]

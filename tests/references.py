@@ -1,0 +1,120 @@
+"""Slow twins: the same quantities by other means, on plain Hugging Face models, without any hook of ours."""
+
+import copy
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def raw(function: Any) -> Any:
+    """A public function as users call it: the tests' own type checks, which would answer first, taken off."""
+    return inspect.unwrap(function)
+
+
+def path_sum(patterns: Sequence[np.ndarray], query: int, *, beta1: float = 1.0, gain: float = 1.0) -> np.ndarray:
+    """Theorem 5.1 by writing out every path: all interior positions of all walks from token i to the query."""
+    n, blocks = patterns[0].shape[0], len(patterns)
+    total = np.zeros(n)
+    for start in range(n):
+        for interior in itertools.product(range(n), repeat=blocks - 1):
+            walk = (start, *interior, query)  # position before block 0, …, after the last block
+            weight = 1.0
+            for block, (key, position) in enumerate(itertools.pairwise(walk)):
+                weight *= gain * (patterns[block][position, key] / beta1 + (position == key))
+            total[start] += weight
+    return total
+
+
+def plain_outputs(plain: Any, ids: Tensor, embeddings: Tensor | None = None) -> Any:
+    """The plain model's logits, hidden states and attentions, from ids or from v⁽⁰⁾'s raw material."""
+    return plain(
+        **({"input_ids": ids} if embeddings is None else {"inputs_embeds": embeddings}),
+        use_cache=False,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+
+
+def first_residual(plain: Any, ids: Tensor) -> Tensor:
+    """What `inputs_embeds` must be so that the plain model computes what it computes from ids."""
+    return plain.get_input_embeddings()(ids).detach()
+
+
+def jacobian_by_jacrev(plain: Any, ids: Tensor, query: int) -> Tensor:
+    """∂y_n/∂v⁽⁰⁾ as (position, d, d) with torch.func.jacrev, through the plain model.
+
+    v⁽⁰⁾ is what `inputs_embeds` becomes before block 0: itself, or, for GPT-2, itself plus the position
+    embedding, whose derivative is the identity. Gemma scales the embedding inside `embed_tokens`.
+    """
+    start = first_residual(plain, ids)
+
+    def last(embeddings: Tensor) -> Tensor:
+        return plain_outputs(plain, ids, embeddings).hidden_states[-1][0, query]
+
+    return torch.func.jacrev(last)(start)[:, 0].transpose(0, 1)
+
+
+def jacobian_by_differences(plain: Any, ids: Tensor, query: int, step: float) -> Tensor:
+    """∂y_n/∂v⁽⁰⁾ as (position, d, d) by central differences."""
+    start = first_residual(plain, ids)
+    n, d = start.shape[1:]
+    columns = torch.zeros(n, d, d, dtype=start.dtype)
+    with torch.no_grad():
+        for position in range(n):
+            for coordinate in range(d):
+                moved = start.clone()
+                moved[0, position, coordinate] += step
+                up = plain_outputs(plain, ids, moved).hidden_states[-1][0, query]
+                moved[0, position, coordinate] -= 2 * step
+                down = plain_outputs(plain, ids, moved).hidden_states[-1][0, query]
+                columns[position, :, coordinate] = (up - down) / (2 * step)
+    return columns
+
+
+def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
+    """A copy of the plain model whose attention always uses the patterns it has on `ids`, as constants."""
+    from transformers import AttentionInterface
+
+    patterns = [a.detach() for a in plain_outputs(plain, ids).attentions]
+    frozen = copy.deepcopy(plain)
+
+    def constant(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any) -> Any:
+        groups = query.shape[1] // value.shape[1]
+        weights = patterns[module.layer_idx]
+        mixed = weights @ value.repeat_interleave(groups, dim=1)
+        return mixed.transpose(1, 2).contiguous(), weights
+
+    AttentionInterface.register("squashlens_constant", constant)
+    from transformers import AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionMaskInterface.register("squashlens_constant", eager_mask)
+    frozen.set_attn_implementation("squashlens_constant")
+    return frozen
+
+
+def fingerprint(model: Any) -> dict[str, Any]:
+    """Everything a measurement must leave as it was, by means of its own."""
+    import hashlib
+
+    weights = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        weights.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    hooks = {
+        name: [table for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks") if getattr(m, table)]
+        for name, m in model.named_modules()
+    }
+    return {
+        "weights": weights.hexdigest(),
+        "dtypes": {n: str(p.dtype) for n, p in model.named_parameters()},
+        "grad": {n: (p.requires_grad, p.grad is None) for n, p in model.named_parameters()},
+        "training": {n: m.training for n, m in model.named_modules()},
+        "hooks": hooks,
+        "hook_counts": {n: len(p.fwd_hooks) + len(p.bwd_hooks) for n, p in model.hook_dict.items()},
+        "devices": {n: str(p.device) for n, p in model.named_parameters()},
+    }

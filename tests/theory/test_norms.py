@@ -1,0 +1,30 @@
+"""Matrix norms against numpy's SVD and closed forms."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from squashlens.theory.norms import spectral_norms, squared_frobenius
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 10**6), scale=st.floats(1e-6, 1e6))
+def test_spectral_equals_svd(rows: int, columns: int, seed: int, scale: float) -> None:
+    blocks = scale * np.random.default_rng(seed).standard_normal((3, rows, columns))
+    expected = np.linalg.svd(blocks, compute_uv=False)[:, 0]
+    np.testing.assert_allclose(spectral_norms(torch.tensor(blocks)).numpy(), expected, rtol=1e-12)
+
+
+def test_spectral_of_zero_and_rank_one() -> None:
+    assert spectral_norms(torch.zeros(3, 3)).item() == 0
+    u, v = torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0, 2.0])
+    assert spectral_norms(torch.outer(u, v)).item() == pytest.approx(15, rel=1e-14)
+
+
+def test_frobenius_adds_over_batches_of_rows() -> None:
+    block = torch.randn(7, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts = squared_frobenius(block[:3]) + squared_frobenius(block[3:])
+    expected = torch.linalg.matrix_norm(block.transpose(0, 1), ord="fro") ** 2
+    torch.testing.assert_close(parts, expected, rtol=1e-12, atol=0)

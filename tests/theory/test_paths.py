@@ -1,0 +1,76 @@
+"""The path product against enumeration, closed forms and properties."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from squashlens.theory.paths import sweep, uniform_attention
+from tests.references import path_sum
+
+
+def stochastic(n: int, seed: int) -> np.ndarray:
+    """A random causal row-stochastic matrix."""
+    weights = np.tril(np.random.default_rng(seed).random((n, n)) + 0.05)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def last_row(patterns: list[np.ndarray], query: int, **constants: float) -> np.ndarray:
+    row = torch.zeros(patterns[0].shape[0], dtype=torch.float64)
+    row[query] = 1
+    stack = [torch.tensor(p) for p in reversed(patterns)]
+    return [row, *sweep(row, stack, **constants)][-1].numpy()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    n=st.integers(1, 5),
+    blocks=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    beta1=st.floats(0.3, 3),
+    gain=st.floats(0.3, 3),
+    data=st.data(),
+)
+def test_equals_enumeration_of_all_paths(
+    n: int, blocks: int, seed: int, beta1: float, gain: float, data: st.DataObject
+) -> None:
+    patterns = [stochastic(n, seed + b) for b in range(blocks)]
+    query = data.draw(st.integers(0, n - 1))
+    found = last_row(patterns, query, attention_scale=1 / beta1, gain=gain)
+    np.testing.assert_allclose(found, path_sum(patterns, query, beta1=beta1, gain=gain), rtol=1e-12)
+
+
+def test_two_by_two_by_hand() -> None:
+    a, b = np.array([[1.0, 0.0], [0.25, 0.75]]), np.array([[1.0, 0.0], [0.5, 0.5]])
+    # (B + I)(A + I), row 1: [0.5, 1.5] @ [[2, 0], [0.25, 1.75]]
+    np.testing.assert_allclose(last_row([a, b], 1), [0.5 * 2 + 1.5 * 0.25, 1.5 * 1.75], rtol=1e-15)
+
+
+@given(n=st.integers(1, 12), blocks=st.integers(1, 6), seed=st.integers(0, 10**6))
+@settings(deadline=None, max_examples=30)
+def test_half_steps_stay_a_probability_and_causal(n: int, blocks: int, seed: int) -> None:
+    patterns = [stochastic(n, seed + b) for b in range(blocks)]
+    row = last_row(patterns, n // 2, gain=0.5)
+    assert row.sum() == pytest.approx(1, abs=1e-12)
+    assert (row[n // 2 + 1 :] == 0).all()
+    assert (row >= 0).all()
+
+
+def test_null_closed_form() -> None:
+    expected = np.tril(np.ones((6, 6))) / np.arange(1, 7)[:, None]
+    np.testing.assert_allclose(uniform_attention(6).numpy(), expected, rtol=1e-15)
+
+
+@given(n=st.integers(1, 15), window=st.integers(1, 20))
+def test_null_window_counts_the_query_itself(n: int, window: int) -> None:
+    null = uniform_attention(n, window).numpy()
+    for query in range(n):
+        seen = np.flatnonzero(null[query])
+        assert seen.tolist() == list(range(max(0, query - window + 1), query + 1))
+        np.testing.assert_allclose(null[query, seen], 1 / len(seen))
+
+
+def test_null_favours_early_tokens_by_itself() -> None:
+    row = last_row([uniform_attention(10).numpy()] * 4, 9)
+    assert (np.diff(row[:9]) < 0).all()
