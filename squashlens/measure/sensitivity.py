@@ -37,8 +37,8 @@ def sensitivity(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =", progress=False)
-    >>> sorted(ds.data_vars)[:3]
-    ['bound_over_null', 'jacobian', 'jacobian_frozen']
+    >>> bool((ds["jacobian"] > 0).all()), ds["rank_agreement"].sel(estimate="jacobian").item()
+    (True, 1.0)
     """
     session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query)
     if len(session.ids) != 1:

@@ -5,6 +5,8 @@ Raw weights, eager attention, eval mode, no gradients on parameters, safetensors
 
 import difflib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,23 @@ def load(
     config = _open_config(source, revision)
     _require_decoder(config, source)
     _require_fit(config, source, device, dtype, progress)
-    return _bridge(source, config, device, dtype, revision, verify)
+    with _loading_bars(progress):
+        return _bridge(source, config, device, dtype, revision, verify)
+
+
+@contextmanager
+def _loading_bars(shown: bool) -> Iterator[None]:
+    """transformers draws its own progress bars, switched for the whole process: off while loading, then back."""
+    from transformers.utils import logging
+
+    were = logging.is_progress_bar_enabled()
+    if not shown:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were:
+            logging.enable_progress_bar()
 
 
 def _resolve(name: str | Path) -> str:

@@ -5,49 +5,49 @@ digit (the paper's figure 5d). Everything is a function of a `random.Random`, so
 reproducible from its seed and number alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from squashlens.zoo.tokenizer import END
 
 MAX_TRAINED = 48  # digits in the longest training sequence
-Digits = list[int]
+Digits = Sequence[int]
 
 
-def repeated(n: int, rng: Random) -> Digits:
+def repeated(n: int, rng: Random) -> list[int]:
     return [1] * n
 
 
-def odd_last(n: int, rng: Random) -> Digits:
+def odd_last(n: int, rng: Random) -> list[int]:
     """`1…10`, the paper's sequence for copying the last element."""
     return [1] * (n - 1) + [0]
 
 
-def odd_first(n: int, rng: Random) -> Digits:
+def odd_first(n: int, rng: Random) -> list[int]:
     """`01…1`, the paper's sequence for copying the first element."""
     return [0] + [1] * (n - 1)
 
 
-def alternating(n: int, rng: Random) -> Digits:
+def alternating(n: int, rng: Random) -> list[int]:
     start = rng.randint(0, 1)
     return [(start + i) % 2 for i in range(n)]
 
 
-def bernoulli(n: int, rng: Random, p: float = 0.7) -> Digits:
+def bernoulli(n: int, rng: Random, p: float = 0.7) -> list[int]:
     return [int(rng.random() < p) for _ in range(n)]
 
 
-def any_bernoulli(n: int, rng: Random) -> Digits:
+def any_bernoulli(n: int, rng: Random) -> list[int]:
     """Ones with a probability that is itself drawn, so that a count does not follow from the length."""
     return bernoulli(n, rng, rng.random())
 
 
-def random_digits(n: int, rng: Random) -> Digits:
+def random_digits(n: int, rng: Random) -> list[int]:
     return [rng.randint(0, 9) for _ in range(n)]
 
 
-PATTERNS: dict[str, Callable[[int, Random], Digits]] = {
+PATTERNS: dict[str, Callable[[int, Random], list[int]]] = {
     "repeated": repeated,
     "alternating": alternating,
     "bernoulli": bernoulli,
@@ -85,9 +85,9 @@ TASKS: dict[str, Task] = {
                 "Please count the number of ones in the following sequence:",
             ),
             _ones,
-            weight=5,
+            weight=5.0,
         ),
-        Task("sum", ("Please perform the following sum:",), _ones, weight=2, patterns=BINARY),
+        Task("sum", ("Please perform the following sum:",), _ones, weight=2.0, patterns=BINARY),
         Task("last", ("What is the last digit in this sequence?",), lambda d: str(d[-1]), weight=1.5),
         Task("first", ("What is the first digit in this sequence?",), lambda d: str(d[0]), weight=1.5),
         Task("copy", ("Can you copy the following number?",), lambda d: "".join(map(str, d)), weight=1.5),
@@ -97,41 +97,68 @@ TASKS: dict[str, Task] = {
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt (it ends with the end marker) and the answer a perfect model would give."""
+    """A question about a digit sequence, asked after the first `cuts[k]` digits for each k.
 
-    prompt: str
-    answer: str
+    A prompt ends with the end marker; the answer is what a perfect model would give. Several cuts share one
+    sequence, so that one pass over it teaches the answer at many lengths.
+    """
+
     task: str
-    pattern: str
-    length: int
+    question: str
+    digits: tuple[int, ...]
     commas: bool
+    cuts: tuple[int, ...]
+
+    def stem(self, cut: int) -> str:
+        """The prompt up to the end marker, which is left out."""
+        return f"{self.question} {spell(self.digits[:cut], self.commas)}"
+
+    def prompt(self, cut: int) -> str:
+        return f"{self.stem(cut)} {END}"
+
+    def answer(self, cut: int) -> str:
+        digits = self.digits[:cut]
+        return spell(digits, self.commas) if self.task == "copy" else TASKS[self.task].answer(digits)
 
 
-def spell(digits: Digits, commas: bool) -> str:
+def spell(digits: Sequence[int], commas: bool) -> str:
     """Digits as text, with a comma between groups of three if asked; never a comma at the end."""
     groups = [digits[i : i + 3] for i in range(0, len(digits), 3)] if commas else [digits]
     return ",".join("".join(map(str, group)) for group in groups)
 
 
-def draw(task: Task, length: int, commas: bool, rng: Random, pattern: str | None = None) -> Example:
-    """One example of `task` over `length` digits; the pattern is drawn if not given."""
+def draw(task: Task, length: int, commas: bool, rng: Random, pattern: str | None = None, cuts: int = 1) -> Example:
+    """One example of `task` over `length` digits, asked at the end and at `cuts - 1` places before it."""
     pattern = pattern or rng.choice(task.patterns)
     digits = PATTERNS[pattern](length, rng)
-    prompt = f"{rng.choice(task.questions)} {spell(digits, commas)} {END}"
-    answer = task.answer(digits)
-    if task.name == "copy":
-        answer = spell(digits, commas)
-    return Example(prompt, answer, task.name, pattern, length, commas)
+    places = (*rng.sample(range(1, length), min(cuts, length) - 1), length)
+    return Example(task.name, rng.choice(task.questions), tuple(digits), commas, places)
 
 
-def training_batch(step: int, total: int, size: int, seed: int) -> list[Example]:
-    """The examples of one step: one length and one comma style, so that padding stays small.
+# Irregular sequences are what counting is hard on; the last digit of 1…10 must stay at the end to be odd.
+HARD, EASY = ("bernoulli", "any_bernoulli", "random"), ("repeated", "alternating", "odd_last", "odd_first")
+CYCLES = (10_000, 8_000)  # steps; the learning rate starts anew with each
 
-    The longest length grows from 8 to `MAX_TRAINED` over the first fifth of training. Copying, whose
-    answers are long, gets batches of its own.
-    """
+
+def cycle_of(step: int) -> tuple[int, float]:
+    """Which cycle a step belongs to, and how far through it the step is, in [0, 1)."""
+    for number, length in enumerate(CYCLES):
+        if step < length:
+            return number, step / length
+        step -= length
+    raise ValueError(f"Training ends after {sum(CYCLES)} steps.")
+
+
+def training_batch(step: int, size: int, seed: int) -> list[Example]:
+    """The examples of one step: one length and one comma style, so that padding stays small."""
     rng = Random(f"{seed}:{step}")
-    longest = min(MAX_TRAINED, 8 + int((MAX_TRAINED - 8) * step / (0.2 * total)))
+    number, progress = cycle_of(step)
+    return (_first_cycle, _second_cycle)[number](progress, size, rng)
+
+
+def _first_cycle(progress: float, size: int, rng: Random) -> list[Example]:
+    """All patterns alike, one question a sequence; the longest grows from 8 digits in the first fifth."""
+    longest = min(MAX_TRAINED, 8 + int((MAX_TRAINED - 8) * progress / 0.2))
     length, commas = rng.randint(1, longest), rng.random() < 0.4
     copy, others = TASKS["copy"], [t for t in TASKS.values() if t.name != "copy"]
     everything = sum(t.weight for t in TASKS.values())
@@ -139,3 +166,19 @@ def training_batch(step: int, total: int, size: int, seed: int) -> list[Example]
         return [draw(copy, length, commas, rng) for _ in range(size)]
     tasks = rng.choices(others, [t.weight for t in others], k=size)
     return [draw(task, length, commas, rng) for task in tasks]
+
+
+def _second_cycle(progress: float, size: int, rng: Random) -> list[Example]:
+    """Mostly irregular digits, up to eight questions a sequence; copying from short to long."""
+    commas = rng.random() < 0.5
+    if rng.random() < 0.2:
+        longest = min(MAX_TRAINED, 6 + int((MAX_TRAINED - 6) * progress / 0.8))
+        length = rng.randint(1, longest)
+        return [draw(TASKS["copy"], length, commas, rng) for _ in range(size)]
+    length = rng.randint(8, MAX_TRAINED)
+    tasks = rng.choices(("count", "sum", "last", "first"), (6, 2, 1, 1), k=size)
+    examples = []
+    for name in tasks:
+        allowed = [p for p in (HARD if rng.random() < 0.85 else EASY) if p in TASKS[name].patterns]
+        examples.append(draw(TASKS[name], length, commas, rng, rng.choice(allowed), cuts=8))
+    return examples

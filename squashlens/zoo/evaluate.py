@@ -6,8 +6,10 @@ greedy answer is right if and only if every token is the most likely one after t
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,28 +18,28 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from squashlens.zoo.curriculum import MAX_TRAINED, TASKS, Example, draw
-from squashlens.zoo.train import BATCH, SEED, STEPS, encode
+from squashlens.zoo.train import BATCH, SEED, STEPS, pack
 
 LENGTHS = (*range(1, MAX_TRAINED + 1), 52, 56, 60, 64, 80, 96)
 BANDS = ((1, 8), (9, 16), (17, 24), (25, 32), (33, 40), (41, 48), (49, 64), (65, 96))
 SAMPLES = 200
 
 
-def correct(examples: list[Example], model: torch.nn.Module, tokenizer: object) -> np.ndarray:
+def correct(examples: list[Example], model: Any, tokenizer: Any) -> np.ndarray:
     """Whether the greedy answer to each example is exactly right."""
-    ids, goal = encode(examples, tokenizer)  # pyright: ignore[reportArgumentType]
+    batch = pack(examples, tokenizer)
     with torch.no_grad():
-        best = model(ids, use_cache=False).logits.argmax(dim=-1)
-    return ((best == goal) | (goal == -100)).all(dim=-1).numpy()
+        best = batch.logits(model).argmax(dim=-1)
+    return ((best == batch.targets) | (batch.targets == -100)).all(dim=-1).numpy()
 
 
-def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1) -> pd.DataFrame:
+def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1, lengths: Sequence[int] = LENGTHS) -> pd.DataFrame:
     """Accuracy by task and length over `samples` fresh prompts each, all patterns, half of them with commas."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = []
     for name, task in TASKS.items():
-        for length in tqdm(LENGTHS, desc=name, unit="length"):
+        for length in tqdm(lengths, desc=name, unit="length"):
             rng = Random(f"evaluate:{seed}:{name}:{length}")
             drawn = [draw(task, length, commas=i % 2 == 1, rng=rng) for i in range(samples)]
             hits = [correct(drawn[i : i + 100], model, tokenizer) for i in range(0, samples, 100)]

@@ -6,20 +6,25 @@ the `<eos>` behind them, nothing else.
 """
 
 import argparse
+import itertools
 import math
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
-from squashlens.zoo.curriculum import Example, training_batch
-from squashlens.zoo.tokenizer import build_tokenizer, vocabulary
+from squashlens.zoo.curriculum import CYCLES, Example, cycle_of, training_batch
+from squashlens.zoo.tokenizer import END, build_tokenizer, vocabulary
 
 SEED = 20240607
-STEPS = 10_000
+STEPS = sum(CYCLES)
 BATCH = 64
 PEAK_LR = 2e-3
 WARMUP = 200
@@ -46,27 +51,61 @@ def config() -> GemmaConfig:
     )
 
 
-def encode(examples: list[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and targets, (batch, position): the target is −100 wherever no answer token follows."""
-    eos, pad = vocabulary()["<eos>"], vocabulary()["<pad>"]
-    rows, targets = [], []
+@dataclass(frozen=True)
+class Packed:
+    """Examples as one batch. Each row is a stem and, behind it, a branch for every cut.
+
+    A branch (end marker, answer) sees the stem up to its cut and itself, at the positions it would have if
+    the sequence had ended there: one forward pass equals one pass for every cut.
+    """
+
+    ids: Int[Tensor, "row place"]
+    positions: Int[Tensor, "row place"]
+    visible: Bool[Tensor, "row 1 place place"]
+    targets: Int[Tensor, "row place"]  # the next token of an answer, −100 elsewhere
+
+    def logits(self, model: GemmaForCausalLM) -> Tensor:
+        return model(self.ids, attention_mask=self.visible, position_ids=self.positions, use_cache=False).logits
+
+    def to(self, device: str) -> "Packed":
+        return Packed(*(getattr(self, f.name).to(device) for f in fields(self)))
+
+
+def pack(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> Packed:
+    """Lay examples out as stems with branches, padded to the widest."""
+
+    def ids_of(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]  # pyright: ignore[reportReturnType]
+
+    vocab = vocabulary()
+    rows = []
     for example in examples:
-        prompt = tokenizer(example.prompt)["input_ids"]
-        answer = [*tokenizer(example.answer, add_special_tokens=False)["input_ids"], eos]
-        rows.append([*prompt, *answer])
-        targets.append([-100] * (len(prompt) - 1) + answer)
-    width = max(map(len, rows)) - 1  # the last answer token is only ever a target
-    ids = torch.tensor([(r[:-1] + [pad] * width)[:width] for r in rows])
-    goal = torch.tensor([(t + [-100] * width)[:width] for t in targets])
-    return ids, goal
+        ids = [vocab["<bos>"], *ids_of(example.stem(len(example.digits)))]
+        cells = [(token, place, 0, 0, -100) for place, token in enumerate(ids)]
+        for branch, cut in enumerate(example.cuts, start=1):
+            end = 1 + len(ids_of(example.stem(cut)))
+            said = [*ids_of(END), *ids_of(example.answer(cut)), vocab["<eos>"]]
+            for k, (token, target) in enumerate(itertools.pairwise(said)):
+                cells.append((token, end + k, branch, end, target))
+        rows.append(cells)
+    width = max(map(len, rows))
+    padding = (vocab["<pad>"], 0, -1, 0, -100)
+    table = torch.tensor([cells + [padding] * (width - len(cells)) for cells in rows])
+    ids, positions, branch, end, targets = table.unbind(dim=-1)
+    place = torch.arange(width)
+    same = branch[:, :, None] == branch[:, None, :]
+    stem = (branch[:, None, :] == 0) & (branch[:, :, None] > 0) & (place < end[:, :, None])
+    visible = (same | stem) & (place <= place[:, None])
+    return Packed(ids, positions, visible[:, None], targets)
 
 
-def learning_rate(step: int, total: int) -> float:
-    """Linear warm-up, then a cosine down to a hundredth of the peak."""
-    if step < WARMUP:
-        return PEAK_LR * (step + 1) / WARMUP
-    progress = (step - WARMUP) / max(1, total - WARMUP)
-    return PEAK_LR * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+def learning_rate(step: int) -> float:
+    """In each cycle a linear warm-up, then a cosine down to a hundredth of the peak."""
+    number, progress = cycle_of(step)
+    warm = WARMUP / CYCLES[number]
+    if progress < warm:
+        return PEAK_LR * (progress + 1 / CYCLES[number]) / warm
+    return PEAK_LR * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - warm) / (1 - warm))))
 
 
 def save_atomically(state: dict, path: Path) -> None:
@@ -90,10 +129,10 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
     start = 0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True, map_location=device)
-        if (state["seed"], state["steps"]) != (seed, steps):
+        if state["seed"] != seed:
             raise SystemExit(
-                f"{checkpoint} belongs to seed {state['seed']}, {state['steps']} steps; this run is seed "
-                f"{seed}, {steps} steps. Give another --checkpoint, or delete that file."
+                f"{checkpoint} belongs to seed {state['seed']}, this run to {seed}. "
+                "Give another --checkpoint, or delete that file."
             )
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -102,10 +141,9 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
     smooth = None
     for step in bar:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps)
-        ids, goal = (t.to(device) for t in encode(training_batch(step, steps, BATCH, seed), tokenizer))
-        logits = model(ids, use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100)
+            group["lr"] = learning_rate(step)
+        batch = pack(training_batch(step, BATCH, seed), tokenizer).to(device)
+        loss = F.cross_entropy(batch.logits(model).flatten(0, 1), batch.targets.flatten(), ignore_index=-100)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -118,7 +156,6 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
                     "step": step + 1,
-                    "steps": steps,
                     "seed": seed,
                 },
                 checkpoint,
@@ -142,7 +179,7 @@ def main() -> None:
         default=Path("runs/tiny-gemma.pt"),
         help="where progress is kept and found again (%(default)s)",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="stop after so many steps (%(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of weights and data (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (all)")

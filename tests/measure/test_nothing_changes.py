@@ -1,0 +1,109 @@
+"""No public call alters the model: weights, dtypes, modes, gradients, hooks, device; nor the process."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.io
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests.references import fingerprint
+
+PROMPT = "How many ones are in the following sequence? 1101 ="
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "tokens": lambda m: sl.tokens(m, PROMPT),
+    "capture": lambda m: sl.capture(m, PROMPT),
+    "path_bound": lambda m: sl.path_bound(m, PROMPT),
+    "null": lambda m: sl.path_bound(m, PROMPT, attention="uniform"),
+    "composition": lambda m: sl.composition(m, PROMPT),
+    "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, progress=False),
+    "jacobian_frozen": lambda m: sl.jacobian_norms(m, PROMPT, freeze="attention", progress=False),
+    "sensitivity": lambda m: sl.sensitivity(m, PROMPT, progress=False),
+    "next_token": lambda m: sl.next_token(m, PROMPT),
+    "refused": lambda m: refused(m),
+}
+
+
+def refused(model: Any) -> None:
+    with pytest.raises(InputError):
+        sl.path_bound(model, PROMPT, query=99)
+
+
+def look(tensor: torch.Tensor, hook: Any) -> None:
+    """A user's hook that only looks."""
+
+
+def process_state() -> tuple[Any, ...]:
+    numpy_state: Any = np.random.get_state()
+    return (
+        torch.random.get_rng_state().tolist(), numpy_state[1].tolist(), torch.is_grad_enabled(),
+        torch.get_default_dtype(), plotly.io.templates.default, torch.get_num_threads(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("ambient", [False, True])
+def test_model_and_process_are_as_before(tiny: Any, name: str, ambient: bool) -> None:
+    if ambient:
+        tiny.add_hook("blocks.0.hook_resid_pre", look)
+    try:
+        before, logits = fingerprint(tiny), tiny(sl.tokens(tiny, PROMPT))
+        process = process_state()
+        CALLS[name](tiny)
+        assert process_state() == process
+        assert fingerprint(tiny) == before
+        torch.testing.assert_close(tiny(sl.tokens(tiny, PROMPT)), logits, rtol=0, atol=0)
+    finally:
+        tiny.reset_hooks()
+
+
+def test_the_process_without_the_tests_own_type_checks(tmp_path: Path) -> None:
+    """Those draw from Python's generator, so its state is looked at in a process of its own."""
+    probe = (
+        "import random, numpy, torch\n"
+        "state = lambda: (random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist())\n"
+        "import squashlens as sl\n"
+        "before = state()\n"
+        f"sl.report('tiny-gemma', prompt={PROMPT!r}, out={str(tmp_path / 'r.html')!r}, progress=False)\n"
+        "assert state() == before"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_applied_restores_after_an_exception(tiny: Any) -> None:
+    before, logits = fingerprint(tiny), tiny(sl.tokens(tiny, PROMPT))
+    shout = sl.Hook("zero", "blocks.{block}.attn.hook_pattern", lambda p: p * 0)
+
+    def interrupted() -> None:
+        with sl.applied(tiny, shout, sl.freeze_attention()):
+            assert not torch.equal(tiny(sl.tokens(tiny, PROMPT)), logits)
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        interrupted()
+    assert fingerprint(tiny) == before
+    assert torch.equal(tiny(sl.tokens(tiny, PROMPT)), logits)
+
+
+def test_hooks_are_refused_where_they_cannot_go(tiny: Any) -> None:
+    before = fingerprint(tiny)
+    hooks = (sl.freeze_attention(), sl.Hook("lost", "blocks.0.nowhere", lambda t: t))
+    with pytest.raises(InputError, match="no hook point"), sl.applied(tiny, *hooks):
+        pass
+    with pytest.raises(InputError, match="block 6"), sl.applied(tiny, sl.freeze_attention(blocks=(6,))):
+        pass
+    assert fingerprint(tiny) == before
+
+
+def test_freezing_leaves_the_forward_pass_bit_identical(tiny: Any) -> None:
+    ids = sl.tokens(tiny, PROMPT)
+    logits = tiny(ids)
+    with sl.applied(tiny, sl.freeze_attention()):
+        assert torch.equal(tiny(ids), logits)

@@ -1,0 +1,112 @@
+"""The page as a reader meets it: self-contained, escaped, without errors or requests, on desk and phone."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.reporting.page import render
+
+PROMPT = "How many ones are in the following sequence? 110111011101 ="
+CHROMIUM = shutil.which("chromium")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sl.report(tiny, prompt=PROMPT, out=tmp_path_factory.mktemp("page") / "report.html", progress=False)
+
+
+def test_it_reads_as_an_argument(written: Path) -> None:
+    text = written.read_text(encoding="utf-8")
+    headings = re.findall(r"<h[12]>(.*?)</h[12]>", text)
+    assert headings == [
+        "How far does each token reach the last representation?",
+        "What was asked",
+        "Bound, null and Jacobian by token",
+        "How attention composes, layer by layer",
+        "Assumptions",
+        "Reproduce it",
+        "Provenance",
+    ]
+    assert text.count("Plotly.newPlot(") == 2
+    assert "squashlens report --model tiny-gemma --prompt" in text
+
+
+def test_nothing_is_fetched(written: Path) -> None:
+    text = written.read_text(encoding="utf-8")
+    own = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:)", own)
+
+
+def test_token_text_is_escaped(tiny: Any) -> None:
+    measured = sl.sensitivity(tiny, "110 =", progress=False)
+    shares, answer = sl.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
+    evil = "<img src=x onerror=alert(1)>"
+    for result in (measured, shares, answer):
+        result["token"][0 if "rank" in result.dims else 1] = evil
+    page = render(measured, shares, answer, prompt=f"'{evil}'")
+    assert evil not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert "&lt;img src=x" in page
+
+
+def test_where_it_cannot_be_written(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no folder"):
+        sl.report(tiny, out=tmp_path / "missing" / "x.html")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        reason = "chromium is not installed, so the page was not opened in a browser"
+        if os.environ.get("SQUASHLENS_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_a_browser(browser: Any, written: Path, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    complaints, requests = [], []
+    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: complaints.append(str(e)))
+    page.on("request", lambda r: requests.append(r.url) if not r.url.startswith("data:") else None)
+    page.goto(written.as_uri())
+    page.wait_for_selector(".heatmaplayer image, .heatmaplayer .hm image")
+    assert complaints == []
+    assert requests == [written.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".js-plotly-plot").count() == 2
+    page.close()
+
+
+@pytest.mark.browser
+def test_hover_shows_the_datasets_value(browser: Any, written: Path, tiny: Any) -> None:
+    ds = sl.sensitivity(tiny, PROMPT, progress=False)
+    page = browser.new_page(viewport={"width": 1280, "height": 1400})
+    page.goto(written.as_uri())
+    page.wait_for_selector(".scatterlayer .point")
+    names = page.evaluate("document.querySelector('.js-plotly-plot').data.map(t => t.name)")
+    trace, place = names.index("true Jacobian"), 11
+    box = page.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".hoverlayer .hovertext")
+    shown = page.locator(".hoverlayer .hovertext").first.text_content()
+    value = float(ds["jacobian"].values[place])
+    assert f"{place}: {ds['token'].values[place]}" in shown
+    assert float(re.search(r"Jacobian: ([\d.e+-]+)", shown)[1]) == pytest.approx(value, rel=1e-5)  # type: ignore
+    page.close()

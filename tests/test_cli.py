@@ -1,0 +1,99 @@
+"""The command line as a user types it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import squashlens as sl
+from squashlens.cli import main
+
+PROMPT = "110 ="
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bound", "--attention", "foo"], "invalid choice 'foo' for argument '--attention'"),
+        (["bound", "--query", "x"], "Error parsing --query"),
+        (["jacobian", "--nrm", "spectral"], "Unrecognized options: --nrm"),
+        (["bound", "--model"], "Missing value for argument '--model'"),
+        ([], "Expected one of"),
+        (["paint"], "paint"),
+        (["bound", "--out", "x.txt"], "End the name in .nc, .json, .csv"),
+        (["bound", "--figure", "x.png"], "End the name in .html"),
+        (["bound", "--out", "missing/x.nc"], "There is no folder"),
+        (["report", "--out", "missing/x.html"], "There is no folder"),
+        (["bound", "--prompt", "How many elephants?"], "'elephants' is not in this model's vocabulary"),
+        (["bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
+        (["bound", "--prompt", ""], "The prompt is empty"),
+        (["bound", "--prompt", PROMPT, "--query", "9"], "query=9 is not a position"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line_and_code_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.strip() and "it/s]" not in line]
+    assert len(said) == 1
+    assert complaint in said[0]
+
+
+@pytest.mark.parametrize(("verb", "name"), [("bound", "path_bound"), ("jacobian", "jacobian_norm")])
+@pytest.mark.parametrize("ending", ["nc", "json", "csv"])
+def test_a_verb_prints_a_table_and_saves(
+    verb: str, name: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / f"x.{ending}"
+    main([verb, "--prompt", PROMPT, "--out", str(out), "--device", "cpu", "--quiet"])
+    said = capsys.readouterr().out
+    assert f"saved: {out}" in said
+    assert "<bos>" in said
+    if ending != "csv":
+        result = sl.open_result(out)
+        assert result.name == name
+        assert f"{float(result.values[1]):.6g}" in said
+
+
+def test_a_figure(tmp_path: Path) -> None:
+    main(["bound", "--prompt", PROMPT, "--figure", str(tmp_path / "x.html"), "--quiet"])
+    assert "Plotly.newPlot" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", "--prompt", PROMPT, "--out", str(tmp_path / "r.html"), "--quiet"])
+    assert f"report: {tmp_path / 'r.html'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["report", "--help"], ["bound", "--help"], ["jacobian", "--help"]])
+def test_help_is_complete_and_light(arguments: list[str]) -> None:
+    """Quick because nothing heavy is imported; the time itself is measured by hand, not asserted."""
+    probe = (
+        "import sys\nfrom squashlens.cli import main\n"
+        f"try: main({arguments!r})\nexcept SystemExit as stop: assert stop.code in (0, None)\n"
+        "heavy = {'torch', 'transformers', 'plotly', 'xarray', 'pandas', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    print(f"{time.perf_counter() - start:.2f} s")
+    assert done.returncode == 0, done.stderr
+    for word in ("report", "bound", "jacobian") if arguments == ["--help"] else ("--model", "--prompt", "--out"):
+        assert word in done.stdout
+
+
+def test_import_is_light_and_complete() -> None:
+    probe = (
+        "import sys, squashlens as sl\n"
+        "assert 'torch' not in sys.modules and 'plotly' not in sys.modules\n"
+        "assert all(getattr(sl, name) is not None for name in sl.__all__)\n"
+        "assert callable(sl.report) and callable(sl.capture) and set(sl.__all__) <= set(dir(sl))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

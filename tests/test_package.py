@@ -1,0 +1,75 @@
+"""The house itself: the wheel, the scripts, the limits, the README's promises."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted((*ROOT.glob("hooks/*.py"), *ROOT.glob("analyses/*.py")))
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
+def test_scripts_run_as_a_user_would(script: Path, tmp_path: Path) -> None:
+    done = run(sys.executable, str(script), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
+    imported = re.findall(r"^(?:import|from) (\w+)", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert set(imported) <= {"squashlens", "argparse", "pathlib"}
+
+
+def test_modules_stay_small() -> None:
+    for module in (ROOT / "squashlens").rglob("*.py"):
+        assert len(module.read_text(encoding="utf-8").splitlines()) <= 400, module
+
+
+@pytest.mark.slow
+def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
+    """pip's way: a wheel that holds only the package, installed elsewhere, reporting from another folder."""
+    uv = Path(sys.executable).with_name("uv")
+    built = run(str(uv), "build", "--wheel", "--out-dir", str(tmp_path), str(ROOT), cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {n.split("/")[0] for n in names} == {"squashlens", "squashlens-0.1.0.dist-info"}
+    wanted = ("reporting/template.html.jinja", "zoo/tiny-gemma/model.safetensors", "zoo/tiny-gemma/README.md")
+    assert {f"squashlens/{n}" for n in wanted} <= set(names)
+    site = tmp_path / "site"
+    placed = run(str(uv), "pip", "install", "--no-deps", "--target", str(site), str(wheel), cwd=tmp_path)
+    assert placed.returncode == 0, placed.stderr
+    probe = (
+        f"import sys; sys.path.insert(0, {str(site)!r}); from squashlens.cli import main; main(['report', '--quiet'])"
+    )
+    done = run(sys.executable, "-c", probe, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+    assert "sl.sensitivity" in code
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "sensitivity.nc").exists()
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)
+
+
+def test_constraints_pin_everything_exactly() -> None:
+    lines = [line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pins = [line for line in lines if line]
+    assert "torch==2.13.0" in pins
+    assert all("==" in pin for pin in pins if pin != "torchvision<0")

@@ -1,0 +1,121 @@
+"""Results come back from their files as they were, and carry what made them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.model.tokens import escape
+from squashlens.results import attributes, position_coords
+
+NASTY = ["a\nb", "\x00\x07", "\u2028", "⟨<0xF0>⟩", "<b>x</b>", " ", "1", "1", "é", "🙂", '"', "\\", ""]
+
+
+def nasty_array() -> xr.DataArray:
+    """Repeated tokens, control characters, halves of characters; and every float that is hard to write down."""
+    hard = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, np.nan, np.inf, -np.inf, -0.0, 0.0, 1e16 + 2, 1, 2, 3]
+    dims, coords = position_coords(np.arange(len(NASTY))[None], [[escape(t) for t in NASTY]])
+    attrs = attributes("nasty", "1", {"none": None, "flag": True, "nested": {"deep": [1, "é"]}})
+    return xr.DataArray(np.array(hard), dims=dims, coords=coords, name="nasty", attrs=attrs)
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_nasty_labels_and_floats_survive(ending: str, tmp_path: Path) -> None:
+    array = nasty_array()
+    back = sl.open_result(sl.save(array, tmp_path / f"x.{ending}"))
+    xr.testing.assert_identical(back, array)
+    assert back.values.tobytes() == array.values.tobytes()  # bit for bit, −0 and NaN too
+    assert sl.provenance(back) == {"none": None, "flag": True, "nested": {"deep": [1, "é"]}}
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_every_kind_of_result_survives(ending: str, tmp_path: Path, tiny: Any) -> None:
+    prompt = "110 ="
+    results = [
+        sl.path_bound(tiny, prompt),
+        sl.path_bound(tiny, [prompt, "011 ="], target=[1, "y"]),
+        sl.composition(tiny, prompt),
+        sl.jacobian_norms(tiny, prompt, progress=False),
+        sl.sensitivity(tiny, prompt, progress=False),
+        sl.next_token(tiny, prompt),
+        sl.capture(tiny, prompt, layers=[0, 1]).to_xarray(tiny),
+    ]
+    for result in results:
+        back = sl.open_result(sl.save(result, tmp_path / f"x.{ending}"))
+        assert type(back) is type(result)
+        xr.testing.assert_identical(back, result)
+
+
+def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:
+    result = sl.path_bound(tiny, "110 =")
+    result.to_netcdf(tmp_path / "plain.nc", engine="h5netcdf")
+    assert result.to_dataframe()["path_bound"].tolist() == result.values.tolist()
+
+
+def test_csv_has_the_values_and_labels(tmp_path: Path, tiny: Any) -> None:
+    import pandas as pd
+
+    result = sl.path_bound(tiny, "110 =")
+    table = pd.read_csv(sl.save(result, tmp_path / "x.csv"))
+    np.testing.assert_allclose(table["path_bound"], result.values, rtol=1e-15)
+    assert table["token"].tolist() == ["<bos>", "1", "1", "0", "="]
+
+
+def test_provenance_says_what_made_it(tiny: Any) -> None:
+    facts = sl.provenance(sl.jacobian_norms(tiny, "110 =", norm="frobenius", freeze="attention", progress=False))
+    assert facts["model"] == "tiny-gemma"
+    assert (facts["dtype"], facts["device"], facts["bos_count"], facts["proof"]) == ("float32", "cpu", 1, "verified")
+    assert facts["call"]["norm"] == "frobenius"
+    assert facts["call"]["freeze"] == ["attention"]
+    assert set(facts["versions"]) == {"python", "squashlens", "torch", "transformers", "transformer-lens"}
+    assert len(facts["weights_fingerprint"]) == 16
+
+
+def test_fingerprint_sees_any_weight(folder_of: Callable[[str], Path]) -> None:
+    import torch
+
+    from squashlens.model.fingerprint import weights_fingerprint
+
+    model = sl.load(folder_of("gemma"), progress=False)
+    start = weights_fingerprint(model)
+    assert weights_fingerprint(sl.load(folder_of("gemma"), progress=False)) == start
+    weight = model.blocks[1].mlp.out.weight
+    with torch.no_grad():
+        old = weight.data[3, 5].clone()
+        weight.data[3, 5] = torch.nextafter(old, old + 1)
+        assert weights_fingerprint(model) != start  # one unit in the last place
+        weight.data[3, 5] = old
+        assert weights_fingerprint(model) == start
+        weight.data[[0, 1]] = weight.data[[1, 0]].clone()
+        assert weights_fingerprint(model) != start  # two rows exchanged
+
+
+def test_refusals(tmp_path: Path) -> None:
+    array = nasty_array()
+    with pytest.raises(InputError, match=r"\.nc, \.json, \.csv"):
+        sl.save(array, tmp_path / "x.txt")
+    with pytest.raises(InputError, match="no folder"):
+        sl.save(array, tmp_path / "missing" / "x.nc")
+    with pytest.raises(InputError, match="no file"):
+        sl.open_result(tmp_path / "x.nc")
+    with pytest.raises(InputError, match="no provenance"):
+        sl.provenance(xr.DataArray([1.0]))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sl.save(nasty_array(), tmp_path / "x.json")
+    old = path.read_bytes()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("squashlens.results._write_json", fail)
+    with pytest.raises(OSError, match="disk full"):
+        sl.save(nasty_array() * 2, path)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,76 @@
+"""The bundled model is what its card says, and opens without us."""
+
+import json
+import re
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from squashlens import zoo
+from squashlens.zoo.evaluate import BANDS, evaluate
+from squashlens.zoo.tokenizer import vocabulary
+
+FOLDER = zoo.folder("tiny-gemma")
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return pd.read_csv(FOLDER / "accuracy.csv")
+
+
+def test_it_is_an_ordinary_folder_of_modest_size() -> None:
+    assert zoo.bundled() == ("tiny-gemma",)
+    assert sum(f.stat().st_size for f in FOLDER.iterdir()) <= 8_000_000
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {f.name for f in FOLDER.iterdir()}
+
+
+def test_it_is_gemmas_architecture() -> None:
+    config = json.loads((FOLDER / "config.json").read_text())
+    assert config["architectures"] == ["GemmaForCausalLM"]
+    assert (config["num_hidden_layers"], config["num_key_value_heads"]) == (6, 1)
+    assert config["dtype"] == "float32"
+    assert config["vocab_size"] == len(vocabulary())
+
+
+def test_it_opens_with_transformers_and_transformerlens_as_it_is() -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(FOLDER), AutoModelForCausalLM.from_pretrained(FOLDER).eval()
+    bridge: Any = TransformerBridge.boot_transformers(str(FOLDER), device="cpu")
+    ids = tokenizer("What is the last digit in this sequence? 0007 =", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        plain, bridged = model(ids).logits, bridge(ids)
+        said = model.generate(ids, max_new_tokens=2, do_sample=False)[0, ids.shape[1] :]
+    torch.testing.assert_close(plain, bridged, rtol=1e-4, atol=1e-4)
+    assert tokenizer.convert_ids_to_tokens(said) == ["7", "<eos>"]
+
+
+def test_first_and_last_digit_in_range(table: pd.DataFrame) -> None:
+    assert table.query("task in ('first', 'last') and length <= 48")["accuracy"].min() >= 0.99
+
+
+def test_the_table_is_what_the_model_does(table: pd.DataFrame) -> None:
+    """Fresh prompts, other than the table's, at a few lengths: within what sampling allows."""
+    fresh = evaluate(FOLDER, samples=40, seed=2, lengths=(3, 12, 24, 32, 48, 64))
+    both = fresh.merge(table, on=["task", "length"], suffixes=("", "_card"))
+    assert len(both) == 30
+    assert (both["accuracy"] - both["accuracy_card"]).abs().max() <= 0.25
+    assert (both["accuracy"] - both["accuracy_card"]).abs().mean() <= 0.06
+
+
+@pytest.mark.slow
+def test_the_whole_table_again(table: pd.DataFrame) -> None:
+    again = evaluate(FOLDER)
+    assert (again["accuracy"] - table["accuracy"]).abs().max() <= 0.011  # the same prompts; ties may fall otherwise
+
+
+def test_the_card_quotes_the_table(table: pd.DataFrame) -> None:
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for task, own in table.groupby("task"):
+        row = re.search(rf"^\| {task} \| ([\d.| ]+) \|$", text, flags=re.MULTILINE)
+        assert row is not None
+        expected = [100 * own[own["length"].between(a, b)]["accuracy"].mean() for a, b in BANDS]
+        assert [float(c) for c in row[1].split("|")] == pytest.approx(expected, abs=0.051)

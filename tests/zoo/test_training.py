@@ -1,0 +1,89 @@
+"""What the model is taught, how it is laid out, and that an interrupted run goes on as if nothing had been."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GemmaForCausalLM
+
+from squashlens.zoo import train as training
+from squashlens.zoo.curriculum import CYCLES, PATTERNS, TASKS, draw, spell, training_batch
+from squashlens.zoo.tokenizer import build_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("task", "digits", "answer"),
+    [
+        ("count", "110121", "4"),
+        ("sum", "11011", "4"),
+        ("last", "1110", "0"),
+        ("first", "0111", "0"),
+        ("copy", "1101", "1101"),
+    ],
+)
+def test_answers(task: str, digits: str, answer: str) -> None:
+    assert TASKS[task].answer([int(d) for d in digits]) == answer
+
+
+def test_patterns() -> None:
+    rng = Random(0)
+    drawn = {name: "".join(map(str, pattern(6, rng))) for name, pattern in PATTERNS.items()}
+    assert drawn["repeated"] == "111111"
+    assert drawn["alternating"] in ("010101", "101010")
+    assert drawn["odd_last"] == "111110"
+    assert drawn["odd_first"] == "011111"
+    share = sum(PATTERNS["bernoulli"](20_000, rng)) / 20_000
+    assert share == pytest.approx(0.7, abs=0.015)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_commas_after_every_third_digit_never_last(digits: list[int]) -> None:
+    text = spell(digits, commas=True)
+    assert text.replace(",", "") == spell(digits, commas=False)
+    assert [len(group) for group in text.split(",")][:-1] == [3] * ((len(digits) - 1) // 3)
+    assert not text.endswith(",")
+
+
+@pytest.mark.parametrize("step", [0, 5000, CYCLES[0], CYCLES[0] + 700])
+def test_a_batch_follows_from_seed_and_step(step: int) -> None:
+    assert training_batch(step, 8, seed=1) == training_batch(step, 8, seed=1)
+    assert training_batch(step, 8, seed=1) != training_batch(step, 8, seed=2)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 1000), commas=st.booleans(), task=st.sampled_from(sorted(TASKS)))
+def test_a_packed_row_equals_a_pass_for_every_cut(seed: int, commas: bool, task: str) -> None:
+    torch.manual_seed(seed)
+    model, tokenizer = GemmaForCausalLM(training.config()).eval(), build_tokenizer()
+    examples = [draw(TASKS[task], 9 + i, commas, Random(seed + i), cuts=4) for i in range(2)]
+    packed = training.pack(examples, tokenizer)
+    with torch.no_grad():
+        together = packed.logits(model)
+        for row, example in enumerate(examples):
+            answered = (packed.targets[row] != -100).nonzero()[:, 0].tolist()
+            for cut in example.cuts:
+                prompt = tokenizer(example.prompt(cut))["input_ids"]
+                answer = tokenizer(example.answer(cut), add_special_tokens=False)["input_ids"]
+                alone = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 :]
+                places, answered = answered[: len(alone)], answered[len(alone) :]
+                assert packed.targets[row, places].tolist() == [*answer, 1]
+                torch.testing.assert_close(together[row, places], alone, rtol=1e-4, atol=1e-4)
+            assert answered == []
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "BATCH", 4)
+    monkeypatch.setattr(training, "CHECKPOINT_EVERY", 2)
+    training.train(tmp_path / "whole", tmp_path / "whole.pt", steps=4, seed=3)
+    training.train(tmp_path / "half", tmp_path / "parts.pt", steps=2, seed=3)
+    training.train(tmp_path / "parts", tmp_path / "parts.pt", steps=4, seed=3)
+    whole, half, parts = (
+        GemmaForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "half", "parts")
+    )
+    assert all(torch.equal(whole[k], parts[k]) for k in whole)
+    assert not all(torch.equal(whole[k], half[k]) for k in whole)
+    with pytest.raises(SystemExit, match="belongs to seed 3"):
+        training.train(tmp_path / "other", tmp_path / "parts.pt", steps=4, seed=4)
