@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +37,13 @@ MUTATIONS = (
     Mutation("α transposed", "theory/paths.py", "...q,...qk->...k", "...k,...qk->...q", PATHS),
     Mutation("δ dropped", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * attended", PATHS),
     Mutation("gain dropped", "theory/paths.py", "weighted = gain * row", "weighted = row", PATHS),
-    Mutation("1/β₁ on the residual too", "theory/paths.py", "attended + weighted", "(attended + weighted)", PATHS),
+    Mutation("1/β₁ on the residual too", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * (attended + weighted)", PATHS),
     Mutation("window off by one", "theory/paths.py", "key > query - window", "key >= query - window", PATHS),
     Mutation("null not normalised", "theory/paths.py", "seen / seen.sum(dim=-1, keepdim=True)", "seen", PATHS),
     Mutation("null sees the future", "theory/paths.py", "visible = key <= query", "visible = key >= query", PATHS),
     # the bound on a model
-    Mutation("sum over heads for the mean", "model/capture.py", "float().mean(dim=1).cpu()\n\n", "float().sum(dim=1).cpu()\n\n", BOUND),
-    Mutation("max over heads for the mean", "model/capture.py", "float().mean(dim=1).cpu()\n\n", "float().amax(dim=1).cpu()\n\n", BOUND),
+    Mutation("sum over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().sum(dim=1)", BOUND),
+    Mutation("max over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().amax(dim=1)", BOUND),
     Mutation("captured heads summed", "measure/bound.py", ".float().mean(dim=1)", ".float().sum(dim=1)", CAPTURE),
     Mutation("blocks bottom-up", "measure/bound.py", "reversed(range(source, top))", "range(source, top)", BOUND),
     Mutation("a block too few", "measure/bound.py", "reversed(range(source, top))", "reversed(range(source + 1, top))", BOUND),
@@ -64,7 +65,7 @@ MUTATIONS = (
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),
     Mutation("root dropped", "theory/norms.py", ".clamp(min=0).sqrt()", ".clamp(min=0)", NORMS),
     Mutation("sum for the sum of squares", "theory/norms.py", ".double().square().sum", ".double().abs().sum", NORMS),
-    Mutation("one all-ones cotangent", "measure/jacobian.py", "torch.arange(start, start + size)] = 1", "torch.arange(start, start + size)] = 0.5", JACOBIAN),
+    Mutation("cotangents of half length", "measure/jacobian.py", "torch.arange(start, start + size)] = 1", "torch.arange(start, start + size)] = 0.5", JACOBIAN),
     Mutation("query off by one", "measure/jacobian.py", "tensor[:, query]", "tensor[:, query - 1]", JACOBIAN),
     Mutation("last cotangents left out", "measure/jacobian.py", "range(0, d, chunk)", "range(0, d - chunk, chunk)", JACOBIAN),
     Mutation("Frobenius without its root", "measure/jacobian.py", "return total.sqrt()", "return total", JACOBIAN),
@@ -115,7 +116,9 @@ def goes_red(mutation: Mutation) -> bool:
 
 def main() -> None:
     wanted = [m for m in MUTATIONS if len(sys.argv) < 2 or sys.argv[1] in m.what]
-    survivors = [m for m in tqdm(wanted, desc="mutations") if not goes_red(m)]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        verdicts = list(tqdm(pool.map(goes_red, wanted), total=len(wanted), desc="mutations"))
+    survivors = [m for m, red in zip(wanted, verdicts, strict=True) if not red]
     for mutation in survivors:
         print(f"survived: {mutation.what} ({mutation.module}) under {mutation.tests}")
     print(f"{len(wanted) - len(survivors)} of {len(wanted)} mutations turned a test red")
