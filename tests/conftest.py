@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 
 from tests import cases
 
 warnings.filterwarnings("ignore", category=UserWarning, module="transformer_lens")
 torch.set_num_threads(1)
+settings.register_profile("no shrinking", phases=[Phase.explicit, Phase.generate])
+if os.environ.get("SQUASHLENS_NO_SHRINKING"):
+    settings.load_profile("no shrinking")
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 

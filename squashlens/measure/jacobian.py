@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import xarray as xr
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
@@ -129,7 +130,7 @@ def _norms(
         if rows is None:
             total += squared_frobenius(gradient)
         else:
-            rows[:, :, start : start + size] = gradient[:, :, :reach].permute(1, 2, 0, 3)
+            rows[:, :, start : start + size] = rearrange(gradient[:, :, :reach], "k prompt i d -> prompt i k d")
     if rows is None:
         return total.sqrt()
     for prompt in range(prompts):

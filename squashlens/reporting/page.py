@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.errors import InputError
 from squashlens.results import provenance, write_atomically
@@ -96,12 +97,13 @@ def render(measured: xr.Dataset, shares: xr.DataArray, answer: xr.DataArray, *, 
 
 
 def model_line(facts: dict[str, Any]) -> str:
-    """One line about the model: what it is, and whether it was proved."""
+    """One line about the model: what it is (a bundled one says so on its card), and whether it was proved."""
+    about = f" {zoo.summary(facts['model'])}" if facts["model"] in zoo.bundled() else ""
     proof = {
         "verified": "its bridge gave the plain model's logits, residual streams and patterns, and every hook bit",
         "unverified": "not verified against the plain model",
     }[facts["proof"]]
-    return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}."
+    return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
 
 
 def _code(facts: dict[str, Any], prompt: str) -> str:

@@ -11,6 +11,7 @@ L − 1; the matrix product here is the reading the proof supports.
 from collections.abc import Iterable, Iterator
 
 import torch
+from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,7 +34,7 @@ def sweep(
     """
     for pattern in patterns:
         weighted = gain * row
-        attended = torch.einsum("...q,...qk->...k", weighted, pattern.to(row.dtype))
+        attended = einsum(weighted, pattern.to(row.dtype), "... query, ... query key -> ... key")
         row = attention_scale * attended + weighted
         yield row
 

@@ -1,6 +1,7 @@
 """The bundled models: small, trained here, opened like any other Hugging Face folder.
 
-`bundled()` lists them and `folder(name)` gives the path; `squashlens.load(name)` does the rest.
+`bundled()` lists them, `folder(name)` gives the path and `summary(name)` the first line of the model card;
+`squashlens.load(name)` does the rest.
 How a model came to be is beside it: `tokenizer` (vocabulary), `curriculum` (what it was taught),
 `train` (how), `evaluate` (what it can do, written into its model card).
 """
@@ -20,3 +21,9 @@ def folder(name: str) -> Path:
     if name not in bundled():
         raise KeyError(name)
     return _HERE / name
+
+
+def summary(name: str) -> str:
+    """What a bundled model is, in the one sentence its card puts first."""
+    card = (folder(name) / "README.md").read_text(encoding="utf-8")
+    return next(line.removeprefix("> ") for line in card.splitlines() if line.startswith("> "))
