@@ -43,7 +43,7 @@ def test_every_kind_of_result_survives(ending: str, tmp_path: Path, tiny: Any) -
         sl.jacobian_norms(tiny, prompt, progress=False),
         sl.sensitivity(tiny, prompt, progress=False),
         sl.next_token(tiny, prompt),
-        sl.capture(tiny, prompt, layers=[0, 1]).to_xarray(tiny),
+        sl.capture(tiny, prompt, layers=[0, 1]).to_xarray(),
     ]
     for result in results:
         back = sl.open_result(sl.save(result, tmp_path / f"x.{ending}"))

@@ -135,8 +135,9 @@ def _one_hot(session: Session, query: int) -> Tensor:
 def _patterns(session: Session, attention: AttentionKind, blocks: range, capture: Capture | None) -> dict[int, Any]:
     """Head-averaged patterns by block: the model's (from `capture` if given) or the null's."""
     if attention == "uniform":
-        by_window = {w: uniform_attention(session.positions, w) for w in set(windows(session.model))}
-        return {b: by_window[windows(session.model)[b]] for b in blocks}
+        native = windows(session.model)
+        by_window = {w: uniform_attention(session.positions, w) for w in set(native)}
+        return {b: by_window[native[b]] for b in blocks}
     if capture is None:
         return mean_patterns(session.model, session.ids, blocks)
     capture.require_current(session.model, session.ids.cpu())

@@ -5,6 +5,7 @@ them give every block. They run in batches; the Frobenius norm needs only the ru
 spectral norm needs all rows.
 """
 
+import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from tqdm import tqdm
 from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, Target, one_of
 from squashlens.errors import InputError, NotBuiltError
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.model.anatomy import device_of, dtype_of, residual_site, width
 from squashlens.model.capture import forward
 from squashlens.model.hooks import Hook, applied, freeze_attention
 from squashlens.model.memory import available, human, require_room
@@ -83,7 +84,10 @@ def jacobian_norms(
     )  # fmt: skip
     spans = session.spans(source, target)
     if dtype_of(session.model).itemsize < 4:
-        tqdm.write("jacobian: in half precision small entries come out several times too large; load in float32")
+        warnings.warn(
+            "In half precision small Jacobian entries come out several times too large; load in float32.",
+            stacklevel=2,
+        )
     long_name = f"{norm} norm of the Jacobian" + (", attention frozen" if hooks else "")
     found = {}
     for to in spans:
@@ -165,5 +169,4 @@ def _chunk(session: Session) -> int:
     config = model.cfg
     wide = 8 * width(model) + 4 * int(getattr(config, "d_mlp", None) or 4 * width(model))
     each = prompts * positions * (wide + 3 * int(config.n_heads) * positions) * dtype_of(model).itemsize
-    budget = min(BATCH_MEMORY, available(device_of(model)) / (4 * max(1, n_blocks(model) // 8)))
-    return max(1, int(budget / each))
+    return max(1, int(min(BATCH_MEMORY, available(device_of(model)) / 4) / each))

@@ -39,6 +39,7 @@ class Capture:
     """
 
     ids: Int[Tensor, "prompt position"]
+    labels: list[list[str]] = field(repr=False)
     residuals: dict[int, Float[Tensor, "prompt position d"]] = field(repr=False)
     patterns: dict[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
@@ -46,9 +47,8 @@ class Capture:
     ambient_hooks: tuple[str, ...]
     dtype: str
 
-    def to_xarray(self, model: Bridge) -> xr.Dataset:
+    def to_xarray(self) -> xr.Dataset:
         """The capture as a labelled Dataset: residual (layer, …), y, pattern (block, …); float32 or wider."""
-        labels = display_tokens(model, self.ids)
         data: dict[str, Any] = {}
         if self.residuals and self.y is not None:
             streams = torch.stack([self.residuals[layer] for layer in sorted(self.residuals)])
@@ -58,7 +58,7 @@ class Capture:
             stacked = torch.stack([self.patterns[block] for block in sorted(self.patterns)])
             data["pattern"] = (("block", "prompt", "head", "query", "key"), _numpy(stacked))
         coords: dict[str, Any] = {
-            "token": (("prompt", "position"), np.array(labels, dtype=object)),
+            "token": (("prompt", "position"), np.array(self.labels, dtype=object)),
             "token_id": (("prompt", "position"), self.ids.numpy()),
         }
         if self.residuals:
@@ -163,6 +163,7 @@ def capture(
         forward(model, ids, watch)
     return Capture(
         ids=ids.cpu(),
+        labels=display_tokens(model, ids),
         residuals={k: v for k, v in kept.items() if isinstance(k, int)},
         patterns={b: kept["pattern", b] for b in blocks},
         y=kept.get("y"),

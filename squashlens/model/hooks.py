@@ -97,7 +97,10 @@ def _distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
 
 
 def ambient(model: Bridge) -> list[str]:
-    """The hooks standing on a model, as ``point: function``, for the provenance of a result."""
+    """The hooks standing on a model, as ``point: function``, for the provenance of a result.
+
+    Those hung on TransformerLens hook points, and PyTorch hooks that somebody hung on a module itself.
+    """
     found = []
     for name, point in sorted(_distinct_points(model).items()):
         for direction, handles in (("", point.fwd_hooks), (" (backward)", point.bwd_hooks)):
@@ -105,7 +108,19 @@ def ambient(model: Bridge) -> list[str]:
                 function = handle.user_hook
                 label = function.name if isinstance(function, Hook) else _function_name(function)
                 found.append(f"{name}{direction}: {label}")
+    for name, module in model.original_model.named_modules():
+        for table in _TABLES:
+            hooks = getattr(module, table).values()
+            found += [f"{name} (torch): {_function_name(f)}" for f in hooks if not _belongs_to_the_bridge(f)]
     return found
+
+
+# Where PyTorch keeps a module's hooks. The bridge has some of its own there, which are part of the model.
+_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _belongs_to_the_bridge(function: object) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("transformer_lens")
 
 
 def _function_name(function: object) -> str:
@@ -116,13 +131,13 @@ def _function_name(function: object) -> str:
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body with every standing hook asleep, then put each back as it was."""
-    points = list(_distinct_points(model).values())
-    tables = ("_forward_hooks", "_backward_hooks")
-    kept = [(point, table, getattr(point, table)) for point in points for table in tables]
+    points = set(_distinct_points(model).values())
+    kept = [(m, t, getattr(m, t)) for m in {*model.modules(), *points} for t in _TABLES if getattr(m, t)]
     try:
-        for point, table, _ in kept:
-            setattr(point, table, OrderedDict())
+        for module, table, hooks in kept:
+            own = {} if module in points else {k: f for k, f in hooks.items() if _belongs_to_the_bridge(f)}
+            setattr(module, table, OrderedDict(own))
         yield
     finally:
-        for point, table, hooks in kept:
-            setattr(point, table, hooks)
+        for module, table, hooks in kept:
+            setattr(module, table, hooks)

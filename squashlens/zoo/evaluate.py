@@ -17,12 +17,12 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from squashlens.zoo.curriculum import MAX_TRAINED, TASKS, Example, draw
-from squashlens.zoo.train import BATCH, SEED, STEPS, pack
+from squashlens.zoo.curriculum import CYCLES, MAX_TRAINED, TASKS, Example, draw
+from squashlens.zoo.train import BATCH, SEED, pack
 
 LENGTHS = (*range(1, MAX_TRAINED + 1), 52, 56, 60, 64, 80, 96)
 BANDS = ((1, 8), (9, 16), (17, 24), (25, 32), (33, 40), (41, 48), (49, 64), (65, 96))
-SAMPLES = 200
+SAMPLES = 30  # prompts for each task, pattern and length
 
 
 def correct(examples: list[Example], model: Any, tokenizer: Any) -> np.ndarray:
@@ -34,40 +34,64 @@ def correct(examples: list[Example], model: Any, tokenizer: Any) -> np.ndarray:
 
 
 def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1, lengths: Sequence[int] = LENGTHS) -> pd.DataFrame:
-    """Accuracy by task and length over `samples` fresh prompts each, all patterns, half of them with commas."""
+    """Accuracy by task, pattern and length over `samples` fresh prompts each, every second one with commas."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = []
-    for name, task in TASKS.items():
-        for length in tqdm(lengths, desc=name, unit="length"):
-            rng = Random(f"evaluate:{seed}:{name}:{length}")
-            drawn = [draw(task, length, commas=i % 2 == 1, rng=rng) for i in range(samples)]
-            hits = [correct(drawn[i : i + 100], model, tokenizer) for i in range(0, samples, 100)]
-            rows.append({"task": name, "length": length, "accuracy": np.concatenate(hits).mean()})
+    for task in TASKS.values():
+        for length in tqdm(lengths, desc=task.name, unit="length"):
+            rng = Random(f"evaluate:{seed}:{task.name}:{length}")
+            for pattern in task.patterns:
+                drawn = [draw(task, length, i % 2 == 1, rng, pattern) for i in range(samples)]
+                share = correct(drawn, model, tokenizer).mean()
+                rows.append({"task": task.name, "pattern": pattern, "length": length, "accuracy": share})
     return pd.DataFrame(rows)
+
+
+def by_length(table: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy by task and length, every pattern counting alike."""
+    return table.pivot_table(values="accuracy", index=["task", "length"], aggfunc="mean").reset_index()
+
+
+def _lines(table: pd.DataFrame, column: str) -> str:
+    """A Markdown table: a row for each value of `column`, a column for each band of lengths, percent."""
+    lines = [f"| {column} | " + " | ".join(f"{a}–{b}" for a, b in BANDS) + " |", "|---|" + "---:|" * len(BANDS)]
+    for name in dict.fromkeys(table[column]):
+        own = table.query(f"{column} == @name")
+        cells = [own.query("@a <= length <= @b")["accuracy"].mean() for a, b in BANDS]
+        lines.append(f"| {name} | " + " | ".join(f"{100 * c:.1f}" for c in cells) + " |")
+    return "\n".join(lines)
+
+
+def targets(table: pd.DataFrame) -> str:
+    """What was aimed for and what the worst length gave."""
+    lengths, lines = by_length(table), []
+    for names, top, target in ((("count",), 32, 95), (("first", "last"), MAX_TRAINED, 99)):
+        part = lengths.query("task in @names and length <= @top")
+        worst = part.nsmallest(1, "accuracy").iloc[0]
+        every, short = (len(set(t["length"])) for t in (part, part.query("accuracy * 100 < @target")))
+        verdict = "met" if not short else f"**missed at {short} of {every} lengths**"
+        lines.append(
+            f"- {' and '.join(names)}, every length up to {top}: target ≥ {target} %; mean "
+            f"{100 * part['accuracy'].mean():.1f} %, lowest {100 * worst['accuracy']:.1f} % "
+            f"({worst['task']}, length {int(worst['length'])}): {verdict}."
+        )
+    return "\n".join(lines)
 
 
 def card(table: pd.DataFrame, samples: int) -> str:
     """The model card: what it is, how it was made, what it can do, what not to conclude from it."""
-    header = "| task | " + " | ".join(f"{a}–{b}" for a, b in BANDS) + " |"
-    rule = "|---|" + "---:|" * len(BANDS)
-    lines = []
-    for name in TASKS:
-        own = table.query("task == @name")
-        cells = [own.query("@a <= length <= @b")["accuracy"].mean() for a, b in BANDS]
-        lines.append(f"| {name} | " + " | ".join(f"{100 * c:.1f}" for c in cells) + " |")
-    floors = []
-    for names, top, target in ((("count",), 32, 95), (("first", "last"), MAX_TRAINED, 99)):
-        worst = table.query("task in @names and length <= @top").nsmallest(1, "accuracy").iloc[0]
-        met = "met" if 100 * worst["accuracy"] >= target else "**missed**"
-        floors.append(
-            f"- {' and '.join(names)}, every length up to {top}: target ≥ {target} %, lowest "
-            f"{100 * worst['accuracy']:.1f} % ({worst['task']}, length {int(worst['length'])}): {met}."
-        )
     return CARD.format(
-        steps=STEPS, batch=BATCH, seed=SEED, trained=MAX_TRAINED, samples=samples,
-        table="\n".join([header, rule, *lines]), floors="\n".join(floors),
-    )  # fmt: skip
+        first=CYCLES[0],
+        second=CYCLES[1],
+        batch=BATCH,
+        seed=SEED,
+        trained=MAX_TRAINED,
+        samples=samples,
+        table=_lines(by_length(table), "task"),
+        patterns=_lines(table.query("task == 'count'"), "pattern"),
+        floors=targets(table),
+    )
 
 
 CARD = """---
@@ -99,8 +123,7 @@ Prompts are a short question, a sequence of digits, the end marker `=`, and the 
 | copy | Can you copy the following number? | the sequence |
 
 The digits are repeated ones, alternating, Bernoulli (p = 0.7, or p itself drawn), uniform over 0–9, `1…10`, or
-`01…1`; with a comma after every third digit in two prompts of five. Lengths are uniform from 1 to {trained} digits
-(the longest grows to that over the first fifth of training).
+`01…1`; about half of the prompts have a comma after every third digit. Training ends at {trained} digits.
 
 Words and every digit and mark are one token each; a word outside the vocabulary is an error. The vocabulary covers
 the paper's prompts (appendix C.1, figure 5), but **only the questions above were trained**: the other words of
@@ -108,17 +131,23 @@ appendix C.1 have embeddings that no training example ever used.
 
 ## How it was trained
 
-`python -m squashlens.zoo.train --out tiny-gemma`: {steps} steps of {batch} prompts, AdamW, cosine schedule, seed
-{seed}, the loss on the answer's tokens and `<eos>` alone; on two CPU cores. Retraining on another machine need not
-give the same bits.
+`python -m squashlens.zoo.train --out tiny-gemma`, seed {seed}, on two CPU cores: AdamW in two cycles, each with a
+cosine schedule, {batch} sequences a step. In the first, {first:,} steps, all patterns are alike and a sequence is asked
+about once; in the second, {second:,} steps, most sequences are irregular and are asked about at up to eight lengths at
+once. The loss is on the answer's tokens and `<eos>` alone. Retraining on another machine need not give the same bits.
 
 ## What it can do
 
-Exact-match accuracy in percent by number of digits, {samples} fresh prompts per task and length, all patterns, half
-with commas (`python -m squashlens.zoo.evaluate`; every length is in `accuracy.csv`). **Training ended at {trained}
-digits**: what follows is out of range, and its failure is what squashlens is for.
+Exact-match accuracy in percent by number of digits, {samples} fresh prompts for each task, pattern and length, half
+of them with commas, every pattern counting alike (`python -m squashlens.zoo.evaluate`; every length is in
+`accuracy.csv`). **Training ended at {trained} digits**: what follows is out of range, and its failure is what
+squashlens is for.
 
 {table}
+
+Counting ones, by pattern:
+
+{patterns}
 
 {floors}
 
@@ -132,12 +161,13 @@ some way here shows that it *can*, in Gemma's architecture, on these tasks; not 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.evaluate", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/tiny-gemma"), help="model folder (%(default)s)")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="prompts per task and length (%(default)s)")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="prompts a task, pattern and length (%(default)s)")
     args = parser.parse_args()
     table = evaluate(args.folder, args.samples)
     table.to_csv(args.folder / "accuracy.csv", index=False, float_format="%.4f")
     (args.folder / "README.md").write_text(card(table, args.samples), encoding="utf-8")
-    print(table.pivot(index="length", columns="task", values="accuracy").to_string())
+    print(by_length(table).pivot(index="length", columns="task", values="accuracy").round(3).to_string())
+    print(targets(table))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_choice_of_layers(tiny: Any) -> None:
 
 
 def test_to_xarray_is_labelled(tiny: Any) -> None:
-    ds = sl.capture(tiny, "110 =", layers=[0, 1]).to_xarray(tiny)
+    ds = sl.capture(tiny, "110 =", layers=[0, 1]).to_xarray()
     assert ds["residual"].dims == ("layer", "prompt", "position", "coordinate")
     assert ds["pattern"].dims == ("block", "prompt", "head", "query", "key")
     assert ds["layer"].values.tolist() == [0, 1]

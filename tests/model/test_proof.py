@@ -92,6 +92,20 @@ def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path
 def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None:
     bridge = foreign(CONFIGS["llama"], tmp_path)
     bridge.add_hook("blocks.1.attn.hook_pattern", lambda p, hook: p * 0)
-    sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
+
+    def torch_hook(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        return out * 2
+
+    mlp = bridge.original_model.model.layers[0].mlp.down_proj
+    mlp.register_forward_hook(torch_hook)
+    assert proof.status(bridge) == "unverified"
+    doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
     assert proof.status(bridge) == "verified"
-    assert len(bridge.hook_dict["blocks.1.attn.hook_pattern"].fwd_hooks) == 1
+    named = sl.provenance(doubled)["ambient_hooks"]
+    assert len(named) == 2
+    assert "lambda" in named[0]
+    assert "torch_hook" in named[1]
+    assert torch_hook in mlp._forward_hooks.values()
+    bridge.reset_hooks()
+    mlp._forward_hooks.clear()
+    assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one"))

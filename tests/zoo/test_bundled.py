@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from squashlens import zoo
-from squashlens.zoo.evaluate import BANDS, evaluate
+from squashlens.zoo.evaluate import BANDS, by_length, evaluate, targets
 from squashlens.zoo.tokenizer import vocabulary
 
 FOLDER = zoo.folder("tiny-gemma")
@@ -17,6 +17,7 @@ FOLDER = zoo.folder("tiny-gemma")
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
+    """Accuracy by task, pattern and length, as recorded."""
     return pd.read_csv(FOLDER / "accuracy.csv")
 
 
@@ -49,13 +50,13 @@ def test_it_opens_with_transformers_and_transformerlens_as_it_is() -> None:
 
 
 def test_first_and_last_digit_in_range(table: pd.DataFrame) -> None:
-    assert table.query("task in ('first', 'last') and length <= 48")["accuracy"].min() >= 0.99
+    assert by_length(table).query("task in ('first', 'last') and length <= 48")["accuracy"].min() >= 0.99
 
 
 def test_the_table_is_what_the_model_does(table: pd.DataFrame) -> None:
     """Fresh prompts, other than the table's, at a few lengths: within what sampling allows."""
-    fresh = evaluate(FOLDER, samples=40, seed=2, lengths=(3, 12, 24, 32, 48, 64))
-    both = fresh.merge(table, on=["task", "length"], suffixes=("", "_card"))
+    fresh = by_length(evaluate(FOLDER, samples=8, seed=2, lengths=(3, 12, 24, 32, 48, 64)))
+    both = fresh.merge(by_length(table), on=["task", "length"], suffixes=("", "_card"))
     assert len(both) == 30
     assert (both["accuracy"] - both["accuracy_card"]).abs().max() <= 0.25
     assert (both["accuracy"] - both["accuracy_card"]).abs().mean() <= 0.06
@@ -64,12 +65,13 @@ def test_the_table_is_what_the_model_does(table: pd.DataFrame) -> None:
 @pytest.mark.slow
 def test_the_whole_table_again(table: pd.DataFrame) -> None:
     again = evaluate(FOLDER)
-    assert (again["accuracy"] - table["accuracy"]).abs().max() <= 0.011  # the same prompts; ties may fall otherwise
+    assert (again["accuracy"] - table["accuracy"]).abs().max() <= 0.04  # the same prompts; one tie may fall otherwise
 
 
 def test_the_card_quotes_the_table(table: pd.DataFrame) -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for task, own in table.groupby("task"):
+    assert targets(table) in text
+    for task, own in by_length(table).groupby("task"):
         row = re.search(rf"^\| {task} \| ([\d.| ]+) \|$", text, flags=re.MULTILINE)
         assert row is not None
         expected = [100 * own[own["length"].between(a, b)]["accuracy"].mean() for a, b in BANDS]
