@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from squashlens.errors import InputError, SquashlensError
+from squashlens.zoo import EXAMPLE_PROMPT
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Job = Callable[[], None]
-DEFAULT_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 app = tyro.extras.SubcommandApp()
 
 Model = Annotated[str, tyro.conf.arg(help="Bundled name (tiny-gemma), local folder, or Hugging Face name.")]
@@ -35,7 +35,7 @@ Quiet = Annotated[bool, tyro.conf.arg(help="No progress bars and no remarks.")]
 @app.command
 def report(
     model: Model = "tiny-gemma",
-    prompt: Prompt = DEFAULT_PROMPT,
+    prompt: Prompt = EXAMPLE_PROMPT,
     out: Annotated[Path, tyro.conf.arg(help="The page to write.")] = Path("report.html"),
     norm: Norm = "spectral",
     device: Device = None,
@@ -57,7 +57,7 @@ def report(
 @app.command
 def bound(
     model: Model = "tiny-gemma",
-    prompt: Prompt = DEFAULT_PROMPT,
+    prompt: Prompt = EXAMPLE_PROMPT,
     attention: Annotated[
         Literal["model", "uniform"], tyro.conf.arg(help="The model's attention, or the uniform null.")
     ] = "model",
@@ -91,7 +91,7 @@ def bound(
 @app.command
 def jacobian(
     model: Model = "tiny-gemma",
-    prompt: Prompt = DEFAULT_PROMPT,
+    prompt: Prompt = EXAMPLE_PROMPT,
     norm: Norm = "spectral",
     freeze: Annotated[
         Literal["none", "attention"], tyro.conf.arg(help="What is held constant while differentiating.")

@@ -15,7 +15,6 @@ from squashlens.results import provenance, write_atomically
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-DEFAULT_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 ASSUMPTIONS = (
     "The path bound has all constants 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
     "value and output weights, norm gains and the softmax's derivative: a shape to compare, not a bound.",
@@ -30,7 +29,7 @@ ASSUMPTIONS = (
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
-    prompt: str = DEFAULT_PROMPT,
+    prompt: str = zoo.EXAMPLE_PROMPT,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
     progress: bool = True,

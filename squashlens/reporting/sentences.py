@@ -61,7 +61,7 @@ def position(ds: xr.Dataset) -> str:
     truth, bound, ratio = rows["jacobian"], rows["path_bound"], rows["bound_over_null"]
     return (
         f"Along the prompt the true sensitivity {_trend(truth, n)} and the path bound {_trend(bound, n)}, "
-        f"where uniform attention by itself gives ρ = {rows['null']:.2f}. Measured against that null, "
+        f"which under uniform attention alone {_trend(rows['null'], n)}. Measured against that null, "
         f"the bound {_trend(ratio, n)}: {_beyond_null(ratio, n)}"
     )
 
@@ -76,10 +76,10 @@ def _trend(rho: float, n: int) -> str:
 
 def _beyond_null(rho: float, n: int) -> str:
     if not decided(rho, n):
-        return "this model's attention favours neither early nor late tokens beyond what causality does."
+        return "on this prompt attention favours neither early nor late tokens beyond what causality does."
     if rho < 0:
-        return "this model's attention favours early tokens beyond what causality alone does."
-    return "this model's attention favours late tokens more than causality alone does."
+        return "on this prompt attention favours early tokens beyond what causality alone does."
+    return "on this prompt attention favours late tokens more than causality alone does."
 
 
 def is_it_a_bound(ds: xr.Dataset) -> str:

@@ -9,6 +9,8 @@ How a model came to be is beside it: `tokenizer` (vocabulary), `curriculum` (wha
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+# What is measured unless another prompt is given; the bundled model can answer it.
+EXAMPLE_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 
 
 def bundled() -> tuple[str, ...]:

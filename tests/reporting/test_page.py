@@ -13,7 +13,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.reporting.page import render
 
-PROMPT = "How many ones are in the following sequence? 110111011101 ="
+PROMPT = sl.zoo.EXAMPLE_PROMPT
 CHROMIUM = shutil.which("chromium")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
