@@ -16,7 +16,7 @@ from squashlens import zoo
 from squashlens._typing import Bridge
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.model.memory import available, human, require_room
-from squashlens.model.proof import accept_unverified, prove, shared_copy
+from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
 
 # Decoder-only models people ask for, so that a slip in a name can be mended offline.
 WELL_KNOWN = (
@@ -68,8 +68,8 @@ def load(
     6
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(f"dtype={dtype!r} is no floating-point dtype.", "Use, say, torch.float32.")
+    if dtype not in TOLERANCE:
+        raise InputError(f"dtype={dtype!r} is not one to run in.", f"Use one of {', '.join(map(str, TOLERANCE))}.")
     source = _resolve(name)
     config = _open_config(source, revision)
     _require_decoder(config, source)

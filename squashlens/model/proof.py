@@ -63,7 +63,7 @@ def require_sound(model: object) -> Bridge:
     if model.training or model.original_model.training:
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     if model not in _status:
-        with without_ambient(model):
+        with torch.inference_mode(False), without_ambient(model):
             prove(model, rebuild_plain(model))
     return model
 
@@ -188,6 +188,8 @@ def _require_live(model: Bridge, ids: Tensor, sites: list[str], name: str, kind:
                 gradients = list(
                     torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True)
                 )
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, AttributeError, TypeError) as error:  # a component that cannot go on from an edit
         raise UnsoundModelError(f"Replacing the {kind} hooks of {name} fails: {error}.", remedy) from error
     fired = dict(zip(leaves, gradients, strict=True))
