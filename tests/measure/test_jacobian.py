@@ -155,6 +155,12 @@ def test_attention_only_net_with_identity_values_equals_the_path_bound() -> None
     np.testing.assert_allclose(norms_of(jacobian)["spectral"], bound.numpy(), rtol=1e-12)
 
 
+def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
+    with pytest.warns(UserWarning, match="several times too large"):
+        found = sl.jacobian_norms(bridge_of("gemma", torch.bfloat16), IDS, progress=False)
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [

@@ -43,6 +43,18 @@ def test_good_families_are_verified(family: str, bridge_of: Callable[..., Any]) 
     assert proof.status(bridge_of(family)) == "verified"
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_good_families_are_verified_in_other_dtypes(
+    family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]
+) -> None:
+    model = bridge_of(family, dtype)
+    assert proof.status(model) == "verified"
+    bound = sl.path_bound(model, torch.tensor([2, 5, 6]), bos="one")
+    assert sl.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
+    assert bound.dtype == "float64"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
     bridge = foreign(CONFIGS[family], tmp_path)
