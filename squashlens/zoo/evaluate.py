@@ -76,6 +76,11 @@ def targets(table: pd.DataFrame) -> str:
             f"{100 * part['accuracy'].mean():.1f} %, lowest {100 * worst['accuracy']:.1f} % "
             f"({worst['task']}, length {int(worst['length'])}): {verdict}."
         )
+    copied = lengths.query("task == 'copy' and length <= @MAX_TRAINED")["accuracy"]
+    lines.append(
+        f"- copy: no target was set; mean over lengths up to {MAX_TRAINED} {100 * copied.mean():.1f} %. "
+        "Read its row before drawing on it."
+    )
     return "\n".join(lines)
 
 
