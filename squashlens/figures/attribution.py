@@ -1,6 +1,7 @@
 """Token attribution: bound, null and Jacobian over the tokens of one prompt."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,6 +17,7 @@ NAMES = {
     "jacobian_frozen": "Jacobian, attention frozen",
     "bound_over_null": "bound ÷ null",
 }
+LEGEND = 120  # pixels above the plot: on a phone the legend takes a row for each name
 DASHES = {"null": "dot", "jacobian_frozen": "dash"}
 
 
@@ -35,17 +37,19 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=2, col=1)  # pyright: ignore
     for row, title, names in ((1, "norm or bound", upper), (2, "bound ÷ null", ["bound_over_null"])):
         figure.update_yaxes(type="log", exponentformat="power", title=title, row=row, col=1)
-        figure.update_yaxes(dtick=_tick(sensitivity[names]), row=row, col=1)
+        figure.update_yaxes(**_ticks(sensitivity[names]), row=row, col=1)
     figure.update_xaxes(**token_axis(tokens))
     figure.update_xaxes(title="token", row=2, col=1)
-    return dress(figure, title="How far each token reaches the last representation", height=560)
+    return dress(figure, title="How far each token reaches the last representation", height=560, top=LEGEND)
 
 
-def _tick(values: xr.Dataset) -> int | str:
-    """Decades where the axis spans several, else 1, 2, 5 within one."""
+def _ticks(values: xr.Dataset) -> dict[str, Any]:
+    """Decades where the axis spans several, else powers of two."""
     positive = values.to_array().values
     positive = positive[positive > 0]
-    return 1 if positive.size and positive.max() > 50 * positive.min() else "D2"
+    if positive.size and positive.max() > 50 * positive.min():
+        return {"dtick": 1}
+    return {"tick0": 0, "dtick": np.log10(2), "tickformat": ".3~g"}
 
 
 def _line(values: xr.DataArray, name: str, tokens: Sequence[str]) -> go.Scatter:

@@ -19,8 +19,8 @@ INK, FAINT = "#1d2330", "#e3e6ec"
 MANY_TOKENS = 48  # beyond this, labels under the axis are thinned and hover has the rest
 
 
-def dress(figure: go.Figure, *, title: str, height: int) -> go.Figure:
-    """Set the theme on one figure: white ground, quiet grid, room for token labels."""
+def dress(figure: go.Figure, *, title: str, height: int, top: int = 48) -> go.Figure:
+    """Set the theme on one figure: white ground, quiet grid, `top` pixels for title and legend."""
     figure.update_layout(
         template="none",
         title={"text": title, "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top", "font": {"size": 16}},
@@ -28,7 +28,7 @@ def dress(figure: go.Figure, *, title: str, height: int) -> go.Figure:
         paper_bgcolor="white",
         plot_bgcolor="white",
         height=height,
-        margin={"l": 64, "r": 16, "t": 110, "b": 72},  # on a phone the legend takes a row for each name
+        margin={"l": 64, "r": 16, "t": top, "b": 72},
         hoverlabel={"font": {"family": FONT, "size": 13}},
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "font": {"size": 12}},
     )

@@ -116,7 +116,7 @@ def _code(facts: dict[str, Any], prompt: str) -> str:
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
-    figure.update_layout(title=None, margin_t=84)  # the page's own heading stands above it
+    figure.update_layout(title=None, margin_t=figure.layout.margin.t - 32)  # the page's own heading stands above it
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
 

@@ -21,9 +21,10 @@ def asked(ds: xr.Dataset, answer: xr.DataArray) -> str:
     """The prompt's size, where it is read, and what the model would say next."""
     n = ds.sizes["position"]
     first, share = str(answer["token"].values[0]), float(answer.values[0])
+    certain = f"{share:.3f}" if share < 0.9995 else "above 0.999"
     return (
         f"The prompt has {n} tokens and is read at its last one, “{ds['token'].values[-1]}”. "
-        f"The model's most likely next token is “{first}” (probability {share:.3g})."
+        f"The model's most likely next token is “{first}” (probability {certain})."
     )
 
 
@@ -60,9 +61,9 @@ def position(ds: xr.Dataset) -> str:
         return f"With {n} tokens to compare, no trend along the prompt can be told."
     truth, bound, ratio = rows["jacobian"], rows["path_bound"], rows["bound_over_null"]
     return (
-        f"Along the prompt the true sensitivity {_trend(truth, n)} and the path bound {_trend(bound, n)}, "
-        f"which under uniform attention alone {_trend(rows['null'], n)}. Measured against that null, "
-        f"the bound {_trend(ratio, n)}: {_beyond_null(ratio, n)}"
+        f"Along the prompt the true sensitivity {_trend(truth, n)} and the path bound {_trend(bound, n)}; "
+        f"under uniform attention alone the bound {_trend(rows['null'], n)}. Measured against that null, "
+        f"it {_trend(ratio, n)}: {_beyond_null(ratio, n)}"
     )
 
 
@@ -110,9 +111,10 @@ def freezing(ds: xr.Dataset) -> str:
     factors = frozen[both] / truth[both]
     middle, low, high = np.median(factors), factors.min(), factors.max()
     if abs(math.log(middle)) < 0.01:
-        effect = "leaves the median sensitivity as it is"
+        effect = "leaves the typical token's sensitivity as it is"
     else:
-        effect = f"{'lowers' if middle < 1 else 'raises'} the median sensitivity to {middle:.3g} of the true one"
+        direction = "lowers" if middle < 1 else "raises"
+        effect = f"{direction} the typical token's sensitivity, by a median factor of {middle:.3g}"
     return f"Holding attention constant, as the theorem assumes, {effect} ({low:.3g} to {high:.3g} by token)."
 
 

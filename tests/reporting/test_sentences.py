@@ -39,6 +39,14 @@ def test_agreement(rho: float, null: float, expected: list[str]) -> None:
         assert part in text
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.5, "0.500"), (0.999, "0.999"), (0.99999, "above 0.999")])
+def test_asked(share: float, said: str) -> None:
+    answer = xr.DataArray([share], dims="rank", coords={"token": ("rank", ["9"])})
+    text = say.asked(dataset(n=3), answer)
+    assert "has 3 tokens and is read at its last one, “t2”" in text
+    assert f"“9” (probability {said})" in text
+
+
 def test_agreement_with_too_few_tokens() -> None:
     assert "nothing can be said" in say.agreement(dataset(n=2))
     assert "nothing can be said" in say.agreement(dataset(n=20))  # all constant: ρ is not a number
@@ -79,7 +87,11 @@ def test_is_it_a_bound() -> None:
 
 @pytest.mark.parametrize(
     ("frozen", "expected"),
-    [(0.5, "lowers the median sensitivity to 0.5"), (2.0, "raises the median"), (1.0, "leaves the median")],
+    [
+        (0.5, "lowers the typical token's sensitivity, by a median factor of 0.5"),
+        (2.0, "raises the typical token's sensitivity, by a median factor of 2 "),
+        (1.0, "leaves the typical token's sensitivity as it is"),
+    ],
 )
 def test_freezing(frozen: float, expected: str) -> None:
     assert expected in say.freezing(dataset(n=5, jacobian_frozen=[frozen] * 5))
