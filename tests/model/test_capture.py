@@ -81,11 +81,12 @@ def test_too_large_is_refused_before_the_run(tiny: Any, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory as Linux gives it")
 def test_peak_memory_when_nothing_is_kept(tmp_path: Path) -> None:
     """Against a plain forward in the same process; what is kept goes to a place of its own, so nearly nothing is."""
     script = textwrap.dedent(
         f"""
-        import sys, resource, torch
+        import sys, torch
         sys.path.insert(0, {str(Path.cwd())!r})
         from tests.cases import save_random
         from transformers import LlamaConfig, AutoModelForCausalLM
@@ -95,8 +96,8 @@ def test_peak_memory_when_nothing_is_kept(tmp_path: Path) -> None:
             num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=2)
         folder = save_random(config, {str(tmp_path)!r})
         ids = torch.full((1, 1500), 7); ids[0, 0] = 2
-        def peak():
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        def kilobytes(field):
+            return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
         if sys.argv[1] == "plain":
             model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
             run = lambda ids: model(ids, use_cache=False)
@@ -104,8 +105,10 @@ def test_peak_memory_when_nothing_is_kept(tmp_path: Path) -> None:
             model = sl.load(folder, progress=False)
             run = lambda ids: sl.capture(model, ids, patterns=False, layers=[8], progress=False)
         with torch.no_grad():
-            run(ids[:, :64]); before = peak(); run(ids)
-        print(peak() - before)
+            run(ids[:, :64])
+            open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts again from here
+            before = kilobytes("VmRSS"); run(ids)
+        print(kilobytes("VmHWM") - before)
         """
     )
     peaks = [
@@ -116,5 +119,6 @@ def test_peak_memory_when_nothing_is_kept(tmp_path: Path) -> None:
         )
         for which in ("plain", "capture")
     ]
-    assert peaks[0] > 10_000  # kilobytes: the plain pass is large enough to compare with
+    assert peaks[0] > 8 * 1500**2 * 4 / 1024  # at least one block's patterns: large enough to compare with
+    print(f"peak of the capture: {peaks[1] / peaks[0]:.3f} of the plain pass, {peaks[0]} kB")
     assert peaks[1] <= 1.3 * peaks[0]
