@@ -12,7 +12,7 @@ from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Target, on
 from squashlens.errors import InputError, NotBuiltError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import n_blocks, windows
-from squashlens.model.capture import Capture, mean_patterns
+from squashlens.model.capture import Capture, head_mean, mean_patterns
 from squashlens.model.tokens import Prompts
 from squashlens.results import attributes
 from squashlens.theory.paths import sweep, uniform_attention
@@ -146,4 +146,4 @@ def _patterns(session: Session, attention: AttentionKind, blocks: range, capture
         raise InputError(
             f"The capture holds no patterns of blocks {missing}.", "Capture them with patterns=True, layers=None."
         )
-    return {b: capture.patterns[b].float().mean(dim=1).cpu() for b in blocks}
+    return {b: head_mean(capture.patterns[b]) for b in blocks}

@@ -181,6 +181,11 @@ def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_pattern
     return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(model).itemsize
 
 
+def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:
+    """A pattern averaged over its heads, as the path bound has it: float32, on the CPU."""
+    return pattern.detach().float().mean(dim=1).cpu()
+
+
 def mean_patterns(
     model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
 ) -> dict[int, Float[Tensor, "prompt query key"]]:
@@ -192,7 +197,7 @@ def mean_patterns(
 
     def keep(block: int) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
-            kept[block] = tensor.detach().float().mean(dim=1).cpu()
+            kept[block] = head_mean(tensor)
 
         return look
 

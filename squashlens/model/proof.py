@@ -121,19 +121,17 @@ def probe_ids(model: Bridge) -> Tensor:
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
     seen: dict[str, Tensor] = {}
-    watched = [residual_site(layer, model) for layer in range(n_blocks(model))]
-    watched += [residual_site("y", model)] + [pattern_site(b) for b in range(n_blocks(model))]
-    with torch.no_grad(), applied(model, *(Hook("look", s, _keep(seen, s)) for s in watched)):
+    # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and then y; v⁽ᴸ⁾ is not among them.
+    streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
+    patterns = [pattern_site(block) for block in range(n_blocks(model))]
+    with torch.no_grad(), applied(model, *(Hook("look", s, _keep(seen, s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False)
         truth = plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
     pairs = [("logits", logits, truth.logits)]
     if not truth.attentions or any(a is None for a in truth.attentions):
         raise UnsoundModelError(f"The plain {name} returns no attention patterns.", "It cannot be proved here.")
-    # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and then y; v⁽ᴸ⁾ is not among them.
-    residuals = [f"residual stream {layer}" for layer in range(n_blocks(model))] + ["y"]
-    found = [residual_site(layer, model) for layer in range(n_blocks(model))] + [residual_site("y", model)]
-    pairs += [(what, seen[s], h) for what, s, h in zip(residuals, found, truth.hidden_states, strict=True)]
-    pairs += [(f"attention pattern {b}", seen[pattern_site(b)], a) for b, a in enumerate(truth.attentions)]
+    pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
+    pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
     for what, ours, theirs in pairs:
         _require_close(what, ours, theirs, name, TOLERANCE[dtype_of(model)])
 
