@@ -4,6 +4,9 @@
     query     positions that attend                      key       positions attended to
     head      query heads                                d         the residual stream's coordinates
     out, in   rows and columns of one Jacobian block     cotangent vector–Jacobian products of one batch
+    branch    prompts that share a trunk                 part      vectors that add up to one
+    outcome   what a distribution is over                value     coordinates of one head's values
+    group     key/value heads                            many      any leading axes
 
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
@@ -24,6 +27,15 @@ Constants = Literal["paper", "measured"]
 AttentionKind = Literal["model", "uniform"]
 Target = int | Literal["y"]
 Bos = Literal["family", "one", "none", "as-given"]
+Distance = Literal["linf", "l1", "l2"]
+Heads = Literal["value", "slice"]
+Scale = Literal["absolute", "relative"]
+Beside = Literal["contrast", "unrelated"]
+Template = Literal["none", "chat"]
+Passes = Literal["auto", "shared", "separate"]
+Edit = Literal["delete_keep_positions", "substitute", "extra_digits", "random_places"]
+Ablation = Literal["mask", "zero_value"]
+Kind = Literal[Edit, Ablation]
 Store = Literal["cpu", "device"]
 
 

@@ -1,0 +1,88 @@
+"""How far two representations, or two distributions, lie apart. Each measure is defined here and nowhere else.
+
+Vectors are compared along the last axis. Total variation is the L1 norm of the difference, without the
+factor ½, as the paper has it (appendix B); the Kullback–Leibler divergence is in nats.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from squashlens._typing import Distance
+
+ORDERS: dict[Distance, float] = {"linf": float("inf"), "l1": 1.0, "l2": 2.0}
+
+
+def distance(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], norm: Distance) -> Float[Tensor, "*many"]:
+    """‖v − w‖ in L∞ (``"linf"``), L1 (``"l1"``) or L2 (``"l2"``), computed in float64."""
+    return torch.linalg.vector_norm(v.double() - w.double(), ord=ORDERS[norm], dim=-1)
+
+
+def rms(v: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
+    """Root mean square of the coordinates."""
+    return v.double().square().mean(dim=-1).sqrt()
+
+
+def shares(
+    parts: Float[Tensor, "part *many d"], norm: Distance
+) -> tuple[Float[Tensor, "part ..."], Float[Tensor, "*many"]]:
+    """How much each of several vectors contributes to the norm of their sum, and that norm.
+
+    With g the gradient of the norm at the sum Δ = Σ_p Δ_p, part p contributes ``⟨g, Δ_p⟩ / ‖Δ‖``. A norm is
+    homogeneous of degree one, so ⟨g, Δ⟩ = ‖Δ‖ (Euler) and the shares sum to 1; a part that works against the
+    others is negative. L2: projection on Δ. L1: signs of Δ. L∞: the coordinate that attains the norm.
+    NaN where Δ is zero.
+    """
+    parts = parts.double()
+    total = parts.sum(dim=0)
+    size = torch.linalg.vector_norm(total, ord=ORDERS[norm], dim=-1)
+    if norm == "l2":
+        gradient = total / size[..., None]
+    elif norm == "l1":
+        gradient = total.sign()
+    else:
+        place = total.abs().argmax(dim=-1, keepdim=True)
+        gradient = torch.zeros_like(total).scatter(-1, place, total.gather(-1, place).sign())
+    return (parts * gradient).sum(dim=-1) / size, size
+
+
+def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
+    """The spacing of `dtype`'s numbers at the magnitude of x: 2^(⌊log₂|x|⌋) ε, at least the smallest subnormal."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(x.double())
+    spacing = torch.ldexp(torch.full_like(x, info.eps, dtype=torch.float64), exponent - 1)
+    return torch.where(x == 0, 0.0, spacing).clamp(min=info.smallest_normal * info.eps)
+
+
+def ulps(
+    v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
+    """‖v − w‖ in units in the last place of `dtype`: at the coordinate that attains L∞, and the median over all.
+
+    Each coordinate has its own unit, ulp(max(|v_c|, |w_c|)): with one massive coordinate, the unit at the
+    *vector's* magnitude would call every other one collapsed.
+    """
+    v, w = v.double(), w.double()
+    gap = (v - w).abs()
+    units = gap / ulp(torch.maximum(v.abs(), w.abs()), dtype)
+    widest = gap.argmax(dim=-1, keepdim=True)
+    ordered, d = units.sort(dim=-1).values, units.shape[-1]  # torch.quantile stops at 16 million entries
+    return units.gather(-1, widest)[..., 0], (ordered[..., (d - 1) // 2] + ordered[..., d // 2]) / 2
+
+
+def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
+    """Share of the coordinates that are the same number once rounded to `dtype`."""
+    same: Bool[Tensor, "*many d"] = v.to(dtype) == w.to(dtype)
+    return same.double().mean(dim=-1)
+
+
+def total_variation(p: Float[Tensor, "*many outcome"], q: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
+    """δ(p, q) = Σ_i |p_i − q_i|, between 0 and 2."""
+    return distance(p, q, "l1")
+
+
+def divergence(log_p: Float[Tensor, "*many outcome"], log_q: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
+    """KL(p ‖ q) = Σ_i p_i (log p_i − log q_i), in nats, from log-probabilities; outcomes with p_i = 0 add nothing."""
+    log_p, log_q = log_p.double(), log_q.double()
+    terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
+    return terms.sum(dim=-1).clamp(min=0)  # rounding alone can make it negative
