@@ -21,7 +21,8 @@ from squashlens.errors import InputError, NotBuiltError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, residual_site, width
 from squashlens.model.capture import forward
-from squashlens.model.hooks import Hook, applied, freeze_attention
+from squashlens.model.hooks import Hook, freeze_attention
+from squashlens.model.live import applied
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.tokens import Prompts
 from squashlens.theory.norms import spectral_norms, squared_frobenius

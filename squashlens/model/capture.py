@@ -5,7 +5,7 @@ what they will take is estimated first, and refused where it does not fit.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from squashlens._typing import Bos, Bridge, Store, Target, one_of
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks, pattern_site, residual_site, width
 from squashlens.model.fingerprint import weights_fingerprint
-from squashlens.model.hooks import Hook, ambient, applied
+from squashlens.model.hooks import Hook, ambient, hung
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import require_sound
 from squashlens.model.tokens import Prompts, display_tokens, tokens
@@ -100,13 +100,17 @@ def forward(
     model: Bridge,
     ids: Int[Tensor, "prompt position"],
     watch: Iterable[tuple[str, Callable[[Tensor], Tensor | None]]],
+    context: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """Run the model with `watch` (hook point, function) added; returns the logits at the last position."""
+    """Run the model with `watch` (hook point, function) added; returns the logits at the last position.
+
+    `context` is what the tokens stand in, in the model's own words: cache, mask, positions.
+    """
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    options: dict[str, Any] = {"use_cache": False}
+    options: dict[str, Any] = {"use_cache": False} | dict(context or {})
     if "logits_to_keep" in inspect.signature(model.original_model.forward).parameters:
         options["logits_to_keep"] = 1  # position × vocabulary is the largest tensor of many models
-    with applied(model, *hooks):
+    with hung(model, *hooks):
         return model(ids, **options)[:, -1]
 
 

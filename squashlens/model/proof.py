@@ -6,12 +6,11 @@ edit does nothing and says nothing. Both are found before a single number is mea
 
 * logits, every residual stream and every attention pattern equal those of the plain model, run with eager
   attention on a short prompt;
-* every attention pattern and every norm scale, replaced by a fresh leaf, receives a gradient: what a hook
-  returns is what the model goes on with.
+* what a hook adds to any attention pattern or norm scale receives a gradient: what a hook returns is what
+  the model goes on with.
 """
 
 import copy
-import warnings
 import weakref
 from typing import Any
 
@@ -21,9 +20,9 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
-from squashlens.model.hooks import Hook, applied, without_ambient
+from squashlens.model.hooks import Hook, hung, without_ambient
+from squashlens.model.live import probe_ids, require_live
 
-PROBE_TOKENS = 12
 # Largest difference allowed, relative to the largest entry of what is compared. float64 models still run
 # norms and softmax in float32; half precision differs by the order of operations alone.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -108,15 +107,9 @@ def prove(model: Bridge, plain: Any) -> None:
     ids = probe_ids(model)
     _require_agreement(model, plain, ids, name)
     scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
-    _require_live(model, ids, patterns, name, "attention-pattern")
-    _require_live(model, ids, scales, name, "norm-scale")
+    require_live(model, patterns, "attention-pattern", all_fire=True)
+    require_live(model, scales, "norm-scale", all_fire=False)
     _status[model] = "verified"
-
-
-def probe_ids(model: Bridge) -> Tensor:
-    """A short prompt of distinct tokens spread over the vocabulary."""
-    vocabulary = int(model.cfg.d_vocab)
-    return torch.linspace(0.1, 0.9, PROBE_TOKENS).mul(vocabulary - 1).long()[None].to(device_of(model))
 
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
@@ -124,7 +117,7 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and then y; v⁽ᴸ⁾ is not among them.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [pattern_site(block) for block in range(n_blocks(model))]
-    with torch.no_grad(), applied(model, *(Hook("look", s, _keep(seen, s)) for s in (*streams, *patterns))):
+    with torch.no_grad(), hung(model, *(Hook("look", s, _keep(seen, s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False)
         truth = plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
     pairs = [("logits", logits, truth.logits)]
@@ -157,42 +150,3 @@ def _keep(seen: dict[str, Tensor], site: str) -> Any:
         seen[site] = tensor.detach().clone()
 
     return keep
-
-
-def _require_live(model: Bridge, ids: Tensor, sites: list[str], name: str, kind: str) -> None:
-    """Replace each site by a leaf in one forward pass; a leaf without gradient was never used."""
-    leaves: dict[str, Tensor] = {}
-
-    def replace(site: str) -> Any:
-        def by_leaf(tensor: Tensor) -> Tensor:
-            # Scaled a little: a norm falls back to the edited value only where it differs.
-            leaves[site] = (tensor.detach() * 1.01).requires_grad_()
-            return leaves[site] * 1.0
-
-        return by_leaf
-
-    remedy = "Ablations and freezing would silently do nothing, so the model is refused."
-    try:
-        with (
-            warnings.catch_warnings(),
-            torch.enable_grad(),
-            applied(model, *(Hook("probe", s, replace(s)) for s in sites)),
-        ):
-            warnings.simplefilter("ignore")  # the bridge warns of every edited norm, which is the point here
-            logits = model(ids, use_cache=False).float()
-            weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(logits)
-            gradients: list[Tensor | None] = [None] * len(leaves)
-            if logits.requires_grad:  # else no leaf reached them at all
-                gradients = list(
-                    torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True)
-                )
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AttributeError, TypeError) as error:  # a component that cannot go on from an edit
-        raise UnsoundModelError(f"Replacing the {kind} hooks of {name} fails: {error}.", remedy) from error
-    fired = dict(zip(leaves, gradients, strict=True))
-    dead = [s for s, g in fired.items() if g is None or not g.abs().max().item() > 0]
-    silent = [s for s in sites if s not in fired] if kind == "attention-pattern" else []
-    if dead or silent or not fired:
-        where = (dead + silent or [f"no {kind} hook at all"])[0]
-        raise UnsoundModelError(f"The {kind} hooks of {name} are inert ({where}).", remedy)

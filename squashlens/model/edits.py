@@ -1,0 +1,66 @@
+"""Does a standing hook edit what passes, or only look?
+
+Several prompts can share one forward pass as long as nobody edits activations by position: position 5 of a
+pass need not be position 5 of a prompt. A hook that counts or records does no harm; one that edits does.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from squashlens._typing import Bridge
+from squashlens.model.hooks import belongs_to_the_bridge, distinct_points
+
+
+@contextmanager
+def edits(model: Bridge) -> Iterator[set[str]]:
+    """Collects, while the body runs, the names of the modules at which a hook standing there before edits.
+
+    A hook edits if it returns another object than it was given, or writes into a tensor. Backward hooks have
+    no part in a forward pass.
+    """
+    found: set[str] = set()
+    points = {point: name for name, point in distinct_points(model).items()}
+    with ExitStack() as stack:
+        for module, name in {**{m: n for n, m in model.named_modules()}, **points}.items():
+            for table, register in ((module._forward_hooks, _on_output), (module._forward_pre_hooks, _on_input)):
+                if any(module in points or not belongs_to_the_bridge(hook) for hook in table.values()):
+                    _embrace(stack, name, found, partial(register, module))
+        yield found
+
+
+def _on_output(module: nn.Module, look: Callable[[object], None], first: bool) -> Any:
+    return module.register_forward_hook(lambda _module, _args, output: look(output), prepend=first)
+
+
+def _on_input(module: nn.Module, look: Callable[[object], None], first: bool) -> Any:
+    def see(_module: nn.Module, args: object, kwargs: object) -> None:
+        look((args, kwargs))
+
+    return module.register_forward_pre_hook(see, prepend=first, with_kwargs=True)
+
+
+def _embrace(stack: ExitStack, name: str, found: set[str], register: Callable[..., Any]) -> None:
+    """Look before the first and after the last of a module's hooks."""
+    seen: list[list[tuple[object, int]]] = []
+
+    def before(value: object) -> None:
+        seen.append(_leaves(value))
+
+    def after(value: object) -> None:
+        then, now = seen.pop(), _leaves(value)
+        unchanged = len(then) == len(now) and all(a is b and i == j for (a, i), (b, j) in zip(then, now, strict=True))
+        if not unchanged:
+            found.add(name)
+
+    for look, first in ((before, True), (after, False)):
+        stack.callback(register(look, first).remove)
+
+
+def _leaves(value: object) -> list[tuple[object, int]]:
+    """Every object in a nest of containers, with the number of times a tensor was written into."""
+    return [(leaf, leaf._version if isinstance(leaf, Tensor) else 0) for leaf in tree_leaves(value)]

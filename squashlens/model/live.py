@@ -1,0 +1,97 @@
+"""Hooks that bite: before an edit is believed, what a hook point returns is shown to be what the model goes on with.
+
+Some families hand a hook a tensor that the model never uses; an edit there does nothing and says nothing. So
+at the first use of a hook point something is added to its tensor, and what was added must receive a gradient.
+"""
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.errors import UnsoundModelError
+from squashlens.model.anatomy import device_of
+from squashlens.model.hooks import Hook, hung, without_ambient
+
+PROBE_TOKENS = 12
+
+_proven: "weakref.WeakKeyDictionary[Any, set[str]]" = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def applied(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
+    """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
+
+    Hooks act in the order given, after those already there. An unknown hook point is refused, and so is one
+    where edits do nothing: each is probed at its first use on a model.
+
+    Example::
+
+        with squashlens.applied(model, squashlens.freeze_attention()):
+            logits = model(tokens)
+    """
+    with hung(model, *hooks):
+        require_live(model, [site for hook in hooks for site in hook.points(len(model.blocks))])
+        yield model
+
+
+def require_live(model: Bridge, sites: list[str], kind: str = "replaced", *, all_fire: bool = True) -> None:
+    """Refuse hook points whose tensor the model does not go on with; each is probed once per model."""
+    known = _proven.setdefault(model, set())
+    new = [site for site in dict.fromkeys(sites) if site not in known]
+    if new:
+        with torch.inference_mode(False), without_ambient(model):
+            _probe(model, new, kind, all_fire)
+        known.update(new)
+
+
+def probe_ids(model: Bridge) -> Tensor:
+    """A short prompt of distinct tokens spread over the vocabulary."""
+    vocabulary = int(model.cfg.d_vocab)
+    return torch.linspace(0.1, 0.9, PROBE_TOKENS).mul(vocabulary - 1).long()[None].to(device_of(model))
+
+
+def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
+    """Add a leaf at each site in one forward pass; a leaf without gradient was never used."""
+    ids, name = probe_ids(model), type(model.original_model).__name__
+    leaves: dict[str, Tensor] = {}
+
+    def add(site: str) -> Any:
+        def with_leaf(tensor: Tensor) -> Tensor:
+            # Scaled a little: a norm falls back to the edited value only where it differs. Added, so that
+            # the leaf of one site does not cut off those below it.
+            leaves[site] = torch.zeros_like(tensor).requires_grad_()
+            return tensor * 1.01 + leaves[site]
+
+        return with_leaf
+
+    remedy = "Ablations and freezing would silently do nothing, so the model is refused."
+    try:
+        with (
+            warnings.catch_warnings(),
+            torch.enable_grad(),
+            hung(model, *(Hook("probe", s, add(s)) for s in sites)),
+        ):
+            warnings.simplefilter("ignore")  # the bridge warns of every edited norm, which is the point here
+            logits = model(ids, use_cache=False).float()
+            weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(logits)
+            gradients: list[Tensor | None] = [None] * len(leaves)
+            if logits.requires_grad:  # else no leaf reached them at all
+                gradients = list(
+                    torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True)
+                )
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AttributeError, TypeError) as error:  # a component that cannot go on from an edit
+        raise UnsoundModelError(f"Replacing the {kind} hooks of {name} fails: {error}.", remedy) from error
+    fired = dict(zip(leaves, gradients, strict=True))
+    dead = [s for s, g in fired.items() if g is None or not g.abs().max().item() > 0]
+    silent = [s for s in sites if s not in fired] if all_fire else []
+    if dead or silent or not fired:
+        where = (dead + silent or [f"no {kind} hook at all"])[0]
+        raise UnsoundModelError(f"The {kind} hooks of {name} are inert ({where}).", remedy)
