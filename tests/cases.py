@@ -11,6 +11,7 @@ from transformers import (
     GemmaConfig,
     GPT2Config,
     LlamaConfig,
+    MistralConfig,
     PreTrainedModel,
     Qwen2Config,
 )
@@ -35,6 +36,7 @@ CONFIGS: dict[str, Any] = {
     "gemma2": Gemma2Config(**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
     "gemma3": Gemma3TextConfig(**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
     "llama": LlamaConfig(**COMMON),
+    "mistral": MistralConfig(**COMMON, sliding_window=5),
     "qwen2": Qwen2Config(**{k: v for k, v in COMMON.items() if k != "head_dim"}),
     "gpt2": GPT2Config(vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=1),
 }

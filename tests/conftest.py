@@ -60,6 +60,21 @@ def bridge_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
     return bridge
 
 
+@pytest.fixture(scope="session")
+def plain_of(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
+    """A family's tiny random model as Hugging Face opens it, eager attention; shared, so leave it as it was."""
+    from transformers import AutoModelForCausalLM
+
+    held: dict[str, Any] = {}
+
+    def plain(name: str) -> Any:
+        if name not in held:
+            held[name] = AutoModelForCausalLM.from_pretrained(folder_of(name), attn_implementation="eager").eval()
+        return held[name]
+
+    return plain
+
+
 @pytest.fixture(autouse=True)
 def _names_for_doctests(doctest_namespace: dict[str, Any], tmp_path: Path) -> None:
     doctest_namespace.update(torch=torch, tmp_path=tmp_path)

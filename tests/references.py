@@ -98,6 +98,56 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
     return frozen
 
 
+def last_streams(plain: Any, ids: Sequence[int]) -> Tensor:
+    """v⁽⁰⁾ … v⁽ᴸ⁾ and y at the last token of one prompt, (layer, d), from a forward pass of its own."""
+    norm = plain.model.norm if hasattr(plain, "model") else plain.transformer.ln_f
+    seen: list[Tensor] = []
+    handle = norm.register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
+    try:
+        with torch.no_grad():
+            states = plain(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=True).hidden_states
+    finally:
+        handle.remove()
+    return torch.stack([state[0, -1] for state in (*states[:-1], seen[0], states[-1])])
+
+
+def model_without(plain: Any, places: Sequence[int], from_block: int, what: str) -> Any:
+    """A copy of the plain model whose attention, from a block on, goes without the tokens at `places`.
+
+    ``"keys"``: for each query by itself, the other keys are picked out and everything else is left away, key and
+    value alike. ``"values"``: attended to as before, with nothing to give.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    changed = copy.deepcopy(plain)
+
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+        groups = query.shape[1] // value.shape[1]
+        key, value = (t.repeat_interleave(groups, dim=1).clone() for t in (key, value))
+        acting = module.layer_idx >= from_block
+        if acting and what == "values":
+            value[:, :, [p for p in places if p < value.shape[2]]] = 0
+        cap, scale = options.get("softcap"), options.get("scaling") or query.shape[-1] ** -0.5
+        mixed = torch.zeros_like(query)
+        for q in range(query.shape[2]):
+            kept = [
+                k
+                for k in range(q + 1)
+                if (mask is None or mask[0, 0, q, k] > -1)
+                and not (acting and what == "keys" and k in places and k != q)
+            ]
+            logits = query[:, :, q : q + 1] @ key[:, :, kept].transpose(-1, -2) * scale
+            logits = logits if cap is None else cap * torch.tanh(logits / cap)
+            mixed[:, :, q : q + 1] = logits.softmax(dim=-1) @ value[:, :, kept]
+        return mixed.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("squashlens_without", attend)
+    AttentionMaskInterface.register("squashlens_without", eager_mask)
+    changed.set_attn_implementation("squashlens_without")
+    return changed
+
+
 def fingerprint(model: Any) -> dict[str, Any]:
     """Everything a measurement must leave as it was, by means of its own."""
     import hashlib

@@ -80,13 +80,11 @@ def _from_ids(ids: Tensor) -> Tensor:
 
 
 def _from_texts(model: Bridge, texts: list[str], wanted: int) -> Tensor:
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise InputError("This model came without a tokenizer.", "Pass token ids instead of text.")
+    require_tokenizer(model)
     if not texts or not all(isinstance(t, str) and t.strip() for t in texts):
         raise InputError("The prompt is empty.", "Pass some text.")
     lead = [bos_id(model)] * wanted
-    rows = [lead + _encode(tokenizer, text) for text in texts]
+    rows = [lead + encode(model, text) for text in texts]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise InputError(
@@ -96,13 +94,22 @@ def _from_texts(model: Bridge, texts: list[str], wanted: int) -> Tensor:
     return torch.tensor(rows)
 
 
-def _encode(tokenizer: Any, text: str) -> list[int]:
+def require_tokenizer(model: Bridge) -> Any:
+    """The model's tokenizer; refused where it came without."""
+    if model.tokenizer is None:
+        raise InputError("This model came without a tokenizer.", "Pass token ids instead of text.")
+    return model.tokenizer
+
+
+def encode(model: Bridge, text: str) -> list[int]:
+    """Text as ids, nothing added; words that the tokenizer does not know are refused."""
+    tokenizer = require_tokenizer(model)
     core = getattr(tokenizer, "backend_tokenizer", None)
     known = tokenizer.get_vocab()
     unknown_id = getattr(tokenizer, "unk_token_id", None)
     if core is not None and core.pre_tokenizer is not None and type(core.model).__name__ == "WordLevel":
         # A word-level tokenizer without an unknown token raises a bare library error: say which word.
-        words = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text)]
+        words = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(_without_special(tokenizer, text))]
         _refuse_unknown([w for w in words if w not in known], known)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if unknown_id is not None and unknown_id in ids:
@@ -113,6 +120,12 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     if not ids:
         raise InputError(f"{text!r} has no tokens.", "Pass some text.")
     return ids
+
+
+def _without_special(tokenizer: Any, text: str) -> str:
+    for token in tokenizer.all_special_tokens:  # read as one token each, before words are looked for
+        text = text.replace(token, " ")
+    return text
 
 
 def _refuse_unknown(unknown: list[str], known: dict[str, int]) -> None:

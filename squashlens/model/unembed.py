@@ -1,0 +1,62 @@
+"""From y to the logits of the next token, for any rows of y and in pieces: position × vocabulary may not fit.
+
+What a family does behind its output embedding (a scale, a soft-cap) is read from the configuration and
+proved against the model's own logits at first use.
+"""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.errors import UnsoundModelError
+from squashlens.model.anatomy import device_of, dtype_of, residual_site, text_config
+from squashlens.model.capture import forward
+from squashlens.model.hooks import without_ambient
+from squashlens.model.live import probe_ids
+from squashlens.model.proof import TOLERANCE
+
+PIECE = 256  # rows of logits at a time
+
+_proven: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+
+def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
+    """Log-probabilities of the next token for each row of y, `PIECE` rows at a time, float64, on the device.
+
+    Refuses a family whose logits are made from y in a way that is not understood here.
+    """
+    require_understood(model)
+    with torch.inference_mode(False), torch.no_grad():
+        for rows in y.split(PIECE):
+            yield _logits(model, rows).double().log_softmax(dim=-1)
+
+
+def require_understood(model: Bridge) -> None:
+    """Refuse a model whose logits are not those computed here from its y; tried once per model."""
+    if model not in _proven:
+        seen: list[Tensor] = []
+        with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+            truth = forward(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
+            found = _logits(model, seen[0])
+        same = found.shape == truth.shape
+        error = (found - truth).abs().max().item() if same else float("inf")
+        _proven[model] = error <= TOLERANCE[dtype_of(model)] * max(1.0, truth.abs().max().item())
+    if not _proven[model]:
+        raise UnsoundModelError(
+            f"The logits of {type(model.original_model).__name__} do not follow from y as expected.",
+            "The next token cannot be compared for this family; distances can.",
+        )
+
+
+def _logits(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
+    config, plain = text_config(model), cast(Any, model.original_model)
+    logits = plain.get_output_embeddings()(y[None].to(device_of(model), dtype_of(model)))[0]
+    logits = logits * (getattr(config, "logit_scale", None) or 1.0)  # Cohere
+    logits = logits / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
+    return logits if cap is None else torch.tanh(logits / cap) * cap

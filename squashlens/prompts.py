@@ -1,0 +1,328 @@
+"""Sequences and pairs in token space: what is repeated, what separates, what stands before and after.
+
+Text is tokenised once, piece by piece, and everything else is done on ids: a tokenizer may merge digits or
+swallow a space, and a pair that is not a pair measures nothing. A length counts *content* tokens (digits,
+words); separators, prefix and suffix are extra.
+
+    prefix  content₁ … content_k separator content_{k+1} … content_n  suffix
+
+`Sequence.pair(n)` gives the pair of Theorem 4.2 at n content tokens: v, and v* with the last content token
+repeated. Both end in the suffix, at whose last token they are read.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge, Template, one_of
+from squashlens.errors import InputError
+from squashlens.model.branches import Branch
+from squashlens.model.tokens import bos_id, encode, family_bos, require_tokenizer
+
+Token = str | int
+Ids = tuple[int, ...]
+DIGITS = tuple("0123456789")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """v = [x, a] and v* = [x, a, a], each followed by the same `suffix` tokens, as ids with their prefix.
+
+    Refuses two sequences of which the second is not the first with its last token repeated, such as
+    neighbouring prefixes of a sequence whose next token differs.
+    """
+
+    v: Ids
+    v_star: Ids
+    suffix: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.suffix < len(self.v):
+            raise InputError(f"A suffix of {self.suffix} tokens leaves nothing to repeat.", "Make it shorter.")
+        cut = len(self.v) - self.suffix
+        stem, tail = self.v[:cut], self.v[cut:]
+        if self.v_star != (*stem, stem[-1], *tail):
+            raise InputError(
+                "These two are no pair: v* is not v with its last token repeated before the suffix.",
+                "Let `Sequence.pair(n)` build it; the next prefix of a longer sequence is a pair only in a "
+                "constant tail.",
+            )
+
+    def tensors(self) -> tuple[Int[Tensor, "..."], Int[Tensor, "..."]]:
+        """v and v* as id tensors."""
+        return torch.tensor(self.v), torch.tensor(self.v_star)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A growing sequence in token space. Make one with the functions of this module.
+
+    `content` are the tokens that a length counts; after `breaks[k]` of them stands `separators[k]`. With an
+    `ending`, the last content token of every length is that one (the paper's figure 5b ends in ones).
+    `alphabet` is what contrasts and unrelated sequences are drawn from; `bos` is how the prefix begins.
+    """
+
+    name: str
+    content: Ids
+    alphabet: Ids
+    prefix: Ids = ()
+    suffix: Ids = ()
+    breaks: Ids = ()
+    separators: Ids = ()
+    ending: int | None = None
+    bos: Bos = "family"
+    trunk: Ids = field(init=False, repr=False, compare=False)
+    _starts: Ids = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.content:
+            raise InputError("The sequence has no content.", "Ask for a length of at least 1.")
+        if len(self.breaks) != len(self.separators):
+            raise InputError(
+                f"{len(self.breaks)} breaks and {len(self.separators)} separators do not match.", "Give one for each."
+            )
+        if sorted({b for b in self.breaks if 0 < b <= len(self.content)}) != list(self.breaks):
+            raise InputError(
+                f"breaks={self.breaks} are not increasing numbers from 1 to {len(self.content)}.",
+                "Give the numbers of content tokens after which a separator stands.",
+            )
+        after = dict(zip(self.breaks, self.separators, strict=True))
+        trunk, starts = list(self.prefix), []
+        for number, token in enumerate(self.content, start=1):
+            starts.append(len(trunk))
+            trunk.append(token)
+            if number in after:
+                trunk.append(after[number])
+        object.__setattr__(self, "trunk", tuple(trunk))
+        object.__setattr__(self, "_starts", tuple(starts))
+
+    def __len__(self) -> int:
+        """Content tokens."""
+        return len(self.content)
+
+    def stem(self, length: int) -> Branch:
+        """[x, a] with `length` content tokens, no separator behind the last, no suffix."""
+        start = self._start(length)
+        return Branch(start + 1) if self.ending is None else Branch(start, (self.ending,))
+
+    def plain(self, length: int) -> Branch:
+        """v: the stem and the suffix."""
+        return self.stem(length).then(self.suffix)
+
+    def doubled(self, length: int) -> Branch:
+        """v*: the stem, its last token once more, the suffix."""
+        stem = self.stem(length)
+        return stem.then((stem.ids(self.trunk)[-1], *self.suffix))
+
+    def contrast(self, length: int) -> Branch:
+        """[x, c] and the suffix, where c is the first token of the alphabet other than a."""
+        last = self.stem(length).ids(self.trunk)[-1]
+        other = next((t for t in self.alphabet if t != last), None)
+        if other is None:
+            raise InputError("The alphabet has no other token to contrast with.", "Give alphabet= two tokens or more.")
+        return Branch(self._start(length), (other, *self.suffix))
+
+    def pair(self, length: int) -> Pair:
+        """v and v* at `length` content tokens: the last *content* token repeated, whatever would come next.
+
+        >>> import squashlens as sl
+        >>> model = sl.load("tiny-gemma", progress=False)
+        >>> ones = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
+        >>> pair = ones.pair(3)   # the next token of the sequence would be a comma, that of v* is a 1
+        >>> len(pair.v_star) - len(pair.v), pair.v_star[-1] == pair.v[-1]
+        (1, True)
+        """
+        v, v_star = self.plain(length), self.doubled(length)
+        return Pair(v.ids(self.trunk), v_star.ids(self.trunk), len(self.suffix))
+
+    def before_separator(self, length: int) -> bool:
+        """Whether the sequence goes on with a separator after `length` content tokens."""
+        return length in self.breaks
+
+    def separator_places(self, length: int | None = None) -> Ids:
+        """Positions of the separators in v and v* at `length` content tokens (`None`: in the whole trunk).
+
+        Behind them other tokens may stand where a longer prompt has separators.
+        """
+        end = len(self.trunk) if length is None else self._start(length)
+        return tuple(p for b in self.breaks if (p := self._start(b) + 1) < end)
+
+    def separated(self, separators: Items[int], breaks: Items[int]) -> "Sequence":
+        """The same content with these separators after the given numbers of content tokens."""
+        return replace(self, breaks=tuple(breaks), separators=tuple(separators))
+
+    def unrelated(self, rng: Random) -> "Sequence":
+        """A sequence of the same form whose content is drawn evenly from the alphabet."""
+        content = tuple(rng.choice(self.alphabet) for _ in self.content)
+        return replace(self, content=content, name=f"{self.name}, unrelated")
+
+    def _start(self, length: int) -> int:
+        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= len(self):
+            raise InputError(f"length={length!r} is not one of this sequence.", f"Lengths run from 1 to {len(self)}.")
+        return self._starts[length - 1]
+
+
+def repeated(model: Bridge, token: Token, n: int, **form: Any) -> Sequence:
+    """The same token n times: figure 5 (a) and (c). Keywords as in `build`."""
+    return build(model, [token] * _count(n), name=f"{token} repeated", **form)
+
+
+def alternating(model: Bridge, n: int, *, alphabet: Items[Token] = ("1", "0"), **form: Any) -> Sequence:
+    """The tokens of `alphabet` in turn: 1 0 1 0 …"""
+    content = [alphabet[i % len(alphabet)] for i in range(_count(n))]
+    return build(model, content, name="alternating", alphabet=alphabet, **form)
+
+
+def bernoulli(
+    model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Items[Token] = ("0", "1"), **form: Any
+) -> Sequence:
+    """Independent draws: the second token of `alphabet` with probability p, else the first."""
+    if len(alphabet) != 2 or not 0 <= p <= 1:
+        raise InputError(f"p={p!r} over {len(alphabet)} tokens is no Bernoulli draw.", "Use 0 ≤ p ≤ 1 and two tokens.")
+    rng = Random(seed)
+    content = [alphabet[rng.random() < p] for _ in range(_count(n))]
+    return build(model, content, name=f"Bernoulli({p:g}), seed {seed}", alphabet=alphabet, **form)
+
+
+def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> Sequence:
+    """Independent draws from the ten digits: figure 5 (b)."""
+    return words(model, n, DIGITS, seed=seed, **form)
+
+
+def words(model: Bridge, n: int, alphabet: Items[Token], *, seed: int, **form: Any) -> Sequence:
+    """Independent draws with equal probabilities from a list of words, each of which must be one token."""
+    if not alphabet:
+        raise InputError("There are no words to draw from.", "Give at least one.")
+    rng = Random(seed)
+    content = [rng.choice(alphabet) for _ in range(_count(n))]
+    return build(model, content, name=f"uniform draws, seed {seed}", alphabet=alphabet, **form)
+
+
+def build(
+    model: Bridge,
+    content: Items[Token],
+    *,
+    name: str = "given content",
+    prompt: str | Items[int] = "",
+    suffix: str | Items[int] = "",
+    separator: Token | None = None,
+    every: int = 3,
+    ending: Token | None = None,
+    alphabet: Items[Token] | None = None,
+    template: Template = "none",
+    bos: Bos = "family",
+) -> Sequence:
+    """A `Sequence` from content tokens, each given as text that is one token, or as an id.
+
+    Args:
+        prompt: what stands before the content; text is tokenised once, ids are taken as they are.
+        suffix: what stands behind it; text is tokenised as it comes after a content token.
+        separator: a token to put after every `every`-th content token.
+        ending: the last content token at every length; by default whichever the content has there.
+        alphabet: tokens for contrasts and unrelated sequences; the ten digits where the content is digits,
+            otherwise the tokens that occur in it.
+        template: ``"chat"`` wraps prompt, content and suffix in the tokenizer's chat template as one user
+            message and ends where the model would answer.
+        bos: ``"family"``, ``"one"``, ``"none"``; with a chat template or ids, what is there must agree.
+
+    Refuses: content that is not one token each, text the tokenizer merges with the content.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ones = sl.prompts.build(model, "111", prompt="How many ones are in the following sequence?", suffix="=")
+    >>> text = sl.tokens(model, "How many ones are in the following sequence? 111 =")
+    >>> tuple(text[0].tolist()) == ones.pair(3).v
+    True
+    """
+    one_of(template, Template, "template")
+    if not content:
+        raise InputError("The sequence has no content.", "Give at least one token.")
+    ids = tuple(one_token(model, token) for token in content)
+    if alphabet is None:
+        alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
+    if separator is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise InputError(f"every={every!r} is not a number of content tokens.", "Give a positive whole number.")
+    breaks = range(every, len(ids) + 1, every) if separator is not None else ()
+    lead, tail = _around(model, prompt, suffix, ids[0], template, bos)
+    return Sequence(
+        name=name,
+        content=ids,
+        alphabet=tuple(one_token(model, t) for t in alphabet),
+        prefix=lead,
+        suffix=tail,
+        breaks=tuple(breaks),
+        separators=(one_token(model, separator),) * len(breaks) if separator is not None else (),
+        ending=None if ending is None else one_token(model, ending),
+        bos=bos,
+    )
+
+
+def _count(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(f"n={n!r} is not a number of content tokens.", "Give a positive whole number.")
+    return n
+
+
+def one_token(model: Bridge, token: Token) -> int:
+    """The id of a token given as text or as an id; text that is several tokens is refused."""
+    if not isinstance(token, str):
+        return int(token)
+    known = require_tokenizer(model).get_vocab()
+    if token in known:  # a tokenizer that leads with a space would make two tokens of a bare digit
+        return known[token]
+    ids = encode(model, token)
+    if len(ids) != 1:
+        raise InputError(
+            f"{token!r} is {len(ids)} tokens for this tokenizer.", "Use text that is one token, or give the id."
+        )
+    return ids[0]
+
+
+def _around(
+    model: Bridge, prompt: str | Items[int], suffix: str | Items[int], token: int, template: Template, bos: Bos
+) -> tuple[Ids, Ids]:
+    """Prefix with its BOS, and suffix, as ids."""
+    if template == "chat":
+        if not (isinstance(prompt, str) and isinstance(suffix, str)):
+            raise InputError("A chat template wraps text, not ids.", "Give prompt= and suffix= as text.")
+        before, after = _render(require_tokenizer(model), prompt, suffix)
+        return tuple(encode(model, before)), _behind(model, token, after)
+    behind = _behind(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
+    if not isinstance(prompt, str):
+        return tuple(prompt), behind
+    wanted = family_bos(model) if bos == "family" else int(bos == "one")
+    start = bos_id(model)
+    lead = () if start is None else (start,) * wanted
+    return (*lead, *(encode(model, prompt) if prompt.strip() else ())), behind
+
+
+MARK = "\ue000"  # a private-use character: where the content goes while a template is rendered
+
+
+def _render(tokenizer: Any, prompt: str, suffix: str) -> tuple[str, str]:
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
+    message = [{"role": "user", "content": f"{prompt}{MARK}{suffix}"}]
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    if text.count(MARK) != 1:
+        raise InputError(
+            f"The chat template shows the message {text.count(MARK)} times.", "Give prefix and suffix as ids."
+        )
+    before, after = text.split(MARK)
+    return before, after
+
+
+def _behind(model: Bridge, token: int, text: str) -> Ids:
+    """`text` tokenised as it comes after a content token: alone, some tokenizers would lead with a space."""
+    if not text:
+        return ()
+    content = require_tokenizer(model).decode([token])
+    alone, joint = encode(model, content), encode(model, content + text)
+    if joint[: len(alone)] != alone or alone[-1] != token:
+        raise InputError(f"The tokenizer merges {content!r} with the text behind it.", "Give the suffix as ids.")
+    return tuple(joint[len(alone) :])

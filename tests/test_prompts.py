@@ -1,0 +1,150 @@
+"""Sequences and pairs: what is a pair, what is refused, where separators stand, how text becomes tokens."""
+
+import json
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.prompts import Pair, Sequence
+from tests.references import raw
+
+QUESTION = "How many ones are in the following sequence?"
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    content=st.lists(st.integers(3, 6), min_size=1, max_size=12),
+    every=st.integers(1, 4),
+    prefix=st.lists(st.integers(7, 9), max_size=3),
+    suffix=st.lists(st.integers(10, 12), max_size=3),
+    ending=st.none() | st.integers(3, 6),
+)
+def test_pairs_by_hand(
+    content: list[int], every: int, prefix: list[int], suffix: list[int], ending: int | None
+) -> None:
+    """Every length of every form against a pair spelt out with lists."""
+    breaks = tuple(range(every, len(content) + 1, every))
+    sequence = Sequence(
+        "any", tuple(content), (3, 4), tuple(prefix), tuple(suffix), breaks, (99,) * len(breaks), ending
+    )
+    for length in range(1, len(content) + 1):
+        stem = list(prefix)
+        for number in range(1, length + 1):
+            stem.append(content[number - 1] if ending is None or number < length else ending)
+            if number in breaks and number < length:
+                stem.append(99)
+        pair = sequence.pair(length)
+        assert list(pair.v) == stem + suffix
+        assert list(pair.v_star) == [*stem, stem[-1], *suffix]
+        assert sequence.before_separator(length) == (length % every == 0)
+        assert [p for p, token in enumerate(stem) if token == 99] == list(sequence.separator_places(length))
+        contrast = sequence.contrast(length).ids(sequence.trunk)
+        assert list(contrast) == [*stem[:-1], 4 if stem[-1] == 3 else 3, *suffix]
+    assert [sequence.trunk[p] for p in sequence.separator_places()] == [99] * len(breaks)
+    assert len(sequence.trunk) == len(prefix) + len(content) + len(breaks)
+
+
+def test_a_neighbour_is_no_pair(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
+    with pytest.raises(InputError, match="no pair"):
+        Pair(ones.trunk[: 1 + 3], ones.trunk[: 1 + 4])  # 111 and 111, – what reading neighbours compares
+    with pytest.raises(InputError, match="suffix of 9"):
+        Pair((2, 3), (2, 3, 3), 9)
+    v, v_star = ones.pair(3).tensors()
+    assert v.tolist() == list(ones.trunk[:4])
+    assert v_star.tolist() == [*ones.trunk[:4], ones.trunk[3]]
+
+
+@pytest.mark.parametrize("length", [0, 7, -1, True])
+def test_lengths_outside_are_refused(tiny: Any, length: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 6)
+    with pytest.raises(InputError, match="Lengths run from 1 to 6"):
+        raw(Sequence.pair)(ones, length)
+
+
+def test_text_and_token_space_agree(tiny: Any) -> None:
+    cases = {
+        f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prompt=QUESTION, suffix="="),
+        f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prompt=QUESTION, separator=",", every=3),
+        f"{QUESTION} 10101": sl.prompts.alternating(tiny, 5, prompt=QUESTION),
+        "car tree car tree car": sl.prompts.build(tiny, ["car", "tree", "car", "tree", "car"]),
+    }
+    for text, sequence in cases.items():
+        assert list(sequence.pair(5).v) == sl.tokens(tiny, text)[0].tolist(), text
+
+
+def test_draws_are_what_they_say(tiny: Any) -> None:
+    vocabulary = tiny.tokenizer.get_vocab()
+    digits = sl.prompts.digits(tiny, 4000, seed=3)
+    assert digits.content == sl.prompts.digits(tiny, 4000, seed=3).content
+    assert digits.content != sl.prompts.digits(tiny, 4000, seed=4).content
+    assert set(digits.content) == {vocabulary[d] for d in "0123456789"}
+    coin = sl.prompts.bernoulli(tiny, 4000, seed=0, p=0.7)
+    assert abs(coin.content.count(vocabulary["1"]) / 4000 - 0.7) < 0.03
+    words = sl.prompts.words(tiny, 50, ["car", "tree"], seed=0)
+    assert set(words.content) == {vocabulary["car"], vocabulary["tree"]} == set(words.alphabet)
+    other = words.unrelated(Random(5))
+    assert other.content != words.content
+    assert set(other.content) <= set(words.alphabet)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m: sl.prompts.repeated(m, "1 1", 3), "is 2 tokens"),
+        (lambda m: sl.prompts.repeated(m, "zebra", 3), "'zebra' is not in this model's vocabulary"),
+        (lambda m: sl.prompts.repeated(m, "1", 0), "n=0 is not a number"),
+        (lambda m: sl.prompts.build(m, ""), "no content"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
+        (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
+        (lambda m: sl.prompts.words(m, 3, [], seed=0), "no words"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, template="chat"), "no chat template"),
+        (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token to contrast"),
+        (lambda m: raw(sl.prompts.build)(m, "11", template="poem"), "template='poem'"),
+        (lambda m: Sequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)), "not increasing numbers from 1 to 2"),
+        (lambda m: Sequence("x", (3, 4), (3,), breaks=(1,)), "do not match"),
+    ],
+)
+def test_refusals(tiny: Any, make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make(tiny)
+
+
+def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    sequence = sl.prompts.build(model, [7, 8, 7], prompt=[2, 5], suffix=[9], separator=11, every=2)
+    assert sequence.pair(3).v == (2, 5, 7, 8, 11, 7, 9)
+    assert sequence.alphabet == (7, 8)
+    for text in ({"content": ["1"]}, {"content": [7], "prompt": "Hello"}, {"content": [7], "suffix": "="}):
+        with pytest.raises(InputError, match="without a tokenizer"):
+            sl.prompts.build(model, **text)
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled model with a chat template in the manner of Gemma's."""
+    folder = tmp_path_factory.mktemp("chat") / "model"
+    shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = (
+        "{{ bos_token }}Question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"
+    ).replace("Question", "question")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return sl.load(folder, progress=False)
+
+
+def test_chat_templates_split_in_token_space(chatty: Any) -> None:
+    sequence = sl.prompts.repeated(chatty, "1", 4, prompt="How many ones?", suffix=" Please check", template="chat")
+    whole = chatty.tokenizer("question: How many ones? 1111 Please check answer :")["input_ids"]
+    assert list(sequence.pair(4).v) == whole
+    assert sequence.pair(4).suffix == 4
+    assert Path(chatty.tokenizer.name_or_path).name == "model"
+    ds = sl.collapse(chatty, sequence, progress=False)
+    assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
