@@ -17,13 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from squashlens import errors, figures, zoo
+    from squashlens import errors, figures, prompts, zoo
     from squashlens.measure.bound import composition, path_bound
+    from squashlens.measure.collapse import collapse
     from squashlens.measure.jacobian import jacobian_norms
+    from squashlens.measure.mechanism import mechanism
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
+    from squashlens.measure.separators import separator_ablation
     from squashlens.model.capture import Capture, capture
-    from squashlens.model.hooks import Hook, applied, freeze_attention
+    from squashlens.model.hooks import Hook, freeze_attention, mask_tokens, zero_values
+    from squashlens.model.live import applied
     from squashlens.model.load import load
     from squashlens.model.tokens import tokens
     from squashlens.reporting.page import report
@@ -38,36 +42,47 @@ _HOMES = {
     "composition": "measure.bound",
     "jacobian_norms": "measure.jacobian",
     "sensitivity": "measure.sensitivity",
+    "collapse": "measure.collapse",
+    "mechanism": "measure.mechanism",
+    "separator_ablation": "measure.separators",
     "next_token": "measure.readout",
     "Hook": "model.hooks",
-    "applied": "model.hooks",
+    "applied": "model.live",
     "freeze_attention": "model.hooks",
+    "mask_tokens": "model.hooks",
+    "zero_values": "model.hooks",
     "report": "reporting.page",
     "save": "results",
     "open_result": "results",
     "provenance": "results",
 }
-_WINGS = ("errors", "figures", "zoo")
+_WINGS = ("errors", "figures", "prompts", "zoo")
 
 __all__ = [
     "Capture",
     "Hook",
     "applied",
     "capture",
+    "collapse",
     "composition",
     "errors",
     "figures",
     "freeze_attention",
     "jacobian_norms",
     "load",
+    "mask_tokens",
+    "mechanism",
     "next_token",
     "open_result",
     "path_bound",
+    "prompts",
     "provenance",
     "report",
     "save",
     "sensitivity",
+    "separator_ablation",
     "tokens",
+    "zero_values",
     "zoo",
 ]
 

@@ -18,6 +18,8 @@ from squashlens.model.hooks import ambient
 from squashlens.model.tokens import Prompts, count_bos, display_tokens, tokens
 from squashlens.results import attributes, position_coords, versions
 
+Variable = tuple[tuple[str, ...], Any, str, str]
+
 
 @dataclass(frozen=True)
 class Session:
@@ -95,9 +97,21 @@ class Session:
             attrs=attributes(long_name, units, {**self.facts, **extra}),
         )
 
+    def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
+        """Named variables, each (dimensions, values, long name, units), as one signed Dataset."""
+        arrays = {
+            name: (dims, _numpy(values), attributes(text, units, self.facts))
+            for name, (dims, values, text, units) in variables.items()
+        }
+        return xr.Dataset(arrays, coords=coords, attrs=attributes(long_name, "as each variable says", self.facts))
+
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, display_tokens(self.model, self.ids))
+
+
+def _numpy(values: Any) -> np.ndarray:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
 def model_name(model: Bridge) -> str:

@@ -1,0 +1,209 @@
+"""What every measurement on pairs does: run v and v* at many lengths and lay their representations side by side."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Distance, Passes, Scale, one_of
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure._session import Session, Variable
+from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.model.branches import Branch
+from squashlens.model.passes import Readings, read
+from squashlens.model.proof import TOLERANCE
+from squashlens.model.tokens import display_tokens
+from squashlens.prompts import Ids
+from squashlens.prompts import Sequence as Tokens
+from squashlens.theory.distances import distance, rms
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A model, a sequence in it and the lengths asked for, with how passes are to be run."""
+
+    session: Session
+    sequence: Tokens
+    lengths: tuple[int, ...]
+    passes: Passes
+    chunk: int | None
+    progress: bool
+
+    @classmethod
+    def start(
+        cls, model: Any, sequence: Any, lengths: Iterable[Any] | None, function: str,
+        *, passes: Passes, chunk: int | None, progress: bool, **arguments: Any,
+    ) -> "Runs":  # fmt: skip
+        """Check model, sequence and lengths; note what the provenance will say."""
+        if not isinstance(sequence, Tokens):
+            raise InputError(
+                f"Expected a sequence, got {type(sequence).__name__}.",
+                "Make one: `squashlens.prompts.repeated(model, '1', 64)`.",
+            )
+        given = range(1, len(sequence) + 1) if lengths is None else list(lengths)
+        if not all(isinstance(n, Integral) for n in given):
+            raise InputError(f"lengths={given!r} are not whole numbers.", "Give numbers of content tokens.")
+        chosen = tuple(map(int, given))
+        if not chosen or list(chosen) != sorted(set(chosen)):
+            raise InputError(f"lengths={chosen!r} are not increasing numbers.", "Give each length once, in order.")
+        longest = [sequence.doubled(n).ids(sequence.trunk) for n in chosen][-1]
+        session = Session.start(model, torch.tensor(longest), sequence.bos, function, **arguments)
+        session = replace(session, facts={**session.facts, "sequence": _described(session.model, sequence)})
+        return cls(session, sequence, chosen, passes, chunk, progress)
+
+    @property
+    def layers(self) -> list[int]:
+        return list(range(n_blocks(self.session.model) + 1))
+
+    def read(self, branches: Sequence[Branch], sites: Sequence[str], **options: Any) -> Readings:
+        """Rows of all prompts at all sites, on the trunk that ends in the longest v*."""
+        return read(
+            self.session.model, self.trunk, branches, sites,
+            **{"passes": self.passes, "chunk": self.chunk, "progress": self.progress} | options,
+        )  # fmt: skip
+
+    @property
+    def trunk(self) -> Ids:
+        """Up to the longest length, its last token once more: a constant tail is all trunk."""
+        stem = self.sequence.stem(self.lengths[-1]).ids(self.sequence.trunk)
+        return (*stem, stem[-1])
+
+    def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> "Streams":
+        """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token; `sites` are read along."""
+        model = self.session.model
+        own = [residual_site(layer, model) for layer in (*self.layers, "y")]
+        readings = self.read(branches, [*own, *sites], **options)
+        stacked = torch.stack([readings.values[site] for site in own])
+        return Streams(stacked, {site: readings.values[site] for site in sites}, readings.route)
+
+    def pairs(self, sites: Sequence[str] = (), **options: Any) -> tuple["Streams", "Streams"]:
+        """The streams of v and of v* at every length."""
+        both = [self.sequence.plain(n) for n in self.lengths] + [self.sequence.doubled(n) for n in self.lengths]
+        return self.streams(both, sites, **options).halves()
+
+    def noise(self, pairs: "tuple[Streams, Streams]", how_many: int, ruler: "Ruler", **options: Any) -> "Noise":
+        """Replay some lengths one prompt at a time: how far D moves for reasons of arithmetic alone.
+
+        Refuses a difference that is more than arithmetic.
+        """
+        if isinstance(how_many, bool) or not isinstance(how_many, int) or how_many < 1:
+            raise InputError(f"replay={how_many!r} is not a number of lengths.", "Give 0 for none, or more.")
+        places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
+        chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
+        again = chosen.pairs(passes="separate", **options)
+        for first, second in zip(pairs, again, strict=True):
+            _require_same(first.values[:, places], second.values, dtype_of(self.session.model))
+        here = ruler.gap(pairs[0].values[:, places], pairs[1].values[:, places])
+        return Noise(chosen.lengths, (here - ruler.gap(again[0].values, again[1].values)).abs())
+
+    def took(self, route: str, **facts: Any) -> Session:
+        """The session, its provenance saying how the passes were run, and what else is to be said."""
+        return replace(self.session, facts={**self.session.facts, "passes": route, **facts})
+
+    def coords(self) -> dict[str, Any]:
+        """Coordinates over `layer` and `length`."""
+        return {
+            "layer": np.array(self.layers),
+            "length": np.array(self.lengths),
+            "tokens": ("length", np.array([len(self.sequence.plain(n)) for n in self.lengths])),
+            "before_separator": ("length", np.array([self.sequence.before_separator(n) for n in self.lengths])),
+        }
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Representations at the last token of each prompt: `values` is (layer, length, d), its last layer is y."""
+
+    values: Float[Tensor, "layer branch d"]
+    beside: dict[str, Tensor]
+    route: str
+
+    def halves(self) -> "tuple[Streams, Streams]":
+        """The first and the second half of the prompts."""
+        half = self.values.shape[1] // 2
+        return tuple(  # pyright: ignore[reportReturnType]
+            Streams(self.values[:, part], {site: rows[part] for site, rows in self.beside.items()}, self.route)
+            for part in (slice(half), slice(half, None))
+        )
+
+
+@dataclass(frozen=True)
+class Noise:
+    """|D − D replayed| at the lengths replayed, (layer, length); the last layer is y."""
+
+    lengths: tuple[int, ...]
+    values: Float[Tensor, "layer length"]
+
+
+def check_choices(*, norm: object, passes: object, scale: object = "absolute") -> None:
+    """Refuse what is not a choice, before anything is run."""
+    one_of(norm, Distance, "norm")
+    one_of(passes, Passes, "passes")
+    one_of(scale, Scale, "scale")
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """How two representations are compared: in which norm, on which scale, rounded to which dtype first."""
+
+    norm: Distance
+    scale: Scale
+    round_to: torch.dtype | None = None
+
+    @property
+    def units(self) -> str:
+        return "1" if self.scale == "relative" else "model"
+
+    def rounded(self, v: Tensor) -> Tensor:
+        return v if self.round_to is None else v.to(self.round_to)
+
+    def gap(
+        self, v: Float[Tensor, "layer branch d"], w: Float[Tensor, "layer branch d"]
+    ) -> Float[Tensor, "layer branch"]:
+        """D = ‖v − w‖ for every layer and length, or D ÷ rms(v)."""
+        v, w = self.rounded(v), self.rounded(w)
+        found = torch.stack([distance(a, b, self.norm) for a, b in zip(v, w, strict=True)])
+        return found / torch.stack([rms(a) for a in v]) if self.scale == "relative" else found
+
+
+def with_y(
+    name: str, values: Tensor, text: str, units: str, dims: tuple[str, ...] = ("layer", "length")
+) -> dict[str, Variable]:
+    """Values whose `layer` axis ends in y, as two variables: by layer, and y."""
+    axis = dims.index("layer")
+    top = values.shape[axis] - 1
+    without = tuple(d for d in dims if d != "layer")
+    return {
+        name: (dims, values.narrow(axis, 0, top), text, units),
+        f"{name}_y": (without, values.select(axis, top), f"{text}, y", units),
+    }
+
+
+def _require_same(shared: Tensor, separate: Tensor, dtype: torch.dtype) -> None:
+    error = (shared.double() - separate.double()).abs().max().item()
+    allowed = TOLERANCE[dtype] * max(1.0, separate.abs().max().item())
+    if not error <= allowed:
+        raise UnsoundModelError(
+            f"Prompts run together and one by one differ by {error:.2g} (arithmetic allows {allowed:.2g}).",
+            "Use passes='separate', and report the model's configuration.",
+        )
+
+
+def _described(model: Any, sequence: Tokens) -> dict[str, Any]:
+    def shown(ids: Ids) -> str:
+        return " ".join(display_tokens(model, torch.tensor([ids]))[0]) if ids else ""
+
+    return {
+        "name": sequence.name,
+        "content_tokens": len(sequence),
+        "prefix": shown(sequence.prefix),
+        "suffix": shown(sequence.suffix),
+        "separators": shown(tuple(dict.fromkeys(sequence.separators))),
+        "separators_after": list(sequence.breaks),
+        "ending": "" if sequence.ending is None else shown((sequence.ending,)),
+    }

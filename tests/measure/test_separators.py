@@ -1,0 +1,193 @@
+"""Ablations of separators against plain models changed by hand, and the identities among them."""
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import GPTJConfig
+
+import squashlens as sl
+from squashlens.errors import InputError, UnsoundModelError
+from tests.cases import FAMILIES, save_random
+from tests.references import last_streams, model_without, raw
+
+CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
+
+
+def separated(model: Any, family: str, **form: Any) -> Any:
+    start = [] if family == "qwen2" else [2]
+    return sl.prompts.build(model, CONTENT, prompt=[*start, 5, 11], separator=13, every=3, **form)
+
+
+def distance_of(plain: Any, v: Any, v_star: Any) -> tuple[np.ndarray, float]:
+    """L∞ distances by layer from two plain passes, and the scale they are to be read on."""
+    a, b = last_streams(plain, v).double(), last_streams(plain, v_star).double()
+    return (a - b).abs().amax(-1).numpy(), a.abs().max().item()
+
+
+@pytest.mark.parametrize("suffix", [[], [20, 21]], ids=["bare", "suffix"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], bridge_of: Any, plain_of: Any) -> None:
+    """Masks: a model that picks out every other key by itself. Zeroed values: a model with zeros in their place."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = separated(model, family, suffix=suffix)
+    ds = sl.separator_ablation(model, sequence, kinds=["mask", "zero_value"], progress=False)
+    for hook, what in (("mask", "keys"), ("zero_value", "values")):
+        for block in (0, 1, 2):
+            for length in (2, 3, 7, 13):
+                changed = model_without(plain, sequence.separator_places(length), block, what)
+                pair = sequence.pair(length)
+                expected, scale = distance_of(changed, pair.v, pair.v_star)
+                here = ds.sel(hook=hook, from_block=block, length=length)
+                found = np.append(here["distance_from"], here["distance_from_y"])
+                assert np.abs(found - expected).max() <= 1e-5 * scale, (hook, block, length)
+    plainly = ds["distance"].sel(edit="separators")
+    for hook in ("mask", "zero_value"):
+        changed_by = np.abs(ds["distance_from"].sel(hook=hook, from_block=0) - plainly).sel(layer=3)
+        assert changed_by.max() > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_of: Any) -> None:
+    """If no block ever sees the separators' keys they are not there, but their places are; windows included."""
+    model = bridge_of(family)
+    ds = sl.separator_ablation(
+        model, separated(model, family), kinds=["mask", "delete_keep_positions"], from_blocks=[0], progress=False
+    )
+    masked, gapped = (
+        ds["distance_from"].sel(hook="mask", from_block=0),
+        ds["distance"].sel(edit="delete_keep_positions"),
+    )
+    np.testing.assert_allclose(masked, gapped, atol=1e-5 * 20)
+    others = [ds["distance"].sel(edit=name, layer=3) for name in ("none", "separators")]
+    assert all(np.abs(gapped.sel(layer=3) - other).max() > 1e-3 for other in others)
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "mistral", "gpt2"])
+def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> None:
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = separated(model, family)
+    ds = sl.separator_ablation(
+        model, sequence, kinds=["substitute", "extra_digits", "random_places"], substitute=17, seed=3, progress=False
+    )
+    start = list(sequence.prefix)
+    places = sorted(Random("places 3").sample(range(1, 14), 4))
+    for length in (3, 5, 13):
+        digits = CONTENT[:length]
+        by_hand = {
+            "none": spell(digits, [], 0),
+            "separators": spell(digits, [3, 6, 9, 12], 13),
+            "substitute": spell(digits, [3, 6, 9, 12], 17),
+            "extra_digits": spell(digits, [3, 6, 9, 12], None),
+            "random_places": spell(digits, places, 13),
+        }
+        for edit, body in by_hand.items():
+            v = [*start, *body]
+            expected, scale = distance_of(plain, v, [*v, v[-1]])
+            here = ds.sel(edit=edit, length=length)
+            found = np.append(here["distance"], here["distance_y"])
+            assert np.abs(found - expected).max() <= 1e-5 * scale, (edit, length)
+            assert here["tokens"].item() == len(v)
+
+
+def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[int]:
+    body = []
+    for number, digit in enumerate(digits, start=1):
+        body.append(digit)
+        if number in breaks and number < len(digits):
+            body.append(digit if separator is None else separator)
+    return body
+
+
+def test_retained_is_one_above_zero_below(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 24, prompt="Can you copy the following number?", separator=",", every=3)
+    ds = sl.separator_ablation(tiny, ones, progress=False)
+    for block in range(6):
+        below = ds["retained_from"].sel(from_block=block, layer=slice(0, block))
+        assert ((below == 1) | below.isnull()).all()
+    separators = ds["retained"].sel(edit="separators")
+    assert ((separators == 1) | separators.isnull()).all()
+    none = ds["retained"].sel(edit="none")
+    assert ((none == 0) | none.isnull()).all()
+    effect = np.abs(ds["distance"].sel(edit="separators") - ds["distance"].sel(edit="none"))
+    unclear = effect <= 3 * ds["noise_floor"]
+    np.testing.assert_array_equal(ds["retained"].sel(edit="substitute").isnull(), unclear)
+    assert 0 < unclear.mean() < 1
+    masked = ds.sel(hook="mask", from_block=0)
+    expected = (masked["distance_from"] - ds["distance"].sel(edit="none")) / (
+        ds["distance"].sel(edit="separators") - ds["distance"].sel(edit="none")
+    )
+    np.testing.assert_allclose(masked["retained_from"].where(~unclear), expected.where(~unclear))
+
+
+def test_baselines_are_those_of_collapse(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 20, separator=",", every=4, suffix="=")
+    for scale in ("absolute", "relative"):
+        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], scale=scale, replay=0, progress=False)
+        plain = sl.prompts.repeated(tiny, "1", 20, suffix="=")
+        for edit, sequence in (("separators", ones), ("none", plain)):
+            expected = sl.collapse(tiny, sequence, scale=scale, progress=False)
+            np.testing.assert_allclose(ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6)
+        assert (ds["noise_floor"] == 0).all()
+        assert ds["distance"].attrs["units"] == {"absolute": "model", "relative": "1"}[scale]
+
+
+def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
+    drawn = {sl.provenance(ablated(tiny, ones, seed=seed))["substitute"] for seed in range(4)}
+    assert len(drawn) > 1
+    assert not drawn & {"1", "0", ",", "<bos>", "<pad>", "<eos>"}
+    assert sl.provenance(ablated(tiny, ones, substitute="."))["substitute"] == "."
+
+
+def ablated(model: Any, sequence: Any, **options: Any) -> Any:
+    return sl.separator_ablation(model, sequence, kinds=["substitute"], replay=0, progress=False, **options)
+
+
+def test_a_pass_for_each_prompt_gives_the_same(bridge_of: Any) -> None:
+    """Also at junctions, where v* has a digit where a longer prompt has a separator: it is not to be ablated."""
+    model = bridge_of("llama")
+    for suffix in ([], [20, 21]):
+        sequence = separated(model, "llama", suffix=suffix)
+        shared, alone = (
+            sl.separator_ablation(model, sequence, passes=p, replay=0, progress=False) for p in ("shared", "separate")
+        )
+        for name in ("distance", "distance_from", "distance_from_y"):
+            np.testing.assert_allclose(shared[name], alone[name], atol=5e-5)
+
+
+def test_dead_hooks_are_refused(tmp_path: Any) -> None:
+    """GPT-J hands hooks a copy of its scores: the ablation stops instead of reporting that nothing changed."""
+    config = GPTJConfig(vocab_size=60, n_embd=16, n_layer=2, n_head=4, rotary_dim=4, n_positions=64, bos_token_id=2)
+    model = sl.load(save_random(config, tmp_path), verify=False, progress=False)
+    sequence = sl.prompts.build(model, CONTENT, prompt=[2, 5], separator=13, every=3)
+    with pytest.raises(UnsoundModelError, match="mask hooks of GPTJForCausalLM are inert"):
+        sl.separator_ablation(model, sequence, kinds=["mask"], progress=False)
+    with pytest.raises(UnsoundModelError, match="inert"), sl.applied(model, sl.mask_tokens([3])):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kinds": ["delete"]}, "kinds='delete'"),
+        ({"from_blocks": [6]}, "Use blocks 0 to 5"),
+        ({"from_blocks": []}, "are not blocks"),
+        ({"norm": "l3"}, "norm='l3'"),
+        ({"replay": -1}, "replay=-1"),
+        ({"substitute": "zebra"}, "not in this model's vocabulary"),
+    ],
+)
+def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
+    with pytest.raises(InputError, match=message):
+        raw(sl.separator_ablation)(tiny, ones, progress=False, **options)
+
+
+def test_sequences_that_cannot_be_ablated(tiny: Any) -> None:
+    with pytest.raises(InputError, match="no separators to ablate"):
+        sl.separator_ablation(tiny, sl.prompts.repeated(tiny, "1", 6))
+    ending = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3, ending="1")
+    with pytest.raises(InputError, match="behind a gap"):
+        sl.separator_ablation(tiny, ending, progress=False)
