@@ -23,6 +23,7 @@ from squashlens._typing import Bos, Bridge, Template, one_of
 from squashlens.errors import InputError
 from squashlens.model.branches import Branch
 from squashlens.model.tokens import bos_id, encode, family_bos, require_tokenizer
+from squashlens.paper import COPY, COUNT
 
 Token = str | int
 Ids = tuple[int, ...]
@@ -203,6 +204,20 @@ def words(model: Bridge, n: int, alphabet: Items[Token], *, seed: int, **form: A
     return build(model, content, name=f"uniform draws, seed {seed}", alphabet=alphabet, **form)
 
 
+def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, Sequence]:
+    """The four panels of figure 5, by letter: ones and sampled digits to count, ones and ones with commas to copy.
+
+    In (b) the last digit is whatever was drawn and is repeated; the paper's sequences end in ones, which is
+    ``ending="1"``. The comma of (d) follows every third digit.
+    """
+    return {
+        "a": repeated(model, "1", n, prompt=COUNT, **form),
+        "b": digits(model, n, seed=seed, prompt=COUNT, **form),
+        "c": repeated(model, "1", n, prompt=COPY, **form),
+        "d": repeated(model, "1", n, prompt=COPY, separator=",", every=3, **form),
+    }
+
+
 def build(
     model: Bridge,
     content: Items[Token],
@@ -250,7 +265,7 @@ def build(
     breaks = range(every, len(ids) + 1, every) if separator is not None else ()
     lead, tail = _around(model, prompt, suffix, ids[0], template, bos)
     return Sequence(
-        name=name,
+        name=name if separator is None else f"{name}, “{separator}” after every {every}",
         content=ids,
         alphabet=tuple(one_token(model, t) for t in alphabet),
         prefix=lead,

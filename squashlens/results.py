@@ -1,6 +1,7 @@
 """Results that say what they are: labels, units and provenance on xarray objects, and files that keep them.
 
-netCDF (`.nc`) and JSON (`.json`) come back as they were; CSV is for other programs and is not read back.
+netCDF (`.nc`) and JSON (`.json`) come back as they were; CSV is for other programs and is not read back: one row
+a position, or one row a number where the variables have different dimensions.
 Files are written beside their name and renamed, so a killed writer leaves no half of one.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from squashlens.errors import InputError
@@ -116,9 +118,24 @@ def _write_netcdf(result: Result, path: Path) -> None:
 
 
 def _write_csv(result: Result, path: Path) -> None:
-    if isinstance(result, xr.DataArray) and not result.name:
-        result = result.rename("value")
-    result.to_dataframe().to_csv(path)
+    if isinstance(result, xr.DataArray):
+        result = result.to_dataset(name=result.name or "value")
+    if len({variable.dims for variable in result.data_vars.values()}) > 1:
+        _tidy(result).to_csv(path, index=False)  # side by side, they would fill the product of all dimensions
+    else:
+        result.to_dataframe().to_csv(path)
+
+
+def _tidy(result: xr.Dataset) -> pd.DataFrame:
+    """A row for every number: its variable's name, its coordinates, its value."""
+    tables = []
+    for name, values in result.data_vars.items():
+        labelled = values if values.ndim else values.expand_dims("scalar")
+        table = labelled.to_dataframe(name="value").reset_index().drop(columns="scalar", errors="ignore")
+        table.insert(0, "variable", str(name))
+        tables.append(table)
+    joined = pd.concat(tables, ignore_index=True).convert_dtypes()  # whole numbers stay whole beside gaps
+    return joined.reindex(columns=[*joined.columns.drop("value"), "value"])
 
 
 def _write_json(result: Result, path: Path) -> None:

@@ -1,6 +1,18 @@
 """Figures: they draw the results they are given, in one theme, and compute nothing."""
 
 from squashlens.figures.attribution import attribution
+from squashlens.figures.collapse import collapse_curve, collapse_heatmap, collapse_panels
 from squashlens.figures.composition import composition
+from squashlens.figures.mechanism import mechanism
+from squashlens.figures.separators import from_block_map, layer_trace
 
-__all__ = ["attribution", "composition"]
+__all__ = [
+    "attribution",
+    "collapse_curve",
+    "collapse_heatmap",
+    "collapse_panels",
+    "composition",
+    "from_block_map",
+    "layer_trace",
+    "mechanism",
+]

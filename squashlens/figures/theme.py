@@ -4,7 +4,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
+import xarray as xr
 
 # Okabe and Ito's palette: told apart under every common colour blindness.
 COLOURS = {
@@ -13,14 +15,36 @@ COLOURS = {
     "path_bound": "#0072B2",
     "null": "#7F7F7F",
     "bound_over_null": "#009E73",
+    "distance": "#D55E00",
+    "heads": "#E69F00",
+    "contrast": "#0072B2",
+    "unrelated": "#56B4E9",
+    "noise_floor": "#7F7F7F",
+    "none": "#7F7F7F",
+    "separators": "#D55E00",
+    "delete_keep_positions": "#56B4E9",
+    "substitute": "#009E73",
+    "extra_digits": "#E69F00",
+    "random_places": "#CC79A7",
+    "mask": "#0072B2",
+    "zero_value": "#1d2330",
+    "residual": "#7F7F7F",
+    "attention": "#0072B2",
+    "mlp": "#E69F00",
 }
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 INK, FAINT = "#1d2330", "#e3e6ec"
 MANY_TOKENS = 48  # beyond this, labels under the axis are thinned and hover has the rest
 
 
-def dress(figure: go.Figure, *, title: str, height: int, top: int = 48) -> go.Figure:
-    """Set the theme on one figure: white ground, quiet grid, `top` pixels for title and legend."""
+BOTTOM = 72  # pixels under the plot, for its axis
+
+
+def dress(figure: go.Figure, *, title: str, height: int, top: int = 48, lift: int = 0) -> go.Figure:
+    """Set the theme on one figure: white ground, quiet grid, `top` pixels for title and legend.
+
+    `lift` raises the legend by as many pixels, over the titles of subplots.
+    """
     figure.update_layout(
         template="none",
         title={"text": title, "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top", "font": {"size": 16}},
@@ -28,13 +52,35 @@ def dress(figure: go.Figure, *, title: str, height: int, top: int = 48) -> go.Fi
         paper_bgcolor="white",
         plot_bgcolor="white",
         height=height,
-        margin={"l": 64, "r": 16, "t": top, "b": 72},
+        margin={"l": 64, "r": 16, "t": top, "b": BOTTOM},
         hoverlabel={"font": {"family": FONT, "size": 13}},
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "font": {"size": 12}},
+        legend={
+            "orientation": "h",
+            "y": 1.0 + lift / (height - top - BOTTOM),
+            "yanchor": "bottom",
+            "x": 0,
+            "font": {"size": 12},
+        },
     )
     figure.update_xaxes(showgrid=False, zeroline=False, linecolor=INK, automargin=True)
     figure.update_yaxes(gridcolor=FAINT, zeroline=False, automargin=True)
     return figure
+
+
+def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
+    """A heatmap over two numbered dimensions, rows first; values shown in the hover, not a place left out."""
+    rows, columns = map(str, values.dims)
+    names = {"layer": "layer", "length": "length", "from_block": "from block", "block": "block"}
+    place = f"{names[rows]} %{{y}}, {names[columns]} %{{x}}"
+    return go.Heatmap(
+        z=values.values.astype(np.float32),
+        x=values[columns].values,
+        y=values[rows].values,
+        hovertemplate=f"{place}<br>{colourbar}: %{{customdata:.4g}}<extra></extra>",
+        customdata=values.values,
+        colorbar={"title": {"text": colourbar, "side": "right"}, "thickness": 12},
+        **heatmap,
+    )
 
 
 def token_axis(tokens: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from squashlens.measure._session import Variable
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.unembed import log_probabilities, require_understood
 from squashlens.prompts import Sequence
-from squashlens.theory.distances import divergence, identical, total_variation, ulps
+from squashlens.theory.distances import divergence, identical, rank_trend, total_variation, ulps
 
 
 def collapse(
@@ -61,7 +61,8 @@ def collapse(
         chunk: branch tokens in one pass; chosen to fit in about a gigabyte if not given.
 
     Returns:
-        Dataset over `layer` and `length`: `distance`, `distance_y` (the model's units, or 1 if relative);
+        Dataset over `layer` and `length`: `distance`, `distance_y` (the model's units, or 1 if relative), and
+        over `layer` its `length_trend` (Spearman's ρ with the length);
         `ulps` (|Δ| in units in the last place at the coordinate that attains L∞), `ulps_median`, `identical`
         (share of coordinates equal after rounding), each also with `_y`; `total_variation` (0 to 2), `kl`
         (nats, v to v*) and `same_argmax` of the next token; as asked `contrast`, `unrelated`, `noise_floor`
@@ -88,7 +89,9 @@ def collapse(
     )  # fmt: skip
     per_head = [f"blocks.{b}.attn.hook_z" for b in runs.layers[:-1]] if heads == "value" else []
     v, star = runs.pairs(per_head)
-    found = with_y("distance", ruler.gap(v.values, star.values), f"{norm} distance of v and v*", ruler.units)
+    gaps = ruler.gap(v.values, star.values)
+    found = with_y("distance", gaps, f"{norm} distance of v and v*", ruler.units)
+    found |= with_y("length_trend", rank_trend(gaps), "Spearman correlation of D with the length", "1", ("layer",))
     found |= _precision(ruler, runs, v, star)
     found |= _next_token(runs, ruler.rounded(v.values[-1]), ruler.rounded(star.values[-1]))
     if heads:

@@ -27,7 +27,7 @@ from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
 from squashlens.prompts import Sequence
-from squashlens.theory.distances import distance, shares, total_variation
+from squashlens.theory.distances import distance, rank_trend, shares, total_variation
 
 VALUE, MIXED, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_z", "hook_out"))
 PARTS = ("residual", "attention", "mlp")
@@ -47,7 +47,9 @@ def mechanism(
 
     Returns:
         Dataset with, over (block, head, length): `attention_tv`, δ(α_n, α*_{n+1}) = Σ_{i≤n} |α_ni − α*_{n+1,i}|
-        (0 to 2), and `self_weight`, α*_{n+1,n+1}. Over (length), at block 0, in the model's units:
+        (0 to 2), and `self_weight`, α*_{n+1,n+1}; their means over heads are `attention_tv_mean` and
+        `self_weight_mean`, and `attention_tv_trend`, `self_weight_trend` say whether their means fall or grow
+        with length (Spearman's ρ). Over (length), at block 0, in the model's units:
         `observed`, ‖o_n − o*_{n+1}‖₁ of the attention output, and `bound`, B.3's right-hand side with
         measured value norms. Over (part, block, length): `share` of
         D_{ℓ+1} that comes from the residual stream, the attention and the MLP of block ℓ: ⟨g, Δ_part⟩ / D with
@@ -80,7 +82,8 @@ def mechanism(
     variation, own = _attention(runs, *rows)
     observed, bound = _first_block(runs, v, star, variation[0], own[0])
     found = torch.stack([_shares(v, star, b, norm) for b in blocks], dim=1)
-    heads = ("block", "head", "length")
+    heads, by_block = ("block", "head", "length"), ("block", "length")
+    trend = "Spearman correlation with the length of the mean over blocks and heads"
     coords = runs.coords() | {"block": blocks, "part": list(PARTS)}
     return runs.took(v.route).dataset(
         "mechanism of representational collapse",
@@ -88,6 +91,10 @@ def mechanism(
         {
             "attention_tv": (heads, variation, "total variation of the last attention row", "1"),
             "self_weight": (heads, own, "attention of the repeated token to itself", "1"),
+            "attention_tv_mean": (by_block, variation.mean(dim=1), "the same, mean over heads", "1"),
+            "self_weight_mean": (by_block, own.mean(dim=1), "the same, mean over heads", "1"),
+            "attention_tv_trend": ((), rank_trend(variation.mean(dim=(0, 1))), trend, "1"),
+            "self_weight_trend": ((), rank_trend(own.mean(dim=(0, 1))), trend, "1"),
             "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", "model"),
             "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", "model"),
             "share": (("part", "block", "length"), found, f"share of the {norm} distance behind the block", "1"),

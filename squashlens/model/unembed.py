@@ -31,9 +31,10 @@ def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[F
     Refuses a family whose logits are made from y in a way that is not understood here.
     """
     require_understood(model)
-    with torch.inference_mode(False), torch.no_grad():
-        for rows in y.split(PIECE):
-            yield _logits(model, rows).double().log_softmax(dim=-1)
+    for rows in y.split(PIECE):
+        with torch.inference_mode(False), torch.no_grad():  # not around the yield: the caller's mode is his own
+            found = _logits(model, rows).double().log_softmax(dim=-1)
+        yield found
 
 
 def require_understood(model: Bridge) -> None:

@@ -10,10 +10,15 @@ import xarray as xr
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.errors import InputError
+from squashlens.reporting import sentences as say
+from squashlens.reporting.section import Section
 from squashlens.results import provenance, write_atomically
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from squashlens.errors import SquashlensError
+    from squashlens.reporting import collapse
 
 ASSUMPTIONS = (
     "The path bound has all constants 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
@@ -23,6 +28,8 @@ ASSUMPTIONS = (
     "entering block 0, by automatic differentiation, without sampling.",
     "Correlations leave out the last token itself and a leading BOS.",
     "A derivative is not a swap: it says nothing of replacing a token by another.",
+    "A pair is two prompts, one with the last digit once more; it is never two neighbouring positions of one prompt, "
+    "whose last tokens differ wherever a separator or another digit follows.",
 )
 
 
@@ -32,12 +39,14 @@ def report(
     prompt: str = zoo.EXAMPLE_PROMPT,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
+    digits: int = 96,
     progress: bool = True,
 ) -> Path:
-    """Measure one prompt and write the page; returns its path.
+    """Measure one prompt and figure 5's sequences, and write the page; returns its path.
 
-    `model` is anything `load` takes, or a bridge at hand. The page holds the question, the model, the figures
-    with a sentence under each, the assumptions, how to reproduce it, and the provenance.
+    `model` is anything `load` takes, or a bridge at hand; `digits` the longest of figure 5's sequences. The
+    page holds the question, the model, the figures with sentences under each, the assumptions, how to
+    reproduce it, and the provenance.
 
     >>> import squashlens as sl
     >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html", progress=False)
@@ -48,6 +57,7 @@ def report(
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.model.load import load
+    from squashlens.reporting import collapse
 
     out = Path(out)
     if not out.parent.is_dir():
@@ -56,19 +66,29 @@ def report(
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)
     answer = next_token(bridge, prompt)
-    page = render(measured, shares, answer, prompt=prompt)
+    findings = collapse.try_to_measure(bridge, digits, progress=progress)
+    page = render(measured, shares, answer, findings, prompt=prompt, digits=digits)
     return write_atomically(out, lambda partial: partial.write_text(page, encoding="utf-8"))
 
 
-def render(measured: xr.Dataset, shares: xr.DataArray, answer: xr.DataArray, *, prompt: str) -> str:
+def render(
+    measured: xr.Dataset,
+    shares: xr.DataArray,
+    answer: xr.DataArray,
+    findings: "collapse.Findings | SquashlensError",
+    *,
+    prompt: str,
+    digits: int,
+) -> str:
     """The page for results at hand; computes nothing."""
     from jinja2 import Environment
 
-    from squashlens import figures
-    from squashlens.reporting import sentences as say
+    from squashlens.reporting import collapse
 
     facts = provenance(measured)
     template = files("squashlens.reporting").joinpath("template.html.jinja").read_text(encoding="utf-8")
+    sections = [*_of_the_prompt(measured, shares), *collapse.sections(findings)]
+    library = iter([True])  # plotly's code goes in once, with the first figure
     return (
         Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         .from_string(template)
@@ -77,22 +97,45 @@ def render(measured: xr.Dataset, shares: xr.DataArray, answer: xr.DataArray, *, 
             tokens=[str(t) for t in measured["token"].values],
             asked=say.asked(measured, answer),
             model_line=model_line(facts),
-            attribution=_embed(figures.attribution(measured), with_library=True),
-            attribution_says=[
+            sections=[
+                (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
+                for part in sections
+            ],
+            assumptions=ASSUMPTIONS,
+            command=shlex.join(
+                ["squashlens", "report", "--model", facts["model"], "--prompt", prompt, "--digits", str(digits)]
+            ),
+            code=_code(facts, prompt, digits),
+            facts=_flatten(facts),
+        )
+    )
+
+
+def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
+    """The sections on one prompt: how far its tokens reach, and along which paths."""
+    from squashlens import figures
+
+    return [
+        Section(
+            "Bound, null and Jacobian by token",
+            figures.attribution(measured),
+            (
                 say.agreement(measured),
                 say.position(measured),
                 say.extremes(measured),
                 say.is_it_a_bound(measured),
                 say.freezing(measured),
-            ],
-            composition=_embed(figures.composition(shares), with_library=False),
-            composition_says=[say.spread(shares)],
-            assumptions=ASSUMPTIONS,
-            command=shlex.join(["squashlens", "report", "--model", facts["model"], "--prompt", prompt]),
-            code=_code(facts, prompt),
-            facts=_flatten(facts),
-        )
-    )
+            ),
+        ),
+        Section(
+            "How attention composes, layer by layer",
+            figures.composition(shares),
+            (say.spread(shares),),
+            "Each row is a probability over tokens: the share of paths into the last token that start at that token "
+            "in that layer, when every block passes half along its residual and half through its head-averaged "
+            "attention.",
+        ),
+    ]
 
 
 def model_line(facts: dict[str, Any]) -> str:
@@ -105,13 +148,18 @@ def model_line(facts: dict[str, Any]) -> str:
     return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
 
 
-def _code(facts: dict[str, Any], prompt: str) -> str:
+def _code(facts: dict[str, Any], prompt: str, digits: int) -> str:
     norm = facts["call"]["norm"]
     return (
         "import squashlens as sl\n\n"
         f"model = sl.load({facts['model']!r})\n"
         f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
-        "sl.figures.attribution(ds)"
+        "sl.figures.attribution(ds)\n\n"
+        f"panels = sl.prompts.figure5(model, {digits})\n"
+        "collapse = {k: sl.collapse(model, p, beside=['contrast', 'unrelated']) for k, p in panels.items()}\n"
+        "sl.figures.collapse_panels(collapse)\n"
+        "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
+        "sl.figures.layer_trace(ablation)"
     )
 
 

@@ -29,3 +29,10 @@ def summary(name: str) -> str:
     """What a bundled model is, in the one sentence its card puts first."""
     card = (folder(name) / "README.md").read_text(encoding="utf-8")
     return next(line.removeprefix("> ") for line in card.splitlines() if line.startswith("> "))
+
+
+def trained_length(name: str) -> int | None:
+    """Digits in the longest sequence a bundled model was trained on; `None` for any other model."""
+    from squashlens.zoo.curriculum import MAX_TRAINED
+
+    return MAX_TRAINED if name in bundled() else None

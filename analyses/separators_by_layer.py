@@ -1,0 +1,35 @@
+"""Section 4, figure 5 (c, d): commas keep representations apart. Which of the things a comma does is it, and where?
+
+Claim: separators after every third digit keep v and v* apart. Here they are deleted with their places kept,
+replaced by another token or by a digit, put at random places, masked and silenced from each block on.
+
+    python analyses/separators_by_layer.py --model google/gemma-2b --n 96 --out separators
+"""
+
+import argparse
+from pathlib import Path
+
+import squashlens as sl
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument("--n", type=int, default=96, help="digits in the longest sequence (%(default)s)")
+parser.add_argument("--seed", type=int, default=0, help="draws the random places and the substitute (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("separators"), help="folder for data and figures (%(default)s)")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+
+model = sl.load(args.model)
+measured = sl.separator_ablation(model, sl.prompts.figure5(model, args.n)["d"], scale="relative", seed=args.seed)
+
+sl.save(measured, args.out / "separators.nc")
+sl.figures.layer_trace(measured).write_html(args.out / "by_layer.html")
+for hook in ("mask", "zero_value"):
+    sl.figures.from_block_map(measured, hook=hook).write_html(args.out / f"{hook}_from_block.html")
+
+last = measured.isel(layer=-1)
+print("D ÷ rms(v) at the last layer, median over lengths")
+print(last["distance"].median("length").reset_coords(drop=True).to_series().round(4).to_string())
+print("share of the separators' effect that is left, by the block a hook acts from (median over lengths)")
+print(last["retained_from"].median("length").reset_coords(drop=True).to_pandas().round(3).to_string())
+print(f"data and figures in {args.out.resolve()}")

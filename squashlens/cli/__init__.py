@@ -1,0 +1,54 @@
+"""The command line: one verb per measurement, nothing of its own.
+
+`--help` must answer at once, so nothing heavy is imported before a verb runs.
+"""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+
+from squashlens.cli import collapse, sensitivity
+from squashlens.cli._app import Job, app
+from squashlens.errors import InputError, SquashlensError
+
+__all__ = ["collapse", "main", "sensitivity"]
+
+
+def _parse(arguments: Sequence[str]) -> Job:
+    """Let tyro read the arguments; what it would say in a box is said in one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return app.cli(
+                args=list(arguments),
+                prog="squashlens",
+                description="Measure how decoder-only transformers lose information on the way to the last token.",
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise InputError(_one_line(complaint.getvalue()), "See squashlens --help.") from None
+        raise
+
+
+def _one_line(box: str) -> str:
+    """The message inside a box drawn with lines: what stands above the first rule."""
+    rows = [re.sub(r"^[│\s]+|[│\s]+$", "", row) for row in box.splitlines() if not row.startswith(("╭", "╰"))]
+    message = []
+    for row in rows:
+        if set(row) == {"─"}:
+            break
+        message.append(row)
+    return " ".join(message).strip() or "The arguments could not be read."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `squashlens`: exit code 0, or 2 with one line on standard error."""
+    try:
+        _parse(sys.argv[1:] if arguments is None else arguments)()
+    except SquashlensError as error:
+        print(f"squashlens: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,0 +1,3 @@
+from squashlens.cli import main
+
+main()

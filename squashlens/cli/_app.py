@@ -1,0 +1,40 @@
+"""The application, the options that verbs share, and what they do with their results."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from squashlens.errors import InputError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Job = Callable[[], None]
+app = tyro.extras.SubcommandApp()
+
+Model = Annotated[str, tyro.conf.arg(help="Bundled name (tiny-gemma), local folder, or Hugging Face name.")]
+Device = Annotated[str | None, tyro.conf.arg(help="cpu, cuda, …; CUDA where there is one if not given.")]
+Out = Annotated[Path | None, tyro.conf.arg(help="Also save the result: .nc or .json (lossless), or .csv.")]
+Quiet = Annotated[bool, tyro.conf.arg(help="No progress bars and no remarks.")]
+
+
+def check_outputs(out: Path | None, *figures: Path | None) -> None:
+    """Refuse what cannot be written before anything is computed."""
+    for path, endings in ((out, (".nc", ".json", ".csv")), *((figure, (".html",)) for figure in figures)):
+        if path is not None and path.suffix not in endings:
+            raise InputError(f"Cannot write {path.name!r}.", f"End the name in {', '.join(endings)}.")
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"There is no folder {str(path.parent)!r}.", "Make it first.")
+
+
+def write_figure(figure: "go.Figure", path: Path | None) -> None:
+    """Write a figure into one file that needs no network, and say where it is."""
+    if path is None:
+        return
+    from squashlens.results import write_atomically
+
+    html = figure.to_html(include_plotlyjs=True)
+    write_atomically(path, lambda partial: partial.write_text(html, encoding="utf-8"))
+    print(f"figure: {path.resolve()}")
