@@ -4,11 +4,14 @@ Read in this order:
 
 1. `load` a model (a proven TransformerLens bridge) and turn text into `tokens`.
 2. `capture` what one forward pass computes: residual streams, attention patterns.
-3. Measure: `path_bound` (Theorem 5.1), `composition` (how attention composes by layer),
-   `jacobian_norms` (the true sensitivity), `sensitivity` (all of them side by side), `next_token` (the answer).
-4. Draw: `figures.attribution`, `figures.composition`; or write it all up with `report`.
-5. Keep: `save`, `open_result`, `provenance`.
-6. Intervene: `applied(model, freeze_attention())` around any of the above.
+3. Measure over-squashing on a prompt: `path_bound` (Theorem 5.1), `composition` (how attention composes by
+   layer), `jacobian_norms` (the true sensitivity), `sensitivity` (all side by side), `next_token` (the answer).
+4. Measure collapse on a growing sequence from `prompts`: `collapse` (Theorem 4.2), `mechanism` (why),
+   `separator_ablation` (what separators do, layer by layer).
+5. Draw with `figures`; or write it all up with `report`.
+6. Keep: `save`, `open_result`, `provenance`.
+7. Intervene: `applied(model, …)` with `freeze_attention`, `mask_tokens`, `zero_values` or any `Hook`, around any
+   of the above.
 
 Names load at first use; importing squashlens imports neither torch nor TransformerLens and changes nothing.
 """

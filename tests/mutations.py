@@ -1,4 +1,5 @@
-"""One-line breaks of the formulas. Each must turn a test red: `python -m tests.mutations` tries them all.
+"""One-line breaks of the formulas. Each must turn a test red: `python -m tests.mutations` tries them all, and with a
+word those whose name or module has it.
 
 A mutation replaces text that occurs exactly once in a module, in a copy of the tree, and runs the tests
 named beside it. One that stays green means the formula is not tested; it is listed and the exit code is 1.
@@ -36,6 +37,10 @@ BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py
 PATHS, NORMS = "tests/theory/test_paths.py", "tests/theory/test_norms.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
+DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
+COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
+HOOKS = "tests/model/test_hooks.py"
+SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
 MUTATIONS = (
@@ -80,7 +85,7 @@ MUTATIONS = (
     # the proof
     Mutation("logits not compared", "model/proof.py", 'pairs = [("logits", logits, truth.logits)]', "pairs = []", PROOF),
     Mutation("anything is close enough", "model/proof.py", "if difference <= allowed:", "if True:", PROOF),
-    Mutation("dead hooks overlooked", "model/proof.py", "s for s, g in fired.items() if g is None", "s for s, g in fired.items() if g is not None and", PROOF),
+    Mutation("dead hooks overlooked", "model/live.py", "s for s, g in fired.items() if g is None", "s for s, g in fired.items() if g is not None and", PROOF),
     Mutation("foreign bridges trusted", "model/proof.py", "    if model not in _status:", "    if False:", PROOF),
     # tokens, hooks, results
     Mutation("two BOS pass", "model/tokens.py", "if found[0] == wanted or", "if found[0] >= wanted or", TOKENS),
@@ -96,6 +101,63 @@ MUTATIONS = (
     Mutation("Pearson for Spearman", "measure/sensitivity.py", 'method="spearman"', 'method="pearson"', SENSITIVITY),
     Mutation("below for above", "reporting/sentences.py", "(bound < truth).sum()", "(bound > truth).sum()", SENTENCES),
     Mutation("early for late", "reporting/sentences.py", "    if rho < 0:\n", "    if rho > 0:\n", SENTENCES),
+    # distances
+    Mutation("L1 for L2", "theory/distances.py", '"l2": 2.0', '"l2": 1.0', DISTANCES),
+    Mutation("rms without its root", "theory/distances.py", ".square().mean(dim=-1).sqrt()", ".square().mean(dim=-1)", DISTANCES),
+    Mutation("ulp of the binade above", "theory/distances.py", "exponent - 1)", "exponent)", DISTANCES),
+    Mutation("one ulp for the whole vector", "theory/distances.py", "ulp(torch.maximum(v.abs(), w.abs()), dtype)", "ulp(torch.maximum(v.abs(), w.abs()).amax(dim=-1, keepdim=True), dtype)", DISTANCES),
+    Mutation("identical before rounding", "theory/distances.py", "v.to(dtype) == w.to(dtype)", "v == w", DISTANCES),
+    Mutation("KL the other way", "theory/distances.py", "log_p.exp() * (log_p - log_q)", "log_q.exp() * (log_q - log_p)", DISTANCES),
+    Mutation("share of the largest, not the widest", "theory/distances.py", "total.abs().argmax", "total.argmax", DISTANCES),
+    Mutation("ranks without ties", "theory/distances.py", "below + (equal - 1) / 2", "below", DISTANCES),
+    # sequences and pairs
+    Mutation("the neighbour for the pair", "prompts.py", "stem.then((stem.ids(self.trunk)[-1], *self.suffix))", "stem.then((self.trunk[min(stem.at, len(self.trunk) - 1)], *self.suffix))", PROMPTS),
+    Mutation("anything is a pair", "prompts.py", "if self.v_star != (*stem, stem[-1], *tail):", "if False:", PROMPTS),
+    Mutation("separators a place late", "prompts.py", "(p := self._start(b) + 1)", "(p := self._start(b) + 2)", PROMPTS),
+    Mutation("contrast with itself", "prompts.py", "if t != last", "if t == last", PROMPTS),
+    # shared passes
+    Mutation("shared pass without windows", "model/branches.py", "visible & (distance < window)", "visible", PASSES),
+    Mutation("shared window off by one", "model/branches.py", "distance < window", "distance <= window", PASSES),
+    Mutation("joined across a gap", "model/branches.py", "if positions is not None and at and positions[at] != positions[at - 1] + 1:", "if False:", PASSES),
+    Mutation("branches see one another", "model/passes.py", "visible[start:stop, n + start : n + stop] = causal(own)", "visible[start:stop, n : n + stop] = True", PASSES),
+    Mutation("branches see the whole trunk", "model/passes.py", "visible[start:stop, : branch.at] = True", "visible[start:stop, :n] = True", PASSES),
+    Mutation("branch positions restart", "model/passes.py", "first = trunk[-1] + 1 if len(trunk) else 0", "first = 0", PASSES),
+    Mutation("one chunk leaves its keys to the next", "model/passes.py", "fresh = copy.copy(cache)", "fresh = cache", PASSES),
+    Mutation("pattern columns of another branch", "model/passes.py", "keys[row, branch.at : branch.at + own] = torch.arange(n + start, n + stop)", "keys[row, branch.at : branch.at + own] = torch.arange(n, n + own)", PASSES),
+    Mutation("editing hooks overlooked", "model/passes.py", "if rows is not None and not edited:", "if rows is not None:", PASSES),
+    Mutation("sharing believed untried", "model/passes.py", "<= tolerance * max(1.0, rows.abs().max().item())", "<= float('inf')", PASSES),
+    Mutation("writing in place is looking", "model/edits.py", "a is b and i == j", "a is b", PASSES),
+    # collapse
+    Mutation("relative to v*", "measure/_pairs.py", "rms(a) for a in v", "rms(a) for a in w", COLLAPSE),
+    Mutation("rounding that does not round", "measure/_pairs.py", "return v if self.round_to is None else v.to(self.round_to)", "return v", COLLAPSE),
+    Mutation("replay that shares", "measure/_pairs.py", 'passes="separate"', 'passes="auto"', COLLAPSE),
+    Mutation("replay not compared", "measure/_pairs.py", "if not error <= allowed:", "if False:", COLLAPSE),
+    Mutation("y is the last layer", "measure/_pairs.py", "values.select(axis, top)", "values.select(axis, top - 1)", COLLAPSE),
+    Mutation("slices across heads", "measure/collapse.py", '"layer n (h e) -> layer h n e"', '"layer n (e h) -> layer h n e"', COLLAPSE),
+    Mutation("unrelated is itself", "measure/collapse.py", "sequence=runs.sequence.unrelated(rng)", "sequence=runs.sequence", COLLAPSE),
+    Mutation("contrast is the pair", "measure/collapse.py", "sequence.contrast(n) for n", "sequence.doubled(n) for n", COLLAPSE),
+    Mutation("KL from v* to v", "measure/collapse.py", "divergence(p, q)", "divergence(q, p)", COLLAPSE),
+    Mutation("next token without the final norm", "measure/collapse.py", "ruler.rounded(v.values[-1])", "ruler.rounded(v.values[-2])", COLLAPSE),
+    Mutation("soft-cap dropped", "model/unembed.py", "logits if cap is None else torch.tanh(logits / cap) * cap", "logits", COLLAPSE),
+    # its mechanism
+    Mutation("key/value head by remainder", "measure/mechanism.py", "h // group", "h % values.shape[1]", MECHANISM),
+    Mutation("smallest value norm", "measure/mechanism.py", ".cummax(dim=0)", ".cummin(dim=0)", MECHANISM),
+    Mutation("own weight left out of the bound", "measure/mechanism.py", "largest.T * (variation + own)", "largest.T * variation", MECHANISM),
+    Mutation("weight of the old token", "measure/mechanism.py", "star[:, k, :, n].double()", "star[:, k, :, n - 1].double()", MECHANISM),
+    Mutation("MLP in attention's place", "measure/mechanism.py", 'branches = [f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out")]', 'branches = [f"blocks.{block}.{name}" for name in ("hook_mlp_out", "hook_attn_out")]', MECHANISM),
+    # separators
+    Mutation("masked from themselves", "model/hooks.py", ":, None] > place", ":, None] >= place", HOOKS),
+    Mutation("a score of zero for a mask", "model/hooks.py", "hidden & later, -torch.inf)", "hidden & later, 0.0)", SEPARATORS),
+    Mutation("keys zeroed for values", "model/hooks.py", "attn.hook_v", "attn.hook_k", SEPARATORS),
+    Mutation("a branch's own tokens ablated", "model/passes.py", "plan.hooks(branch.at)", "plan.hooks(len(branch))", SEPARATORS),
+    Mutation("retained upside down", "measure/separators.py", "(ablated - none) / effect", "(separators - ablated) / effect", SEPARATORS),
+    Mutation("divided by noise", "measure/separators.py", "effect.abs() > NOISE_FLOORS * floor[:, None]", "effect.abs() > floor[:, None]", SEPARATORS),
+    Mutation("hooks from the first block always", "measure/separators.py", "runs.layers[from_block:-1]", "runs.layers[:-1]", SEPARATORS),
+    Mutation("positions close up", "measure/separators.py", '{"positions": (*kept, kept[-1] + 1)}', "{}", SEPARATORS),
+    Mutation("the digit after a separator", "measure/separators.py", "sequence.content[b - 1] for b", "sequence.content[min(b, len(sequence) - 1)] for b", SEPARATORS),
+    Mutation("branches not masked", "measure/separators.py", '(everywhere,) if kind == "mask" else ()', "()", SEPARATORS),
+    Mutation("closer for farther", "reporting/collapse_sentences.py", "(ratio < 1).sum()", "(ratio > 1).sum()", SAYS),
+    Mutation("separators always help", "reporting/collapse_sentences.py", "if up >= CLEAR * n", "if up >= 0", SAYS),
 )  # fmt: skip
 
 
@@ -125,7 +187,7 @@ def goes_red(mutation: Mutation) -> bool:
 
 
 def main() -> None:
-    wanted = [m for m in MUTATIONS if len(sys.argv) < 2 or sys.argv[1] in m.what]
+    wanted = [m for m in MUTATIONS if len(sys.argv) < 2 or sys.argv[1] in f"{m.what} {m.module}"]
     untouched = run_copied(sorted({m.tests for m in wanted}))
     if untouched.returncode != 0:  # red for another reason proves nothing
         raise SystemExit(f"The tests are red without any mutation.\n{untouched.stdout[-2000:]}")

@@ -30,6 +30,16 @@ PROMPT = "110 ="
         (["bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
         (["bound", "--prompt", ""], "The prompt is empty"),
         (["bound", "--prompt", PROMPT, "--query", "9"], "query=9 is not a position"),
+        (["report", "--digits", "1"], "digits=1 are too few"),
+        (["collapse", "--n", "0"], "n=0 is not a number of content tokens"),
+        (["collapse", "--repeat", "1 1"], "is 2 tokens"),
+        (["collapse", "--sequence", "words"], "There are no words to draw from"),
+        (["collapse", "--n", "3000"], "the model's context 2048"),
+        (["collapse", "--out", "x.txt"], "End the name in .nc, .json, .csv"),
+        (["ablate", "--map", "x.png"], "End the name in .html"),
+        (["ablate", "--kinds"], "--kinds names nothing"),
+        (["ablate", "--separator", ""], "no separators to ablate"),
+        (["ablate", "--from-blocks", "7"], "Use blocks 0 to 5"),
     ],
 )
 def test_wrong_arguments_end_in_one_line_and_code_2(
@@ -66,12 +76,50 @@ def test_a_figure(tmp_path: Path) -> None:
     assert "Plotly.newPlot" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("sequence", ["repeated", "alternating", "bernoulli", "digits", "words"])
+def test_collapse_of_every_kind(sequence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, figure = tmp_path / "c.nc", tmp_path / "c.html"
+    words = ["--words", "car", "tree"] if sequence == "words" else []
+    main(["collapse", "--sequence", sequence, *words, "--n", "30", "--suffix", "=", "--separator", ",", "--every", "4",
+          "--out", str(out), "--figure", str(figure), "--quiet"])  # fmt: skip
+    said = capsys.readouterr().out
+    result = sl.open_result(out)
+    assert result["distance"].sizes == {"layer": 7, "length": 30}
+    assert {"contrast", "unrelated", "noise_floor", "head_distance"} <= set(result.data_vars)
+    assert f"{float(result['distance'].values[-1, -1]):.5g}" in said
+    assert "(24 of 30 lengths; --out saves all, at every layer)" in said
+    assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
+
+
+def test_ablate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("a.json", "a.html", "m.html")]
+    main(["ablate", "--n", "9", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute", ".",
+          "--out", str(files[0]), "--figure", str(files[1]), "--map", str(files[2]), "--quiet"])  # fmt: skip
+    said, result = capsys.readouterr().out, sl.open_result(files[0])
+    assert result["edit"].values.tolist() == ["none", "separators", "substitute"]
+    assert result["from_block"].values.tolist() == [0, 3]
+    assert sl.provenance(result)["substitute"] == "."
+    assert "mask@0" in said
+    assert f"{float(result['distance_from'].values[0, 0, -1, -1]):.5g}" in said
+    assert all("Plotly.newPlot" in f.read_text(encoding="utf-8") for f in files[1:])
+
+
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["report", "--prompt", PROMPT, "--out", str(tmp_path / "r.html"), "--quiet"])
+    main(["report", "--prompt", PROMPT, "--digits", "6", "--out", str(tmp_path / "r.html"), "--quiet"])
     assert f"report: {tmp_path / 'r.html'}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["report", "--help"], ["bound", "--help"], ["jacobian", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["report", "--help"],
+        ["bound", "--help"],
+        ["jacobian", "--help"],
+        ["collapse", "--help"],
+        ["ablate", "--help"],
+    ],
+)
 def test_help_is_complete_and_light(arguments: list[str]) -> None:
     """Quick because nothing heavy is imported; the time itself is measured by hand, not asserted."""
     probe = (
@@ -84,7 +132,8 @@ def test_help_is_complete_and_light(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     print(f"{time.perf_counter() - start:.2f} s")
     assert done.returncode == 0, done.stderr
-    for word in ("report", "bound", "jacobian") if arguments == ["--help"] else ("--model", "--prompt", "--out"):
+    verbs = ("report", "bound", "jacobian", "collapse", "ablate")
+    for word in verbs if arguments == ["--help"] else ("--model", "--prompt", "--out"):
         assert word in done.stdout
 
 

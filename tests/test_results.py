@@ -66,6 +66,19 @@ def test_csv_has_the_values_and_labels(tmp_path: Path, tiny: Any) -> None:
     assert table["token"].tolist() == ["<bos>", "1", "1", "0", "="]
 
 
+def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
+    import pandas as pd
+
+    ds = sl.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), progress=False)
+    table = pd.read_csv(sl.save(ds, tmp_path / "x.csv"))
+    assert len(table) == sum(v.size for v in ds.data_vars.values())
+    row = table.query("variable == 'attention_tv' and block == 4 and head == 2 and length == 3")
+    assert row["value"].item() == pytest.approx(ds["attention_tv"].values[4, 2, 2], rel=1e-15)
+    scalar = table.query("variable == 'self_weight_trend'")
+    assert scalar["value"].item() == pytest.approx(ds["self_weight_trend"].item())
+    assert scalar["length"].isna().all()
+
+
 def test_provenance_says_what_made_it(tiny: Any) -> None:
     facts = sl.provenance(sl.jacobian_norms(tiny, "110 =", norm="frobenius", freeze="attention", progress=False))
     assert facts["model"] == "tiny-gemma"

@@ -112,7 +112,10 @@ def ablate(
     model: Model = "tiny-gemma",
     kinds: Annotated[
         tuple[
-            Literal["delete_keep_positions", "substitute", "extra_digits", "random_places", "mask", "zero_value"], ...
+            Literal[
+                "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places", "mask", "zero_value"
+            ],
+            ...,
         ],
         tyro.conf.arg(help="Ways of taking separators away."),
     ] = ("delete_keep_positions", "substitute", "extra_digits", "random_places", "mask", "zero_value"),

@@ -28,9 +28,8 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     """
     chosen = int(ablation["length"].values[-1]) if length is None else length
     here = ablation.sel(length=chosen)
-    figure = go.Figure(
-        [_trace(here["distance"].sel(edit=name), str(name), NAMES[str(name)]) for name in here["edit"].values]
-    )
+    shown = [str(name) for name in here["edit"].values if name != "delete"]  # which is `none` by another road
+    figure = go.Figure([_trace(here["distance"].sel(edit=name), name, NAMES[name]) for name in shown])
     if "distance_from" in here:
         first = int(here["from_block"].values[0]) if from_block is None else from_block
         for hook in here["hook"].values:

@@ -51,8 +51,9 @@ class Runs:
         chosen = tuple(map(int, given))
         if not chosen or list(chosen) != sorted(set(chosen)):
             raise InputError(f"lengths={chosen!r} are not increasing numbers.", "Give each length once, in order.")
-        longest = [sequence.doubled(n).ids(sequence.trunk) for n in chosen][-1]
-        session = Session.start(model, torch.tensor(longest), sequence.bos, function, **arguments)
+        longest = [sequence.doubled(n) for n in chosen][-1]  # each refuses a length that is not one
+        ids = torch.tensor(longest.ids(sequence.trunk))
+        session = Session.start(model, ids, sequence.bos, function, **arguments)
         session = replace(session, facts={**session.facts, "sequence": _described(session.model, sequence)})
         return cls(session, sequence, chosen, passes, chunk, progress)
 

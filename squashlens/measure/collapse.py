@@ -61,13 +61,13 @@ def collapse(
         chunk: branch tokens in one pass; chosen to fit in about a gigabyte if not given.
 
     Returns:
-        Dataset over `layer` and `length`: `distance`, `distance_y` (the model's units, or 1 if relative), and
-        over `layer` its `length_trend` (Spearman's ρ with the length);
-        `ulps` (|Δ| in units in the last place at the coordinate that attains L∞), `ulps_median`, `identical`
-        (share of coordinates equal after rounding), each also with `_y`; `total_variation` (0 to 2), `kl`
-        (nats, v to v*) and `same_argmax` of the next token; as asked `contrast`, `unrelated`, `noise_floor`
-        (over the lengths `replayed`), `head_distance` with `head_mean`, `head_min`, `head_max`. Coordinates:
-        `tokens` in the prompt, `before_separator`.
+        Dataset over `layer` and `length`: `distance` (the model's units, or 1 if relative); `ulps` (|Δ| in units
+        in the last place at the coordinate that attains L∞), `ulps_median`, `bit_identical` (share of
+        coordinates equal after rounding); over `layer`, `length_trend` (Spearman's ρ of D with the length). Each
+        also with `_y`, for y. Over `length`, of the next token: `total_variation` (0 to 2), `kl` (nats, v to v*),
+        `same_argmax`. As asked: `contrast`, `unrelated`, `noise_floor` (over the lengths `replayed`),
+        `head_distance` with `head_mean`, `head_min`, `head_max`. Coordinates of a length: `tokens` in the
+        prompt, `before_separator`.
 
     Source: Barbero et al. 2024, Theorem 4.2, figure 5.
 
@@ -134,7 +134,7 @@ def _precision(ruler: Ruler, runs: Runs, v: Streams, star: Streams) -> dict[str,
     return {
         **with_y("ulps", widest, "|Δ| at the coordinate that attains L∞", unit),
         **with_y("ulps_median", median, "median of |Δ| over coordinates", unit),
-        **with_y("identical", same, "share of coordinates that are bit-identical", "1"),
+        **with_y("bit_identical", same, "share of coordinates that are bit-identical", "1"),
     }
 
 

@@ -3,15 +3,16 @@
 Input edits change the prompt; hooks leave it and act from block k on. All are compared at equal numbers of
 *content* tokens, the pair always repeating the last content token.
 
-    delete_keep_positions   separators removed, a gap left in the position ids
+    delete                  separators taken out of the ids
+    delete_keep_positions   the same, a gap left in the position ids
     substitute              another token in their place (the control *another token as separator*)
     extra_digits            the content token before each in its place: as many tokens, none of them foreign
     random_places           as many separators, at places drawn with `seed`
     mask                    later tokens cannot attend to them: logits −∞, their own diagonal spared
     zero_value              they are attended to and give nothing
 
-Deleting them outright is not an ablation but the sequence without separators, `none`. Masking in every block
-is deleting with positions kept: their keys are never seen, so the two must agree, and do.
+Two of these must agree with something else, and do: `delete` is the sequence without separators, `none`; `mask`
+in every block is `delete_keep_positions`, since nobody ever sees the separators' keys.
 """
 
 from collections.abc import Collection, Iterable
@@ -138,6 +139,8 @@ def _edited(runs: Runs, kind: Edit, other: int, seed: int) -> _Variant:
     """The sequence with its separators edited in the prompt."""
     sequence = runs.sequence
     breaks = sequence.breaks
+    if kind == "delete":
+        return _Variant(_deleted(sequence))
     if kind == "substitute":
         return _Variant(sequence.separated([other] * len(breaks), breaks))
     if kind == "extra_digits":
@@ -153,6 +156,13 @@ def _edited(runs: Runs, kind: Edit, other: int, seed: int) -> _Variant:
     longest = len(without.stem(runs.lengths[-1]))
     kept = [p for p in range(len(sequence.trunk)) if p not in set(sequence.separator_places())][:longest]
     return _Variant(without, {"positions": (*kept, kept[-1] + 1)})
+
+
+def _deleted(sequence: Sequence) -> Sequence:
+    """What is left of the ids when the separators are struck out of them: all of it content."""
+    gone = set(sequence.separator_places())
+    left = [token for place, token in enumerate(sequence.trunk) if place not in gone]
+    return replace(sequence, content=tuple(left[len(sequence.prefix) :]), breaks=(), separators=())
 
 
 def _hooked(runs: Runs, kind: Ablation, from_block: int) -> _Variant:

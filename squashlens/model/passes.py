@@ -15,7 +15,6 @@ import copy
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,9 +122,13 @@ def _route(plan: Plan, passes: Passes, chunk: int | None, progress: bool) -> tup
         if not standing:
             return _together(plan, chunk, progress), "shared"
         rows = None
-        with edits(plan.model) as edited, suppress(Exception):
-            # A hook by position may fail where tokens are few; if it fails on a whole prompt, it fails below.
-            rows = _together(plan, chunk, progress)
+        with edits(plan.model) as edited:
+            try:
+                rows = _together(plan, chunk, progress)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # noqa: S110 - a hook by position, where tokens are few; on whole prompts it may say so
+                pass
         if rows is not None and not edited:
             return rows, "shared"
         reason = f"hooks edit at {', '.join(sorted(edited)[:3])}" if edited else "a hook fails in a shared pass"

@@ -55,7 +55,7 @@ def precision(ds: xr.Dataset, rounded: xr.Dataset) -> str:
     """Whether v and v* are below floating-point precision, as the paper says they come to be."""
     dtype = rounded["ulps"].attrs["units"].removeprefix("ulp (").removesuffix(")")
     own = ds["ulps"].attrs["units"].removeprefix("ulp (").removesuffix(")")
-    identical = _last(rounded, "identical")
+    identical = _last(rounded, "bit_identical")
     gone = int((identical == 1).sum())
     share = f"{100 * float(identical.mean()):.3g} % of the coordinates are the same"
     head = (

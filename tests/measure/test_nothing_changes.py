@@ -26,8 +26,15 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "jacobian_frozen": lambda m: sl.jacobian_norms(m, PROMPT, freeze="attention", progress=False),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, progress=False),
     "next_token": lambda m: sl.next_token(m, PROMPT),
+    "collapse": lambda m: sl.collapse(m, commas(m), heads="value", beside=["unrelated"], replay=1, progress=False),
+    "mechanism": lambda m: sl.mechanism(m, commas(m), progress=False),
+    "separator_ablation": lambda m: sl.separator_ablation(m, commas(m), from_blocks=[1], progress=False),
     "refused": lambda m: refused(m),
 }
+
+
+def commas(model: Any) -> sl.prompts.Sequence:
+    return sl.prompts.repeated(model, "1", 5, separator=",", every=2)
 
 
 def refused(model: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import GPTJConfig
 
 import squashlens as sl
@@ -69,7 +70,12 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family)
     ds = sl.separator_ablation(
-        model, sequence, kinds=["substitute", "extra_digits", "random_places"], substitute=17, seed=3, progress=False
+        model,
+        sequence,
+        kinds=["delete", "substitute", "extra_digits", "random_places"],
+        substitute=17,
+        seed=3,
+        progress=False,
     )
     start = list(sequence.prefix)
     places = sorted(Random("places 3").sample(range(1, 14), 4))
@@ -77,6 +83,7 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
         digits = CONTENT[:length]
         by_hand = {
             "none": spell(digits, [], 0),
+            "delete": spell(digits, [], 0),
             "separators": spell(digits, [3, 6, 9, 12], 13),
             "substitute": spell(digits, [3, 6, 9, 12], 17),
             "extra_digits": spell(digits, [3, 6, 9, 12], None),
@@ -171,7 +178,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kinds": ["delete"]}, "kinds='delete'"),
+        ({"kinds": ["erase"]}, "kinds='erase'"),
         ({"from_blocks": [6]}, "Use blocks 0 to 5"),
         ({"from_blocks": []}, "are not blocks"),
         ({"norm": "l3"}, "norm='l3'"),
@@ -191,3 +198,22 @@ def test_sequences_that_cannot_be_ablated(tiny: Any) -> None:
     ending = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3, ending="1")
     with pytest.raises(InputError, match="behind a gap"):
         sl.separator_ablation(tiny, ending, progress=False)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
+    """Collapse, its mechanism and every ablation, on shared passes, against the CPU."""
+    results = []
+    for model in (bridge_of(family), sl.load(folder_of(family), device="cuda", progress=False)):
+        sequence = separated(model, family)
+        ds = sl.collapse(model, sequence, heads="value", beside=["contrast"], replay=3, progress=False)
+        assert sl.provenance(ds)["passes"] == "shared"
+        results.append(
+            (ds, sl.mechanism(model, sequence, progress=False), sl.separator_ablation(model, sequence, progress=False))
+        )
+    for ours, theirs in zip(*results, strict=True):
+        for name in ("distance", "head_distance", "contrast", "kl", "attention_tv", "bound", "distance_from"):
+            if name in ours:
+                np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-3, atol=1e-4)

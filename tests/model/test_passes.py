@@ -123,9 +123,14 @@ def test_editing_hooks_end_the_sharing(bridge_of: Any) -> None:
 def test_torch_hooks_are_seen_too(bridge_of: Any) -> None:
     model, module = bridge_of("llama"), bridge_of("llama").original_model.model.norm
     ids = torch.tensor([TRUNK])
+
+    def write(out: torch.Tensor) -> None:
+        out.mul_(2)
+
     for register, expected in (
         (lambda: module.register_forward_hook(lambda m, a, out: None), False),
         (lambda: module.register_forward_hook(lambda m, a, out: out * 2), True),
+        (lambda: module.register_forward_hook(lambda m, a, out: write(out)), True),
         (lambda: module.register_forward_pre_hook(lambda m, a: None), False),
         (lambda: module.register_forward_pre_hook(lambda m, a: (a[0] * 2,)), True),
     ):

@@ -21,23 +21,30 @@ FLAGS += ["--disable-background-networking", "--disable-component-update", "--di
 
 @pytest.fixture(scope="module")
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sl.report(tiny, prompt=PROMPT, out=tmp_path_factory.mktemp("page") / "report.html", progress=False)
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return sl.report(tiny, prompt=PROMPT, out=out, digits=12, progress=False)
 
 
 def test_it_reads_as_an_argument(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     headings = re.findall(r"<h[12]>(.*?)</h[12]>", text)
     assert headings == [
-        "How far does each token reach the last representation?",
+        "What is lost on the way to the last token?",
         "What was asked",
         "Bound, null and Jacobian by token",
         "How attention composes, layer by layer",
+        "Representational collapse, as in figure 5",
+        "Collapse, layer by layer",
+        "Why representations come close",
+        "What separators do, layer by layer",
+        "From which block on separators matter",
         "Assumptions",
         "Reproduce it",
         "Provenance",
     ]
-    assert text.count("Plotly.newPlot(") == 2
+    assert text.count("Plotly.newPlot(") == 7
     assert "squashlens report --model tiny-gemma --prompt" in text
+    assert "--digits 12" in text
 
 
 def test_nothing_is_fetched(written: Path) -> None:
@@ -52,7 +59,8 @@ def test_token_text_is_escaped(tiny: Any) -> None:
     evil = "<img src=x onerror=alert(1)>"
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
-    page = render(measured, shares, answer, prompt=f"'{evil}'")
+    findings = InputError(f"{evil} is 2 tokens.", "Use another.")
+    page = render(measured, shares, answer, findings, prompt=f"'{evil}'", digits=9)
     assert evil not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert "&lt;img src=x" in page
 
@@ -90,7 +98,7 @@ def test_in_a_browser(browser: Any, written: Path, width: int) -> None:
     assert complaints == []
     assert requests == [written.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator(".js-plotly-plot").count() == 2
+    assert page.locator(".js-plotly-plot").count() == 7
     page.close()
 
 

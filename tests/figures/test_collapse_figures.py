@@ -1,0 +1,101 @@
+"""Figures of collapse, mechanism and separators show their Datasets' values and nothing else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+
+
+def values(trace: Any) -> np.ndarray:
+    return np.asarray(trace.y, dtype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def panel(tiny: Any) -> Any:
+    sequence = sl.prompts.figure5(tiny, 12)["a"]
+    return sl.collapse(
+        tiny, sequence, beside=["contrast", "unrelated"], draws=2, heads="value", replay=3, progress=False
+    )
+
+
+@pytest.fixture(scope="module")
+def ablation(tiny: Any) -> Any:
+    return sl.separator_ablation(tiny, sl.prompts.figure5(tiny, 12)["d"], progress=False)
+
+
+def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
+    figure = sl.figures.collapse_curve(panel, trained=8)
+    traces = {t.name: t for t in figure.data if t.name}
+    last = panel.sel(layer=6)
+    np.testing.assert_array_equal(values(traces["v and v* (last token repeated)"]), last["distance"])
+    np.testing.assert_array_equal(values(traces["another last token"]), last["contrast"])
+    np.testing.assert_array_equal(values(traces["heads: mean, min to max"]), panel["head_mean"].sel(block=5))
+    floor = last["noise_floor"].values
+    np.testing.assert_array_equal(values(traces["noise floor"]), np.where(floor > 0, floor, np.nan))
+    draws = [values(t) for t in figure.data if t.name == "other content"]
+    np.testing.assert_array_equal(draws, last["unrelated"])
+    band = [values(t) for t in figure.data if t.name is None]
+    np.testing.assert_array_equal(band, [panel[f"head_{edge}"].sel(block=5) for edge in ("max", "min")])
+    assert list(traces["another last token"].x) == panel["length"].values.tolist()
+    assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1) == (1, 8)
+    assert figure.layout.yaxis.type == figure.layout.xaxis.type == "log"
+    lower = sl.figures.collapse_curve(panel, layer=3)
+    np.testing.assert_array_equal(values(lower.data[-1]), panel["distance"].sel(layer=3))
+    assert "layer 3" in lower.layout.title.text
+
+
+def test_four_panels_share_one_scale_and_one_legend(panel: Any) -> None:
+    figure = sl.figures.collapse_panels({k: panel for k in "abcd"})
+    names = [t.name for t in figure.data if t.showlegend is not False]
+    assert len(names) == len(set(names))
+    assert [a.text for a in figure.layout.annotations] == ["a", "b", "c", "d"]
+    shared = [figure.layout[f"yaxis{n}"].matches for n in ("", 2, 3, 4)]
+    assert sorted(map(str, shared)).count("None") == 1
+    assert len({m for m in shared if m}) == 1
+
+
+def test_the_heatmap_wants_relative_distances(tiny: Any, panel: Any) -> None:
+    with pytest.raises(InputError, match="scale='relative'"):
+        sl.figures.collapse_heatmap(panel)
+    relative = sl.collapse(tiny, sl.prompts.figure5(tiny, 12)["a"], scale="relative", progress=False)
+    heat = sl.figures.collapse_heatmap(relative).data[0]
+    expected = relative["distance"].values
+    np.testing.assert_allclose(heat.z[1:], np.log10(expected[1:]), rtol=1e-5)
+    assert np.isnan(heat.z[0]).all()  # layer 0 is identical, and zero has no logarithm
+
+
+def test_mechanism_draws_its_steps(tiny: Any) -> None:
+    ds = sl.mechanism(tiny, sl.prompts.figure5(tiny, 12)["a"], progress=False)
+    figure = sl.figures.mechanism(ds, length=9)
+    lines = [t for t in figure.data if t.type == "scatter"]
+    np.testing.assert_array_equal(values(lines[2]), ds["attention_tv_mean"].sel(block=2))
+    np.testing.assert_array_equal(values(lines[6 + 4]), ds["self_weight_mean"].sel(block=4))
+    np.testing.assert_array_equal(values(lines[-2]), ds["observed"])
+    np.testing.assert_array_equal(values(lines[-1]), ds["bound"])
+    bars = {t.name: values(t) for t in figure.data if t.type == "bar"}
+    for part, found in bars.items():
+        np.testing.assert_array_equal(found, ds["share"].sel(part=part, length=9))
+    np.testing.assert_allclose(sum(bars.values()), 1)
+
+
+def test_layer_trace_draws_every_ablation(ablation: Any) -> None:
+    figure = sl.figures.layer_trace(ablation, length=10, from_block=2)
+    traces = {t.name: values(t) for t in figure.data}
+    assert len(traces) == 8
+    here = ablation.sel(length=10)
+    np.testing.assert_array_equal(traces["separators"][1:], here["distance"].sel(edit="separators")[1:])
+    masked = here["distance_from"].sel(hook="mask", from_block=2)
+    np.testing.assert_array_equal(traces["masked from block 2 on"][1:], masked[1:])
+    assert np.isnan(traces["separators"][0])
+
+
+def test_from_block_map_draws_what_is_retained(ablation: Any) -> None:
+    heat = sl.figures.from_block_map(ablation, hook="zero_value", length=10).data[0]
+    expected = ablation["retained_from"].sel(hook="zero_value", length=10)
+    np.testing.assert_array_equal(heat.customdata, expected)
+    assert list(heat.y) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InputError, match="'mask' was not measured"):
+        sl.figures.from_block_map(ablation.sel(hook=["zero_value"]))

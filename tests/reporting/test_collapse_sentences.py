@@ -1,0 +1,187 @@
+"""What the report says of collapse and separators, on data whose truth is known: also where the paper is wrong."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from squashlens.errors import InputError
+from squashlens.reporting import collapse as section
+from squashlens.reporting import collapse_sentences as say
+
+N = 20
+
+
+def pair(distance: Any = 1.0, contrast: Any = 10.0, noise: float = 1e-6, **more: Any) -> xr.Dataset:
+    def layered(value: Any) -> Any:
+        return ("layer", "length"), np.stack([np.zeros(N), np.broadcast_to(value, N)])
+
+    ds = xr.Dataset(
+        {"distance": layered(distance), "contrast": layered(contrast), **{k: layered(v) for k, v in more.items()}},
+        coords={"layer": [0, 1], "length": np.arange(1, N + 1), "replayed": [1, N]},
+    )
+    ds["noise_floor"] = (("layer", "replayed"), np.full((2, 2), noise))
+    rho = np.corrcoef(np.argsort(np.argsort(np.broadcast_to(distance, N))), np.arange(N))[0, 1]
+    ds["length_trend"] = ("layer", [np.nan, rho])
+    return ds
+
+
+@pytest.mark.parametrize(
+    ("distance", "expected"),
+    [
+        (np.linspace(9, 1, N), "falls with length (Spearman ρ = -1.00 over 20 lengths): 9 at 1 and 1 at 20"),
+        (np.linspace(1, 9, N), "grows with length"),
+        (np.tile([1.0, 2.0], N // 2), "shows no clear trend"),
+    ],
+)
+def test_falls(distance: Any, expected: str) -> None:
+    assert expected in say.falls(pair(distance))
+
+
+def test_falls_with_too_few_lengths() -> None:
+    ds = pair().isel(length=[0, 1])
+    ds["length_trend"][:] = np.nan
+    assert "too few lengths" in say.falls(ds)
+
+
+@pytest.mark.parametrize(
+    ("distance", "expected"),
+    [
+        (1.0, "are closer than a pair whose last token differs: at 20 of 20 lengths, by a median ratio of 0.1"),
+        (20.0, "are no closer than a pair"),
+        (np.tile([1.0, 20.0], N // 2), "are sometimes closer than a pair whose last token differs: at 10 of 20"),
+    ],
+)
+def test_against_contrast(distance: Any, expected: str) -> None:
+    assert expected in say.against_contrast(pair(distance))
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"),
+    [
+        (1e-3, "The smallest D is 1e+03 times the noise floor (0.001)"),
+        (0.5, "At 20 of 20 lengths D lies within 3 noise floors (0.5) and means nothing"),
+        (0.0, "came out the same to the last bit"),
+    ],
+)
+def test_above_noise(noise: float, expected: str) -> None:
+    assert expected in say.above_noise(pair(noise=noise))
+
+
+@pytest.mark.parametrize(
+    ("same", "expected"), [(1.0, "bit-identical at 20 of 20"), (0.5, "bit-identical at no length")]
+)
+def test_precision(same: float, expected: str) -> None:
+    ds, rounded = pair(ulps=300.0), pair(ulps=2.0, bit_identical=same)
+    ds["ulps"].attrs["units"], rounded["ulps"].attrs["units"] = "ulp (float32)", "ulp (bfloat16)"
+    text = say.precision(ds, rounded)
+    assert expected in text
+    assert "Rounded to bfloat16" in text
+    assert "in float32 they are at least 300 units" in text
+
+
+def test_answers() -> None:
+    ds = pair()
+    assert "could not be compared" in say.answers(ds)
+    ds["same_argmax"], ds["total_variation"] = ("length", [True] * 5 + [False] * 15), ("length", np.full(N, 0.25))
+    assert "the same for v and v* at 5 of 20 lengths" in say.answers(ds)
+    assert "median 0.25" in say.answers(ds)
+
+
+@pytest.mark.parametrize(("rho", "expected"), [(-0.8, "falls"), (0.8, "grows"), (0.2, "shows no clear trend")])
+def test_premises(rho: float, expected: str) -> None:
+    ds = pair()
+    for name in ("attention_tv", "self_weight"):
+        ds[f"{name}_mean"] = (("block", "length"), np.linspace(2, 1, 2 * N).reshape(2, N))
+        ds[f"{name}_trend"] = ((), rho if name == "attention_tv" else -0.9)
+    text = say.premises(ds)
+    assert f"the change δ of the attention row {expected} with length" in text
+    assert "the new token's own weight falls with length" in text
+
+
+def test_tightness_and_parts() -> None:
+    ds = pair()
+    ds["observed"], ds["bound"] = ("length", np.full(N, 2.0)), ("length", np.linspace(4, 40, N))
+    assert "it is 2 to 20 times the observed" in say.tightness(ds)
+    ds["observed"][:] = 0.0
+    assert "says nothing" in say.tightness(ds)
+    ds["share"] = (("part", "block", "length"), np.stack([np.full((2, N), s) for s in (0.5, 0.7, -0.2)]))
+    ds = ds.assign_coords(part=["residual", "attention", "mlp"])
+    assert "residual 50 %, attention 70 %, mlp -20 %" in say.parts(ds)
+
+
+def ablated(none: Any, separators: Any, noise: float = 1e-6, kept: Any = (0.0, 0.0, 1.0, 1.0)) -> xr.Dataset:
+    distance = np.stack([np.broadcast_to(v, N) for v in (none, separators, none)])
+    ds = xr.Dataset(
+        {"distance": (("edit", "layer", "length"), np.stack([0 * distance, distance], axis=1))},
+        coords={
+            "edit": ["none", "separators", "random_places"],
+            "layer": [0, 1],
+            "length": np.arange(1, N + 1),
+            "before_separator": ("length", np.arange(1, N + 1) % 3 == 0),
+            "hook": ["mask"],
+            "from_block": range(len(kept)),
+        },
+    )
+    ds["noise_floor"] = ("layer", [noise, noise])
+    ds["retained"] = ds["distance"] * 0 + 0.25
+    shape = (
+        ("hook", "from_block", "layer", "length"),
+        np.broadcast_to(np.reshape(kept, (1, -1, 1, 1)), (1, len(kept), 2, N)),
+    )
+    ds["retained_from"] = shape
+    return ds
+
+
+@pytest.mark.parametrize(
+    ("none", "separators", "noise", "expected"),
+    [
+        (
+            1.0,
+            5.0,
+            1e-6,
+            "Separators keep v and v* further apart: at the last layer D is larger with them at 17, smaller at 0",
+        ),
+        (5.0, 1.0, 1e-6, "Separators do not help: they bring v and v* closer together"),
+        (1.0, 1.0, 1e-6, "Separators make no difference"),
+        (1.0, 5.0, 9.0, "Separators make no difference"),
+        (1.0, np.tile([0.5, 2.0], N // 2), 1e-6, "Separators do not reliably help"),
+    ],
+)
+def test_separators_help_or_do_not(none: Any, separators: Any, noise: float, expected: str) -> None:
+    assert expected in say.separators_help(ablated(none, separators, noise))
+
+
+def test_no_separator_inside() -> None:
+    assert "too short" in say.separators_help(ablated(1.0, 5.0).isel(length=slice(0, 3)))
+
+
+def test_controls() -> None:
+    text = say.controls(ablated(1.0, 5.0))
+    assert "random places 0.25" in text
+    assert "another token" not in text  # it was not measured
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ((0.0, 0.1, 1.0, 1.0), "no longer matters from block 2 on"),
+        ((0.0, 0.1, 0.2, 0.3), "takes effect in every block"),
+        ((1.0, 1.0, 1.0, 1.0), "has no effect from any block on"),
+        ((1.0, 0.2, 1.0, 1.0), "no longer matters from block 2 on"),
+        ((np.nan, 1.0, 1.0, 1.0), "nothing to compare"),
+    ],
+)
+def test_deepest(kept: Any, expected: str) -> None:
+    assert expected in say.deepest(ablated(1.0, 5.0, kept=kept))
+
+
+def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
+    """No tokenizer, no digits: the page says why instead of leaving a hole."""
+    found = section.try_to_measure(bridge_of("llama"), 12, progress=False)
+    (only,) = section.sections(found)
+    assert only.figure is None
+    assert "Not measured for this model. This model came without a tokenizer." in only.says[0]
+    with pytest.raises(InputError, match="digits=1"):
+        section.try_to_measure(bridge_of("llama"), 1, progress=False)
