@@ -111,10 +111,10 @@ MUTATIONS = (
     Mutation("share of the largest, not the widest", "theory/distances.py", "total.abs().argmax", "total.argmax", DISTANCES),
     Mutation("ranks without ties", "theory/distances.py", "below + (equal - 1) / 2", "below", DISTANCES),
     # sequences and pairs
-    Mutation("the neighbour for the pair", "prompts.py", "stem.then((stem.ids(self.trunk)[-1], *self.suffix))", "stem.then((self.trunk[min(stem.at, len(self.trunk) - 1)], *self.suffix))", PROMPTS),
-    Mutation("anything is a pair", "prompts.py", "if self.v_star != (*stem, stem[-1], *tail):", "if False:", PROMPTS),
-    Mutation("separators a place late", "prompts.py", "(p := self._start(b) + 1)", "(p := self._start(b) + 2)", PROMPTS),
-    Mutation("contrast with itself", "prompts.py", "if t != last", "if t == last", PROMPTS),
+    Mutation("the neighbour for the pair", "sequences.py", "stem.then((stem.ids(self.trunk)[-1], *self.suffix))", "stem.then((self.trunk[min(stem.at, len(self.trunk) - 1)], *self.suffix))", PROMPTS),
+    Mutation("anything is a pair", "sequences.py", "if self.v_star != (*stem, stem[-1], *tail):", "if False:", PROMPTS),
+    Mutation("separators a place late", "sequences.py", "(p := self._start(b) + 1)", "(p := self._start(b) + 2)", PROMPTS),
+    Mutation("contrast with itself", "sequences.py", "if t != last", "if t == last", PROMPTS),
     # shared passes
     Mutation("shared pass without windows", "model/branches.py", "visible & (distance < window)", "visible", PASSES),
     Mutation("shared window off by one", "model/branches.py", "distance < window", "distance <= window", PASSES),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -27,6 +27,14 @@ def check_outputs(out: Path | None, *figures: Path | None) -> None:
             raise InputError(f"Cannot write {path.name!r}.", f"End the name in {', '.join(endings)}.")
         if path is not None and not path.parent.is_dir():
             raise InputError(f"There is no folder {str(path.parent)!r}.", "Make it first.")
+
+
+def opened(model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None) -> Any:
+    """The model, loaded once it is sure that results can be written."""
+    import squashlens as sl
+
+    check_outputs(out, *figures)
+    return sl.load(model, device=device, progress=not quiet)
 
 
 def write_figure(figure: "go.Figure", path: Path | None) -> None:

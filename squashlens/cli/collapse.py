@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, check_outputs, write_figure
+from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, write_figure
 from squashlens.errors import InputError
 from squashlens.paper import COPY, COUNT
 from squashlens.zoo import trained_length
@@ -88,8 +88,7 @@ def collapse(
     def job() -> None:
         import squashlens as sl
 
-        check_outputs(out, figure)
-        bridge = sl.load(model, device=device, progress=not quiet)
+        bridge = opened(model, device, quiet, out, figure)
         result = sl.collapse(
             bridge, of.build(bridge), norm=norm, scale=scale, heads=None if heads == "none" else heads,
             beside=beside, seed=of.seed, replay=replay, round_to=_dtype(round_to), passes=passes, progress=not quiet,
@@ -139,10 +138,9 @@ def ablate(
     def job() -> None:
         import squashlens as sl
 
-        check_outputs(out, figure, map)
         if not kinds:
             raise InputError("--kinds names nothing.", "Name at least one, or leave it out for all.")
-        bridge = sl.load(model, device=device, progress=not quiet)
+        bridge = opened(model, device, quiet, out, figure, map)
         result = sl.separator_ablation(
             bridge, of.build(bridge), kinds=kinds, from_blocks=from_blocks or None, substitute=substitute,
             norm=norm, scale=scale, seed=of.seed, replay=replay, progress=not quiet,

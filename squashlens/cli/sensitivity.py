@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, check_outputs, write_figure
+from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, write_figure
 from squashlens.zoo import EXAMPLE_PROMPT
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def report(
     def job() -> None:
         import squashlens as sl
 
-        bridge = sl.load(model, device=device, progress=not quiet)
+        bridge = opened(model, device, quiet)
         path = sl.report(bridge, prompt=prompt, out=out, norm=norm, digits=digits, progress=not quiet)
         print(f"report: {path.resolve()}")
 
@@ -61,8 +61,7 @@ def bound(
     def job() -> None:
         import squashlens as sl
 
-        check_outputs(out, figure)
-        bridge = sl.load(model, device=device, progress=not quiet)
+        bridge = opened(model, device, quiet, out, figure)
         result = sl.path_bound(
             bridge, prompt, attention=attention, query=query,
             beta1=beta1, beta2=beta2, beta3=beta3, sigma_psi=sigma_psi,
@@ -92,8 +91,7 @@ def jacobian(
     def job() -> None:
         import squashlens as sl
 
-        check_outputs(out, figure)
-        bridge = sl.load(model, device=device, progress=not quiet)
+        bridge = opened(model, device, quiet, out, figure)
         frozen = () if freeze == "none" else (freeze,)
         result = sl.jacobian_norms(bridge, prompt, norm=norm, freeze=frozen, query=query, progress=not quiet)
         _deliver(result, out)

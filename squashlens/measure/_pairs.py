@@ -14,12 +14,11 @@ from squashlens._typing import Distance, Passes, Scale, one_of
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session, Variable
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
-from squashlens.model.branches import Branch
+from squashlens.model.branches import Branch, Ids
 from squashlens.model.passes import Readings, read
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.tokens import display_tokens
-from squashlens.prompts import Ids
-from squashlens.prompts import Sequence as Tokens
+from squashlens.sequences import Sequence as Tokens
 from squashlens.theory.distances import distance, rms
 
 

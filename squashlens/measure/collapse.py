@@ -17,7 +17,7 @@ from squashlens.measure._pairs import Ruler, Runs, Streams, check_choices, with_
 from squashlens.measure._session import Variable
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.unembed import log_probabilities, require_understood
-from squashlens.prompts import Sequence
+from squashlens.sequences import Sequence
 from squashlens.theory.distances import divergence, identical, rank_trend, total_variation, ulps
 
 

@@ -26,7 +26,7 @@ from squashlens.measure._pairs import Runs, Streams, check_choices
 from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
-from squashlens.prompts import Sequence
+from squashlens.sequences import Sequence
 from squashlens.theory.distances import distance, rank_trend, shares, total_variation
 
 VALUE, MIXED, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_z", "hook_out"))

@@ -32,7 +32,8 @@ from squashlens.measure._pairs import Ruler, Runs, check_choices, with_y
 from squashlens.model.hooks import Hook, mask_tokens, zero_values
 from squashlens.model.live import require_live
 from squashlens.model.tokens import display_tokens
-from squashlens.prompts import Sequence, Token, one_token
+from squashlens.prompts import Token, one_token
+from squashlens.sequences import Sequence
 
 NOISE_FLOORS = 3  # a difference smaller than this many noise floors is no denominator
 
