@@ -10,8 +10,8 @@ Read in this order:
    `separator_ablation` (what separators do, layer by layer).
 5. Draw with `figures`; or write it all up with `report`.
 6. Keep: `save`, `open_result`, `provenance`.
-7. Intervene: `applied(model, …)` with `freeze_attention`, `mask_tokens`, `zero_values` or any `Hook`, around any
-   of the above.
+7. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`, `mask_tokens`,
+   `zero_values` or any `Hook`, around any of the above.
 
 Names load at first use; importing squashlens imports neither torch nor TransformerLens and changes nothing.
 """
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
     from squashlens.model.capture import Capture, capture
-    from squashlens.model.hooks import Hook, freeze_attention, mask_tokens, zero_values
+    from squashlens.model.freeze import freeze_attention, freeze_gates, freeze_norms
+    from squashlens.model.hooks import Hook, mask_tokens, zero_values
     from squashlens.model.live import applied
     from squashlens.model.load import load
     from squashlens.model.tokens import tokens
@@ -51,7 +52,9 @@ _HOMES = {
     "next_token": "measure.readout",
     "Hook": "model.hooks",
     "applied": "model.live",
-    "freeze_attention": "model.hooks",
+    "freeze_attention": "model.freeze",
+    "freeze_gates": "model.freeze",
+    "freeze_norms": "model.freeze",
     "mask_tokens": "model.hooks",
     "zero_values": "model.hooks",
     "report": "reporting.page",
@@ -71,6 +74,8 @@ __all__ = [
     "errors",
     "figures",
     "freeze_attention",
+    "freeze_gates",
+    "freeze_norms",
     "jacobian_norms",
     "load",
     "mask_tokens",

@@ -39,7 +39,7 @@ CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
-HOOKS = "tests/model/test_hooks.py"
+HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
@@ -80,8 +80,13 @@ MUTATIONS = (
     Mutation("query off by one", "measure/jacobian.py", "tensor[:, query]", "tensor[:, query - 1]", JACOBIAN),
     Mutation("last cotangents left out", "measure/jacobian.py", "range(0, d, chunk)", "range(0, d - chunk, chunk)", JACOBIAN),
     Mutation("Frobenius without its root", "measure/jacobian.py", "return total.sqrt()", "return total", JACOBIAN),
-    Mutation("freezing that does nothing", "model/hooks.py", "lambda t: t.detach(), blocks)", "lambda t: t, blocks)", JACOBIAN),
+    Mutation("freezing that does nothing", "model/freeze.py", "lambda t: t.detach(), blocks)", "lambda t: t, blocks)", JACOBIAN),
     Mutation("freezing the first block only", "model/hooks.py", "range(n_blocks) if self.blocks is None", "range(1) if self.blocks is None", JACOBIAN),
+    Mutation("QK-norms left live", "model/freeze.py", 'if name.endswith("hook_scale")]', 'if name.endswith("hook_scale") and ".attn." not in name]', FREEZE),
+    Mutation("final norm left live", "model/freeze.py", "if inside is None or name.startswith(inside)", "if name.startswith(inside or 'blocks.')", FREEZE),
+    Mutation("norm denominators not frozen", "model/freeze.py", 'Hook("freeze_norms", name, lambda t: t.detach())', 'Hook("freeze_norms", name, lambda t: t * 1)', FREEZE),
+    Mutation("activation cut instead of made linear", "model/freeze.py", "activation.detach() + (argument - constant) * ratio", "activation.detach()", FREEZE),
+    Mutation("gates not frozen", "model/freeze.py", 'f"{mlp}.gate.hook_out", lambda t: t.detach()', 'f"{mlp}.gate.hook_out", lambda t: t', FREEZE),
     # the proof
     Mutation("logits not compared", "model/proof.py", 'pairs = [("logits", logits, truth.logits)]', "pairs = []", PROOF),
     Mutation("anything is close enough", "model/proof.py", "if difference <= allowed:", "if True:", PROOF),

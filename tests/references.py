@@ -98,6 +98,56 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
     return frozen
 
 
+def _kind(model: Any, name: str, module: Any, freeze: Sequence[str]) -> str | None:
+    """What of a module is to be a number: a norm's factor, a gate, the ratio of an activation; or nothing."""
+    if "norms" in freeze and "Norm" in type(module).__name__:
+        return "layer" if type(module).__name__ == "LayerNorm" else "rms"
+    parent, _, own = name.rpartition(".")
+    if "gates" in freeze and own in ("act", "act_fn"):
+        return "gate" if hasattr(model.get_submodule(parent), "gate_proj") else "ratio"
+    return None
+
+
+def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
+    """A copy of the plain model in which patterns, norm factors and gates are the numbers they are on `ids`.
+
+    A norm is x ⊙ m (RMS) or (x − mean) ⊙ m + bias, an un-gated activation x ⊙ m, with m what came out divided by
+    what went in; a gate is what came out.
+    """
+    frozen = frozen_attention_model(plain, ids) if "attention" in freeze else copy.deepcopy(plain)
+    kinds = {name: kind for name, module in frozen.named_modules() if (kind := _kind(frozen, name, module, freeze))}
+
+    def centred(module: Any, x: Tensor, kind: str) -> Tensor:
+        return x - x.mean(dim=-1, keepdim=True) if kind == "layer" else x
+
+    constants: dict[str, Tensor] = {}
+
+    def record(name: str, kind: str) -> Any:
+        def see(module: Any, args: Any, out: Tensor) -> None:
+            shift = module.bias if kind == "layer" else 0
+            constants[name] = (out if kind == "gate" else (out - shift) / centred(module, args[0], kind)).detach()
+
+        return see
+
+    def replay(name: str, kind: str) -> Any:
+        def use(module: Any, args: Any, out: Tensor) -> Tensor:
+            if kind == "gate":
+                return constants[name]
+            shift = module.bias if kind == "layer" else 0
+            return centred(module, args[0], kind) * constants[name] + shift
+
+        return use
+
+    handles = [frozen.get_submodule(n).register_forward_hook(record(n, k)) for n, k in kinds.items()]
+    with torch.no_grad():
+        frozen(ids, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    for name, kind in kinds.items():
+        frozen.get_submodule(name).register_forward_hook(replay(name, kind))
+    return frozen
+
+
 def last_streams(plain: Any, ids: Sequence[int]) -> Tensor:
     """v⁽⁰⁾ … v⁽ᴸ⁾ and y at the last token of one prompt, (layer, d), from a forward pass of its own."""
     norm = plain.model.norm if hasattr(plain, "model") else plain.transformer.ln_f

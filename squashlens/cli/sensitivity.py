@@ -78,8 +78,9 @@ def jacobian(
     prompt: Prompt = EXAMPLE_PROMPT,
     norm: Norm = "spectral",
     freeze: Annotated[
-        Literal["none", "attention"], tyro.conf.arg(help="What is held constant while differentiating.")
-    ] = "none",
+        tuple[Literal["attention", "norms", "gates"], ...],
+        tyro.conf.arg(help="What is held constant while differentiating; nothing if empty."),
+    ] = (),
     query: Query = -1,
     out: Out = None,
     figure: Figure = None,
@@ -92,8 +93,7 @@ def jacobian(
         import squashlens as sl
 
         bridge = opened(model, device, quiet, out, figure)
-        frozen = () if freeze == "none" else (freeze,)
-        result = sl.jacobian_norms(bridge, prompt, norm=norm, freeze=frozen, query=query, progress=not quiet)
+        result = sl.jacobian_norms(bridge, prompt, norm=norm, freeze=freeze, query=query, progress=not quiet)
         _deliver(result, out)
         _draw(bridge, prompt, query, figure, quiet, norm=norm)
 

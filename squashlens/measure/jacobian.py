@@ -7,7 +7,6 @@ spectral norm needs all rows.
 
 import warnings
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
 import xarray as xr
@@ -21,7 +20,8 @@ from squashlens.errors import InputError, NotBuiltError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, residual_site, width
 from squashlens.model.capture import forward
-from squashlens.model.hooks import Hook, freeze_attention
+from squashlens.model.freeze import freezing
+from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.live import applied
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.tokens import Prompts
@@ -50,8 +50,9 @@ def jacobian_norms(
     its squared entries. Dimensionless: change of the target per unit change of the residual stream.
 
     Args:
-        freeze: what is held constant: nothing, or ``"attention"`` (patterns detached, the theorem's
-            assumption). ``"norms"`` and ``"gates"`` are not built yet and are refused.
+        freeze: what is held constant, one name or several: ``"attention"`` (patterns, the theorem's
+            assumption), ``"norms"`` (every norm's denominator), ``"gates"`` (MLPs made linear). With all three
+            the model is linear at this input, up to its biases.
         query: the position n that is differentiated; counted from the end if negative.
         source: layer ℓ whose residual stream v⁽ℓ⁾ is moved (after any hooks standing there).
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾_n; a list gives a leading `target` dimension.
@@ -89,7 +90,7 @@ def jacobian_norms(
             "In half precision small Jacobian entries come out several times too large; load in float32.",
             stacklevel=2,
         )
-    long_name = f"{norm} norm of the Jacobian" + (", attention frozen" if hooks else "")
+    long_name = f"{norm} norm of the Jacobian" + (f", {' and '.join(frozen)} frozen" if frozen else "")
     found = {}
     for to in spans:
         values = _norms(session, norm, hooks, session.query(query), source, to, chunk, progress)
@@ -97,18 +98,8 @@ def jacobian_norms(
     return session.by_target(target, found)
 
 
-def freezing(freeze: Any) -> list[Hook]:
-    """The hooks that hold the named things constant; unknown names are refused."""
-    names = [freeze] if isinstance(freeze, str) else list(freeze)
-    for name in names:
-        one_of(name, Freezable, "freeze")
-        if name != "attention":
-            raise NotBuiltError(f"freeze={name!r} is not built yet.", "Use freeze='attention' or ().")
-    return [freeze_attention()] if names else []
-
-
 def _norms(
-    session: Session, norm: Norm, hooks: list[Hook], query: int,
+    session: Session, norm: Norm, hooks: list[Hook | Recipe], query: int,
     source: int, target: Target, chunk: int | None, progress: bool,
 ) -> Float[Tensor, "prompt position"]:  # fmt: skip
     d, (prompts, positions) = width(session.model), session.ids.shape
@@ -145,7 +136,7 @@ def _norms(
 
 
 def _graph(
-    session: Session, hooks: list[Hook], query: int, source: int, target: Target
+    session: Session, hooks: list[Hook | Recipe], query: int, source: int, target: Target
 ) -> tuple[Float[Tensor, "prompt d"], Float[Tensor, "prompt position d"]]:
     """One forward pass with a leaf in place of the source: the target at the query, and that leaf."""
     found: dict[str, Tensor] = {}

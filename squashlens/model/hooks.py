@@ -5,7 +5,7 @@ puts it on a model and takes exactly that away again; hooks that others have set
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,13 +52,20 @@ class Hook:
         return [self.site.format(block=b) for b in blocks]
 
 
-def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
-    """Hold attention patterns constant: values pass, the derivative of the softmax does not.
+@dataclass(frozen=True)
+class Recipe:
+    """Hooks that depend on what a model is made of: `make(model)` gives them, once for every time they are hung."""
 
-    The forward pass is unchanged. Equation: ``∂(Σ_k α_jk x_k) = Σ_k α_jk ∂x_k``, the assumption under which
-    Theorem 5.1 is derived.
-    """
-    return Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda t: t.detach(), blocks)
+    name: str
+    make: Callable[[Bridge], Sequence[Hook]]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def spelt_out(model: Bridge, hooks: Iterable[Hook | Recipe]) -> list[Hook]:
+    """Recipes replaced by the hooks they make for this model."""
+    return [one for hook in hooks for one in (hook.make(model) if isinstance(hook, Recipe) else [hook])]
 
 
 def mask_tokens(positions: Iterable[int], blocks: tuple[int, ...] | None = None) -> Hook:

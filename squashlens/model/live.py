@@ -16,7 +16,7 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import device_of
-from squashlens.model.hooks import Hook, hung, without_ambient
+from squashlens.model.hooks import Hook, Recipe, hung, spelt_out, without_ambient
 
 PROBE_TOKENS = 12
 
@@ -24,7 +24,7 @@ _proven: "weakref.WeakKeyDictionary[Any, set[str]]" = weakref.WeakKeyDictionary(
 
 
 @contextmanager
-def applied(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
+def applied(model: Bridge, *hooks: Hook | Recipe) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
 
     Hooks act in the order given, after those already there. An unknown hook point is refused, and so is one
@@ -35,8 +35,10 @@ def applied(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
         with squashlens.applied(model, squashlens.freeze_attention()):
             logits = model(tokens)
     """
-    with hung(model, *hooks):
-        require_live(model, [site for hook in hooks for site in hook.points(len(model.blocks))])
+    spelt = spelt_out(model, hooks)
+    with hung(model, *spelt), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")  # which is what was asked
+        require_live(model, [site for hook in spelt for site in hook.points(len(model.blocks))])
         yield model
 
 

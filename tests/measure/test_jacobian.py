@@ -166,8 +166,6 @@ def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
     [
         ({"norm": "nuclear"}, InputError, "'spectral', 'frobenius'"),
         ({"method": "sketch"}, NotBuiltError, "not built yet"),
-        ({"freeze": "norms"}, NotBuiltError, "not built yet"),
-        ({"freeze": ("attention", "gates")}, NotBuiltError, "not built yet"),
         ({"freeze": "softmax"}, InputError, "'attention', 'norms', 'gates'"),
         ({"chunk": 0}, InputError, "batch size"),
         ({"query": -6}, InputError, "positions 0 to 4"),

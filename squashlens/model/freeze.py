@@ -1,0 +1,124 @@
+"""What can be held constant while differentiating: attention, norm denominators, gates of the MLPs.
+
+Each leaves the forward pass as it is and takes one derivative away, so that with all three frozen and no
+biases the model is a linear map at this input: Σ_i J_i v⁽⁰⁾_i = y_n. That identity is how the tests know that
+freezing took. Bound and Jacobian use these same hooks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge, Freezable, one_of
+from squashlens.errors import UnsoundModelError
+from squashlens.model.anatomy import n_blocks, text_config
+from squashlens.model.hooks import Hook, Recipe, distinct_points
+
+
+def freezing(freeze: Any) -> list[Hook | Recipe]:
+    """The hooks that hold the named things constant; an unknown name is refused."""
+    names = [freeze] if isinstance(freeze, str) else list(freeze)
+    for name in names:
+        one_of(name, Freezable, "freeze")
+    return [make() for name, make in FACTORIES.items() if name in names]
+
+
+def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
+    """Hold attention patterns constant: values pass, the derivative of the softmax does not.
+
+    The forward pass is unchanged. Equation: ``∂(Σ_k α_jk x_k) = Σ_k α_jk ∂x_k``, the assumption under which
+    Theorem 5.1 is derived.
+    """
+    return Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda t: t.detach(), blocks)
+
+
+def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
+    """Hold the denominator of every norm constant: RMS or standard deviation, those on queries and keys included.
+
+    Equation: ``∂(γ v/ρ(v)) = γ ∂v/ρ``; LayerNorm still subtracts the mean, which is linear. With `blocks`, only
+    norms inside those blocks; otherwise the final norm too. The forward pass moves by rounding where the
+    bridge recomputes an edited norm (at most about 1e-6 relative in float32).
+    """
+
+    def make(model: Bridge) -> list[Hook]:
+        inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
+        names = [name for name in sorted(distinct_points(model)) if name.endswith("hook_scale")]
+        chosen = [name for name in names if inside is None or name.startswith(inside)]
+        return [Hook("freeze_norms", name, lambda t: t.detach()) for name in chosen]
+
+    return Recipe("freeze_norms", make)
+
+
+def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
+    """Hold the gates of the MLPs constant, which makes each MLP linear in what enters it.
+
+    Gated (``act(g) · u``): the gate is detached. Un-gated: ``act(x)`` becomes ``x · (act(x)/x)`` with the ratio
+    constant, its limit act′(0) at 0; detaching the activation itself would cut the path. The forward pass is
+    unchanged. Refuses MLPs that are neither, such as mixtures of experts.
+    """
+
+    def make(model: Bridge) -> list[Hook]:
+        known = distinct_points(model)
+        hooks: list[Hook] = []
+        for block in range(n_blocks(model)) if blocks is None else blocks:
+            mlp = f"blocks.{block}.mlp"
+            if f"{mlp}.gate.hook_out" in known and f"{mlp}.in.hook_out" in known:
+                hooks.append(Hook("freeze_gates", f"{mlp}.gate.hook_out", lambda t: t.detach()))
+            elif f"{mlp}.in.hook_out" in known and f"{mlp}.out.hook_in" in known:
+                ratio = _Ratio(slope_at_zero(model))
+                hooks.append(Hook("freeze_gates", f"{mlp}.in.hook_out", ratio.look))
+                hooks.append(Hook("freeze_gates", f"{mlp}.out.hook_in", ratio.linear))
+            else:
+                raise UnsoundModelError(
+                    f"The MLP of block {block} of {type(model.original_model).__name__} is neither gated nor plain.",
+                    "Leave 'gates' out of freeze.",
+                )
+        return hooks
+
+    return Recipe("freeze_gates", make)
+
+
+FACTORIES: dict[Freezable, Callable[[], Hook | Recipe]] = {
+    "attention": freeze_attention,
+    "norms": freeze_norms,
+    "gates": freeze_gates,
+}
+
+
+@dataclass
+class _Ratio:
+    """An activation as a constant multiple of its argument; one for each block, refilled by every forward pass."""
+
+    slope: float
+    argument: Tensor | None = None
+
+    def look(self, argument: Tensor) -> None:
+        self.argument = argument
+
+    def linear(self, activation: Tensor) -> Tensor:
+        argument, self.argument = self.argument, None
+        if argument is None or argument.shape != activation.shape:
+            raise UnsoundModelError(
+                "What enters this MLP's output projection is not its activation.", "Leave 'gates' out of freeze."
+            )
+        constant = argument.detach()
+        ratio = torch.where(constant == 0, self.slope, activation.detach() / constant)
+        return activation.detach() + (argument - constant) * ratio  # the same number, another derivative
+
+
+def slope_at_zero(model: Bridge) -> float:
+    """act′(0) of the model's activation, which is the limit of act(x)/x there."""
+    from transformers.activations import ACT2FN
+
+    config = text_config(model)
+    names: list[Any] = [getattr(config, a, None) for a in ("hidden_activation", "hidden_act", "activation_function")]
+    name = next((n for n in names if isinstance(n, str)), None)
+    if name is None or name not in ACT2FN:
+        raise UnsoundModelError(f"The activation of {config.model_type} is not known.", "Leave 'gates' out of freeze.")
+    with torch.inference_mode(False), torch.enable_grad():
+        at_zero = torch.zeros((), requires_grad=True)
+        (slope,) = torch.autograd.grad(ACT2FN[name](at_zero), at_zero)
+    return float(slope)
