@@ -5,7 +5,8 @@ Read in this order:
 1. `load` a model (a proven TransformerLens bridge) and turn text into `tokens`.
 2. `capture` what one forward pass computes: residual streams, attention patterns.
 3. Measure over-squashing on a prompt: `path_bound` (Theorem 5.1), `composition` (how attention composes by
-   layer), `jacobian_norms` (the true sensitivity), `sensitivity` (all side by side), `next_token` (the answer).
+   layer), `hops` and `strongest_paths` (the paths themselves), `depth_limit`, `jacobian_norms` (the true
+   sensitivity), `sensitivity` (all side by side), `next_token` (the answer).
 4. Measure collapse on a growing sequence from `prompts`: `collapse` (Theorem 4.2), `mechanism` (why),
    `separator_ablation` (what separators do, layer by layer).
 5. Draw with `figures`; or write it all up with `report`.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
+    from squashlens.measure.walks import depth_limit, hops, strongest_paths
     from squashlens.model.capture import Capture, capture
     from squashlens.model.freeze import freeze_attention, freeze_gates, freeze_norms
     from squashlens.model.hooks import Hook, mask_tokens, zero_values
@@ -49,6 +51,9 @@ _HOMES = {
     "collapse": "measure.collapse",
     "mechanism": "measure.mechanism",
     "separator_ablation": "measure.separators",
+    "hops": "measure.walks",
+    "strongest_paths": "measure.walks",
+    "depth_limit": "measure.walks",
     "next_token": "measure.readout",
     "Hook": "model.hooks",
     "applied": "model.live",
@@ -71,11 +76,13 @@ __all__ = [
     "capture",
     "collapse",
     "composition",
+    "depth_limit",
     "errors",
     "figures",
     "freeze_attention",
     "freeze_gates",
     "freeze_norms",
+    "hops",
     "jacobian_norms",
     "load",
     "mask_tokens",
@@ -89,6 +96,7 @@ __all__ = [
     "save",
     "sensitivity",
     "separator_ablation",
+    "strongest_paths",
     "tokens",
     "zero_values",
     "zoo",

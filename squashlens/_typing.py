@@ -5,6 +5,7 @@
     head      query heads                                d         the residual stream's coordinates
     out, in   rows and columns of one Jacobian block     cotangent vector–Jacobian products of one batch
     branch    prompts that share a trunk                 part      vectors that add up to one
+    path      single walks over positions                hop       how often a path goes through attention
     outcome   what a distribution is over                value     coordinates of one head's values
     group     key/value heads                            many      any leading axes
 
@@ -24,7 +25,7 @@ Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
 Method = Literal["exact", "sketch"]
 Constants = Literal["paper", "measured"]
-AttentionKind = Literal["model", "uniform"]
+AttentionKind = Literal["model", "uniform", "topological"]
 Target = int | Literal["y"]
 Bos = Literal["family", "one", "none", "as-given"]
 Distance = Literal["linf", "l1", "l2"]

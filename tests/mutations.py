@@ -37,6 +37,7 @@ BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py
 PATHS, NORMS = "tests/theory/test_paths.py", "tests/theory/test_norms.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
+WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
@@ -52,10 +53,15 @@ MUTATIONS = (
     Mutation("window off by one", "theory/paths.py", "key > query - window", "key >= query - window", PATHS),
     Mutation("null not normalised", "theory/paths.py", "seen / seen.sum(dim=-1, keepdim=True)", "seen", PATHS),
     Mutation("null sees the future", "theory/paths.py", "visible = key <= query", "visible = key >= query", PATHS),
+    Mutation("hops not shifted", "theory/paths.py", "torch.cat([none, attention_scale * attended])", "torch.cat([attention_scale * attended, none])", WALKS),
+    Mutation("only the best prolongation kept", "theory/paths.py", "longer.flatten(1).topk(min(k, longer[0].numel()), dim=1)", "longer.flatten(1).topk(1, dim=1)", WALKS),
+    Mutation("strongest without the residual", "theory/paths.py", "attention_scale * pattern.double() + torch.eye(n, dtype=torch.float64)", "attention_scale * pattern.double()", WALKS),
+    Mutation("slowest rate without its half", "measure/walks.py", "(1 + below.max().item()) / 2", "below.max().item()", PATHTOOLS),
+    Mutation("first token among the rates", "measure/walks.py", ".diagonal()[1 : last + 1]", ".diagonal()[: last + 1]", PATHTOOLS),
     # the bound on a model
     Mutation("sum over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().sum(dim=1)", BOUND),
     Mutation("max over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().amax(dim=1)", BOUND),
-    Mutation("captured blocks mixed up", "measure/bound.py", "head_mean(capture.patterns[b])", "head_mean(capture.patterns[blocks[0]])", CAPTURE),
+    Mutation("captured blocks mixed up", "measure/_attention.py", "head_mean(capture.patterns[b])", "head_mean(capture.patterns[blocks[0]])", CAPTURE),
     Mutation("blocks bottom-up", "measure/bound.py", "reversed(range(source, top))", "range(source, top)", BOUND),
     Mutation("a block too few", "measure/bound.py", "reversed(range(source, top))", "reversed(range(source + 1, top))", BOUND),
     Mutation("β₂ dropped", "measure/bound.py", "sigma_psi / beta2 + 1", "sigma_psi + 1", BOUND),
@@ -63,7 +69,7 @@ MUTATIONS = (
     Mutation("β₃ dropped", "measure/bound.py", "row / beta3 if", "row if", BOUND),
     Mutation("β₃ also without the final norm", "measure/bound.py", 'row / beta3 if to == "y" else row', "row / beta3", BOUND),
     Mutation("β₁ inverted", "measure/bound.py", "attention_scale=1 / beta1", "attention_scale=beta1", BOUND),
-    Mutation("null ignores windows", "measure/bound.py", "uniform_attention(session.positions, w)", "uniform_attention(session.positions)", BOUND),
+    Mutation("null ignores windows", "measure/_attention.py", "make(session.positions, w)", "make(session.positions)", BOUND),
     Mutation("composition not halved", "measure/bound.py", "gain=0.5", "gain=1.0", BOUND),
     Mutation("layers upside down", "measure/bound.py", "torch.stack(rows[::-1])", "torch.stack(rows)", BOUND),
     # where things are read

@@ -4,6 +4,7 @@ from squashlens.figures.attribution import attribution
 from squashlens.figures.collapse import collapse_curve, collapse_heatmap, collapse_panels
 from squashlens.figures.composition import composition
 from squashlens.figures.mechanism import mechanism
+from squashlens.figures.paths import depth_limit, hops, strongest_paths
 from squashlens.figures.separators import from_block_map, layer_trace
 
 __all__ = [
@@ -12,7 +13,10 @@ __all__ = [
     "collapse_heatmap",
     "collapse_panels",
     "composition",
+    "depth_limit",
     "from_block_map",
+    "hops",
     "layer_trace",
     "mechanism",
+    "strongest_paths",
 ]

@@ -1,21 +1,21 @@
 """The path bound of Theorem 5.1 on a real model's attention, its null, and how it is composed by layer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
 
 from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Target, one_of
 from squashlens.errors import InputError, NotBuiltError
+from squashlens.measure._attention import one_hot, patterns_of
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import n_blocks, windows
-from squashlens.model.capture import Capture, head_mean, mean_patterns
+from squashlens.model.anatomy import n_blocks
+from squashlens.model.capture import Capture
 from squashlens.model.tokens import Prompts
 from squashlens.results import attributes
-from squashlens.theory.paths import sweep, uniform_attention
+from squashlens.theory.paths import sweep
 
 
 def path_bound(
@@ -42,7 +42,9 @@ def path_bound(
     With ``constants="paper"`` the β and σ_ψ are the arguments, 1 unless given: the printed form has no value
     and output weights, no sum over heads and no softmax derivative, so this is a **shape to compare, not a
     bound** for a real model. ``attention="uniform"`` is the null: the same product with every token
-    attending evenly to what its block lets it see (native windows respected).
+    attending evenly to what its block lets it see (native windows respected). ``"topological"`` sets every
+    visible α to 1, so that with the constants 1 and σ_ψ = 0 the result is the *number* of paths from i to n
+    (attending to oneself and staying in the residual stream are two edges).
 
     Args:
         prompts: text, texts of equal length, or token ids.
@@ -74,13 +76,17 @@ def path_bound(
     session = Session.start(model, prompts, bos, "path_bound", target=target, **arguments, **betas)
     spans = session.spans(source, target)
     needed = range(source, max(top for top in spans.values()))
-    patterns = _patterns(session, attention, needed, capture)
+    patterns = patterns_of(session, attention, needed, capture)
     gain = sigma_psi / beta2 + 1
-    long_name = "path bound of Theorem 5.1" if attention == "model" else "path bound under uniform attention"
+    long_name = {
+        "model": "path bound of Theorem 5.1",
+        "uniform": "path bound under uniform attention",
+        "topological": "path bound with all attention weights 1",
+    }[attention]
 
     def one(to: Target, top: int) -> xr.DataArray:
         stack = [patterns[b] for b in reversed(range(source, top))]
-        start = _one_hot(session, query)
+        start = one_hot(session, query)
         *_, row = start, *sweep(start, stack, attention_scale=1 / beta1, gain=gain)
         return session.label(row / beta3 if to == "y" else row, "path_bound", long_name, "1")
 
@@ -91,7 +97,7 @@ def composition(
     model: Bridge,
     prompts: Prompts,
     *,
-    attention: AttentionKind = "model",
+    attention: Literal["model", "uniform"] = "model",
     query: int = -1,
     bos: Bos = "family",
 ) -> xr.DataArray:
@@ -109,11 +115,11 @@ def composition(
     >>> sl.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    one_of(attention, AttentionKind, "attention")
+    one_of(attention, Literal["model", "uniform"], "attention")
     session = Session.start(model, prompts, bos, "composition", attention=attention, query=query)
     top = n_blocks(session.model)
-    patterns = _patterns(session, attention, range(top), None)
-    row = _one_hot(session, query)
+    patterns = patterns_of(session, attention, range(top))
+    row = one_hot(session, query)
     rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
     stacked = torch.stack(rows[::-1]).numpy()
     dims, coords = session.coords()
@@ -124,26 +130,3 @@ def composition(
         name="composition",
         attrs=attributes("share of attention paths into the query", "1", session.facts),
     )
-
-
-def _one_hot(session: Session, query: int) -> Tensor:
-    row = torch.zeros(len(session.ids), session.positions, dtype=torch.float64)
-    row[:, session.query(query)] = 1.0
-    return row
-
-
-def _patterns(session: Session, attention: AttentionKind, blocks: range, capture: Capture | None) -> dict[int, Any]:
-    """Head-averaged patterns by block: the model's (from `capture` if given) or the null's."""
-    if attention == "uniform":
-        native = windows(session.model)
-        by_window = {w: uniform_attention(session.positions, w) for w in set(native)}
-        return {b: by_window[native[b]] for b in blocks}
-    if capture is None:
-        return mean_patterns(session.model, session.ids, blocks)
-    capture.require_current(session.model, session.ids.cpu())
-    missing = sorted(set(blocks) - set(capture.patterns))
-    if missing:
-        raise InputError(
-            f"The capture holds no patterns of blocks {missing}.", "Capture them with patterns=True, layers=None."
-        )
-    return {b: head_mean(capture.patterns[b]) for b in blocks}

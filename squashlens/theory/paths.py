@@ -8,11 +8,11 @@ Source: Barbero et al. 2024, Theorem 5.1 / B.5. The printed sum has L interior n
 L − 1; the matrix product here is the reading the proof supports.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -39,6 +39,76 @@ def sweep(
         yield row
 
 
+def by_hops(
+    row: Float[Tensor, "*#prompt position"],
+    patterns: Iterable[Float[Tensor, "*#prompt query key"]],
+    *,
+    attention_scale: float = 1.0,
+    gain: float = 1.0,
+) -> Float[Tensor, "hop ..."]:
+    """The last row of `sweep`, told apart by how often its paths go through attention: hop 0 never, hop L always.
+
+    Replacing A by tA makes the product a polynomial in t; entry k of the result is its coefficient of t^k, so
+    the sum over hops is the product itself.
+
+    >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    >>> by_hops(torch.tensor([0.0, 1.0]), [A, A]).tolist()
+    [[0.0, 1.0], [1.0, 1.0], [0.75, 0.25]]
+    """
+    rows = row[None]
+    for pattern in patterns:
+        weighted = gain * rows
+        attended = einsum(weighted, pattern.to(row.dtype), "hop ... query, ... query key -> hop ... key")
+        none = torch.zeros_like(weighted[:1])
+        rows = torch.cat([weighted, none]) + torch.cat([none, attention_scale * attended])
+    return rows
+
+
+def strongest(
+    patterns: Sequence[Float[Tensor, "query key"]],
+    query: int,
+    k: int,
+    *,
+    attention_scale: float = 1.0,
+    gain: float = 1.0,
+) -> tuple[Float[Tensor, " path"], Int[Tensor, "path layer"]]:
+    """The k heaviest single paths into `query`: their weights, heaviest first, and where each stands in every layer.
+
+    A path is a walk over positions, one for each layer, bottom first; its weight is the product of
+    ``gain (attention_scale α_ji + δ_ji)``. k-best Viterbi from the top: of all paths from a position up to the
+    query only the k heaviest can be part of one of the k heaviest. O(L n² k). Paths of weight 0 are left out.
+    The patterns come top-down, as in `sweep`.
+    """
+    n = patterns[0].shape[-1]
+    weights = torch.zeros(n, 1, dtype=torch.float64)
+    weights[query] = 1.0
+    behind: list[tuple[Tensor, Tensor]] = []
+    for pattern in patterns:
+        edges = gain * (attention_scale * pattern.double() + torch.eye(n, dtype=torch.float64))
+        # (key, query, rank): every way to prolong one of the best paths that stand at a query down to a key
+        longer = edges.T[:, :, None] * weights[None]
+        best = longer.flatten(1).topk(min(k, longer[0].numel()), dim=1)
+        behind.append((best.indices // weights.shape[1], best.indices % weights.shape[1]))
+        weights = best.values
+    flat = weights.flatten().topk(min(k, weights.numel()))
+    flat_indices = flat.indices[flat.values > 0]
+    place, rank = flat_indices // weights.shape[1], flat_indices % weights.shape[1]
+    walk = [place]
+    for above, above_rank in reversed(behind):
+        place, rank = above[place, rank], above_rank[place, rank]
+        walk.append(place)
+    return flat.values[flat.values > 0], torch.stack(walk, dim=1)
+
+
+def visible_attention(n: int, window: int | None = None) -> Float[Tensor, "query key"]:
+    """1 for every key a query may see, itself included, else 0: with it the path sum counts paths."""
+    query, key = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    visible = key <= query
+    if window is not None:
+        visible &= key > query - window
+    return visible.double()
+
+
 def uniform_attention(n: int, window: int | None = None) -> Float[Tensor, "query key"]:
     """The null model: every query spreads its attention evenly over what it may see.
 
@@ -48,9 +118,5 @@ def uniform_attention(n: int, window: int | None = None) -> Float[Tensor, "query
     >>> uniform_attention(3, window=2).tolist()
     [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
     """
-    query, key = torch.arange(n)[:, None], torch.arange(n)[None, :]
-    visible = key <= query
-    if window is not None:
-        visible &= key > query - window
-    seen = visible.double()
+    seen = visible_attention(n, window)
     return seen / seen.sum(dim=-1, keepdim=True)

@@ -1,0 +1,109 @@
+"""Attention paths: the strongest ones over the layers, all of them by hops, and where depth would lead them."""
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.colors import sample_colorscale
+
+from squashlens.figures.theme import COLOURS, dress, label, token_axis
+
+FLOOR = 1e-6  # shares below this share one colour
+
+
+def strongest_paths(paths: xr.Dataset) -> go.Figure:
+    """Draw a `squashlens.strongest_paths` Dataset over the layer × token grid (figure 1b): wider is stronger.
+
+    Every line is one path; paths that share a stretch lie over one another.
+    """
+    tokens, layers = [str(t) for t in paths["token"].values], paths["layer"].values
+    shares = paths["share"].values
+    figure = go.Figure()
+    grid_x, grid_y = np.meshgrid(np.arange(len(tokens)), layers)
+    figure.add_trace(
+        go.Scatter(
+            x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", marker={"size": 3, "color": "#c4c9d2"},
+            hoverinfo="skip", showlegend=False,
+        )
+    )  # fmt: skip
+    for rank in reversed(range(len(shares))):
+        walk = paths["position_at"].values[rank]
+        name = f"path {rank + 1}: {shares[rank]:.4g} of all"
+        told = " → ".join(label(tokens[p]) for p in walk)
+        figure.add_trace(
+            go.Scatter(
+                x=walk,
+                y=layers,
+                mode="lines+markers",
+                line={"color": COLOURS["path_bound"], "width": 1.5 + 6 * float(shares[rank] / shares[0])},
+                opacity=0.35,
+                marker={"size": 6},
+                showlegend=False,
+                customdata=[f"{layer}, {p}: {label(tokens[p])}" for layer, p in zip(layers, walk, strict=True)],
+                hovertemplate=f"layer %{{customdata}}<br>{name}<br>{told}<extra></extra>",
+            )
+        )
+    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_yaxes(title="layer ℓ", dtick=1)
+    total = 100 * float(shares.sum())
+    title = f"The {len(shares)} strongest paths into the query: {total:.3g} % of all paths' weight"
+    return dress(figure, title=title, height=460)
+
+
+def hops(shares: xr.DataArray) -> go.Figure:
+    """Draw a `squashlens.hops` result: how often paths go through attention × where they start, log colour."""
+    tokens = [str(t) for t in shares["token"].values]
+    values = shares.values.astype(np.float64)
+    hover = [[f"{hop} hops, {i}: {label(t)}" for i, t in enumerate(tokens)] for hop in shares["hop"].values]
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.log10(np.maximum(values, FLOOR)).astype(np.float32),
+            x=np.arange(len(tokens), dtype=np.float32),
+            y=shares["hop"].values,
+            zmin=np.log10(FLOOR),
+            zmax=0,
+            colorscale="Viridis",
+            text=hover,
+            customdata=values,
+            hovertemplate="%{text}<br>share of paths: %{customdata:.6g}<extra></extra>",
+            colorbar={"title": {"text": "log₁₀ share of paths", "side": "right"}, "thickness": 12},
+        )
+    )
+    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_yaxes(title="hops through attention", dtick=1)
+    return dress(figure, title="Where paths into the query start, by hops through attention", height=420)
+
+
+def depth_limit(limit: xr.Dataset) -> go.Figure:
+    """Draw a `squashlens.depth_limit` Dataset: what has not reached the first token, by depth, log scale.
+
+    Each block's attention repeated; dotted, the predicted rate from where the rest stands at depth 1.
+    """
+    blocks, depth = limit["block"].values, limit["depth"].values
+    colours = [str(c) for c in sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))]
+    figure = go.Figure()
+    for block, colour in zip(blocks, colours, strict=True):
+        here = limit.sel(block=block)
+        rest = here["rest"].values
+        rates = f"predicted {float(here['predicted_rate']):.3f}, observed {float(here['observed_rate']):.3f}"
+        figure.add_trace(
+            go.Scatter(
+                x=depth,
+                y=np.where(rest > 0, rest, np.nan),
+                mode="lines",
+                line={"color": colour, "width": 2},
+                name=f"block {block}: {rates}",
+                hovertemplate=f"block {block}, depth %{{x}}<br>not at the first token: %{{y:.4g}}<extra></extra>",
+            )
+        )
+        line = rest[1] * float(here["predicted_rate"]) ** (depth[1:] - 1)
+        figure.add_trace(
+            go.Scatter(
+                x=depth[1:], y=line, mode="lines", line={"color": colour, "width": 1, "dash": "dot"},
+                showlegend=False, hoverinfo="skip",
+            )
+        )  # fmt: skip
+    figure.update_xaxes(title="times the block's attention is repeated")
+    figure.update_yaxes(title="mass not at the first token", type="log", exponentformat="power", range=[-10, 0.1])
+    return dress(
+        figure, title="Depth limit: attention repeated sends every path to the first token", height=480, top=150
+    )
