@@ -48,7 +48,7 @@ MUTATIONS = (
     # the path product
     Mutation("α transposed", "theory/paths.py", "... query, ... query key -> ... key", "... key, ... query key -> ... query", PATHS),
     Mutation("δ dropped", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * attended", PATHS),
-    Mutation("gain dropped", "theory/paths.py", "weighted = gain * row", "weighted = row", PATHS),
+    Mutation("gain dropped", "theory/paths.py", "weighted = gain * row\n", "weighted = row\n", PATHS),
     Mutation("1/β₁ on the residual too", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * (attended + weighted)", PATHS),
     Mutation("window off by one", "theory/paths.py", "key > query - window", "key >= query - window", PATHS),
     Mutation("null not normalised", "theory/paths.py", "seen / seen.sum(dim=-1, keepdim=True)", "seen", PATHS),
