@@ -5,9 +5,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.colors import sample_colorscale
 
-from squashlens.figures.theme import COLOURS, dress, label, token_axis
-
-FLOOR = 1e-6  # shares below this share one colour
+from squashlens.figures.theme import COLOURS, dress, label, share_map, token_axis
 
 
 def strongest_paths(paths: xr.Dataset) -> go.Figure:
@@ -52,22 +50,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
 def hops(shares: xr.DataArray) -> go.Figure:
     """Draw a `squashlens.hops` result: how often paths go through attention × where they start, log colour."""
     tokens = [str(t) for t in shares["token"].values]
-    values = shares.values.astype(np.float64)
-    hover = [[f"{hop} hops, {i}: {label(t)}" for i, t in enumerate(tokens)] for hop in shares["hop"].values]
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.log10(np.maximum(values, FLOOR)).astype(np.float32),
-            x=np.arange(len(tokens), dtype=np.float32),
-            y=shares["hop"].values,
-            zmin=np.log10(FLOOR),
-            zmax=0,
-            colorscale="Viridis",
-            text=hover,
-            customdata=values,
-            hovertemplate="%{text}<br>share of paths: %{customdata:.6g}<extra></extra>",
-            colorbar={"title": {"text": "log₁₀ share of paths", "side": "right"}, "thickness": 12},
-        )
-    )
+    figure = go.Figure(share_map(shares, tokens, "{row} hops"))
     figure.update_xaxes(**token_axis(tokens), title="token")
     figure.update_yaxes(title="hops through attention", dtick=1)
     return dress(figure, title="Where paths into the query start, by hops through attention", height=420)

@@ -83,6 +83,35 @@ def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatma
     )
 
 
+FLOOR = 1e-6  # shares below this share one colour
+
+
+def share_map(shares: xr.DataArray, tokens: Sequence[str], row: str) -> go.Heatmap:
+    """Shares of paths over rows × tokens, colour on a log scale; `row` names a row in the hover."""
+    values = shares.values.astype(np.float64)
+    rows = shares[str(shares.dims[0])].values
+    decades = np.arange(np.log10(FLOOR), 1)
+    return go.Heatmap(
+        z=np.log10(np.maximum(values, FLOOR)).astype(np.float32),
+        x=np.arange(len(tokens), dtype=np.float32),
+        y=rows,
+        zmin=np.log10(FLOOR),
+        zmax=0,
+        colorscale="Viridis",
+        text=[[f"{row.format(row=r)}, {i}: {label(t)}" for i, t in enumerate(tokens)] for r in rows],
+        customdata=values,
+        hovertemplate="%{text}<br>share of paths: %{customdata:.6g}<extra></extra>",
+        colorbar={
+            "title": {"text": "share of paths", "side": "right"},
+            "tickvals": decades,
+            "ticktext": [
+                f"10<sup>{int(d)}</sup>" if d > np.log10(FLOOR) else f"≤ 10<sup>{int(d)}</sup>" for d in decades
+            ],
+            "thickness": 12,
+        },
+    )
+
+
 def token_axis(tokens: Sequence[str]) -> dict[str, Any]:
     """A numeric axis labelled by tokens, so that repeated tokens stay apart; the text is escaped."""
     step = max(1, -(-len(tokens) // MANY_TOKENS))
