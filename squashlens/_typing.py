@@ -6,6 +6,7 @@
     out, in   rows and columns of one Jacobian block     cotangent vector–Jacobian products of one batch
     branch    prompts that share a trunk                 part      vectors that add up to one
     path      single walks over positions                hop       how often a path goes through attention
+    operator  matrices known by what they do
     outcome   what a distribution is over                value     coordinates of one head's values
     group     key/value heads                            many      any leading axes
 

@@ -78,9 +78,14 @@ MUTATIONS = (
     Mutation("γ dropped from y", "model/anatomy.py", '"ln_final.hook_out"', '"ln_final.hook_normalized"', JACOBIAN),
     Mutation("a layer off by one", "model/anatomy.py", 'f"blocks.{layer}.hook_resid_pre"', 'f"blocks.{layer}.hook_resid_post"', CAPTURE),
     Mutation("window where there is none", "model/anatomy.py", "window if kind == SLIDING else None", "window", BOUND),
+    # certified norms
+    Mutation("steps as if the start were lucky", "theory/norms.py", "1.648 * math.sqrt(d) * norms", "1.648 * math.sqrt(d)", NORMS),
+    Mutation("upper is lower", "theory/norms.py", "largest * (1 + inflation), failure", "largest, failure", NORMS),
+    Mutation("Ritz values of a basis gone askew", "theory/norms.py", 'image = image - torch.einsum("okd,ok->od", basis, along)', "image = image", NORMS),
+    Mutation("exhausted by an absolute size", "theory/norms.py", "size > EXHAUSTED * scale", "size > EXHAUSTED", NORMS),
     # the Jacobian
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),
-    Mutation("root dropped", "theory/norms.py", ".clamp(min=0).sqrt()", ".clamp(min=0)", NORMS),
+    Mutation("root dropped", "theory/norms.py", "[..., -1].clamp(min=0).sqrt()", "[..., -1].clamp(min=0)", NORMS),
     Mutation("sum for the sum of squares", "theory/norms.py", ".double().square().sum", ".double().abs().sum", NORMS),
     Mutation("cotangents of half length", "measure/jacobian.py", "torch.arange(start, start + size)] = 1", "torch.arange(start, start + size)] = 0.5", JACOBIAN),
     Mutation("query off by one", "measure/jacobian.py", "tensor[:, query]", "tensor[:, query - 1]", JACOBIAN),
