@@ -93,7 +93,7 @@ def separator_ablation(
     if not sequence.breaks:
         raise InputError("This sequence has no separators to ablate.", "Build it with separator=',' and every=3.")
     blocks = _blocks(runs, from_blocks)
-    other = _substitute(runs, substitute, seed)
+    other = _substitute(runs, substitute, seed) if "substitute" in kinds else -1
     inputs = {"none": _Variant(sequence.separated((), ())), "separators": _Variant(sequence)}
     inputs |= {kind: _edited(runs, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
     hooks = [kind for kind in get_args(Ablation) if kind in kinds]
@@ -123,8 +123,8 @@ def separator_ablation(
     coords = runs.coords() | {"edit": list(inputs)} | ({"hook": hooks, "from_block": blocks} if acting else {})
     counts = [[len(variant.sequence.plain(n)) for n in runs.lengths] for variant in inputs.values()]
     coords["tokens"] = (("edit", "length"), np.array(counts))
-    facts = {"substitute": display_tokens(runs.session.model, torch.tensor([[other]]))[0][0]}
-    session = runs.took(", ".join(sorted(routes)), **(facts if "substitute" in kinds else {}))
+    facts = {} if other < 0 else {"substitute": display_tokens(runs.session.model, torch.tensor([[other]]))[0][0]}
+    session = runs.took(", ".join(sorted(routes)), **facts)
     return session.dataset("separator ablation", coords, found)
 
 
@@ -203,4 +203,7 @@ def _substitute(runs: Runs, token: Token | None, seed: int) -> int:
         return one_token(model, token)
     special = set() if model.tokenizer is None else set(model.tokenizer.all_special_ids)
     used = {*sequence.trunk, *sequence.suffix, *sequence.alphabet, *special}
-    return Random(f"substitute {seed}").choice([t for t in range(int(model.cfg.d_vocab)) if t not in used])
+    free = [t for t in range(int(model.cfg.d_vocab)) if t not in used]
+    if not free:
+        raise InputError("Every token of the vocabulary has a part in the sequence.", "Give substitute=.")
+    return Random(f"substitute {seed}").choice(free)

@@ -192,6 +192,14 @@ def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
         raw(sl.separator_ablation)(tiny, ones, progress=False, **options)
 
 
+def test_a_vocabulary_without_a_free_token(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    crowded = sl.prompts.build(model, [7, 8, 9], alphabet=list(range(60)), prompt=[2], separator=13, every=2)
+    with pytest.raises(InputError, match="Every token of the vocabulary"):
+        sl.separator_ablation(model, crowded, kinds=["substitute"], progress=False)
+    assert "substitute" not in sl.provenance(sl.separator_ablation(model, crowded, kinds=["delete"], progress=False))
+
+
 def test_sequences_that_cannot_be_ablated(tiny: Any) -> None:
     with pytest.raises(InputError, match="no separators to ablate"):
         sl.separator_ablation(tiny, sl.prompts.repeated(tiny, "1", 6))
