@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import xarray as xr
 
@@ -12,6 +13,7 @@ from squashlens.reporting import collapse_sentences as say
 from squashlens.reporting.section import Section
 from squashlens.results import provenance
 
+T = TypeVar("T")
 REPLAYED = 6  # lengths at which D is measured again for the noise floor
 
 
@@ -22,7 +24,7 @@ class Findings:
     panels: dict[str, xr.Dataset]
     relative: xr.Dataset
     rounded: xr.Dataset
-    mechanism: xr.Dataset
+    mechanism: xr.Dataset | SquashlensError
     ablation: xr.Dataset
 
 
@@ -46,7 +48,7 @@ def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
         panels=whole,
         relative=collapse(model, panels["a"], scale="relative", progress=progress),
         rounded=collapse(model, panels["a"], round_to=torch.bfloat16, progress=progress),
-        mechanism=mechanism(model, panels["a"], progress=progress),
+        mechanism=_or_why_not(lambda: mechanism(model, panels["a"], progress=progress)),
         ablation=separator_ablation(model, panels["d"], scale="relative", progress=progress),
     )
 
@@ -78,14 +80,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
             (say.precision(first, findings.rounded), say.answers(first)),
             "Panel (a). D is divided by the root mean square of v, since streams grow with depth.",
         ),
-        Section(
-            "Why representations come close",
-            figures.mechanism(findings.mechanism),
-            (say.premises(findings.mechanism), say.tightness(findings.mechanism), say.parts(findings.mechanism)),
-            "Panel (a). The proof of Theorem B.3 lets two attention rows differ ever less and the new token weigh ever "
-            "less; both are measured here on the real heads, as is the bound that follows from them at block 0.",
-            width=680,
-        ),
+        _why(findings.mechanism),
         Section(
             "What separators do, layer by layer",
             figures.layer_trace(ablation),
@@ -102,6 +97,23 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
     ]
 
 
+def _why(mechanism: xr.Dataset | SquashlensError) -> Section:
+    """The proof's steps, or why this family does not show them."""
+    from squashlens import figures
+
+    title = "Why representations come close"
+    if isinstance(mechanism, SquashlensError):
+        return Section(title, None, (f"Not measured for this model. {mechanism}",))
+    return Section(
+        title,
+        figures.mechanism(mechanism),
+        (say.premises(mechanism), say.tightness(mechanism), say.parts(mechanism)),
+        "Panel (a). The proof of Theorem B.3 lets two attention rows differ ever less and the new token weigh ever "
+        "less; both are measured here on the real heads, as is the bound that follows from them at block 0.",
+        width=680,
+    )
+
+
 _OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.falls, say.against_contrast, say.above_noise)
 
 
@@ -109,7 +121,11 @@ def try_to_measure(model: Bridge, digits: int, *, progress: bool) -> Findings | 
     """The findings, or why this model cannot have them (digits that are not one token, say)."""
     if isinstance(digits, bool) or not isinstance(digits, int) or digits < 3:
         raise InputError(f"digits={digits!r} are too few.", "Ask for sequences of at least 3.")
+    return _or_why_not(lambda: measure(model, digits, progress=progress))
+
+
+def _or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
     try:
-        return measure(model, digits, progress=progress)
+        return measured()
     except SquashlensError as error:
         return error

@@ -185,3 +185,17 @@ def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
     assert "Not measured for this model. This model came without a tokenizer." in only.says[0]
     with pytest.raises(InputError, match="digits=1"):
         section.try_to_measure(bridge_of("llama"), 1, progress=False)
+
+
+def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
+    """What adds to a block besides attention and MLP is not understood; distances and separators still are."""
+    import squashlens as sl
+
+    with sl.applied(tiny, sl.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)):
+        found = section.try_to_measure(tiny, 6, progress=False)
+    titled = {part.title: part for part in section.sections(found)}
+    assert len(titled) == 5
+    why = titled["Why representations come close"]
+    assert why.figure is None
+    assert "Not measured for this model. Block 2 adds more to its stream" in why.says[0]
+    assert all(part.figure is not None for part in titled.values() if part is not why)
