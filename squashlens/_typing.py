@@ -46,3 +46,9 @@ def one_of(value: object, choices: object, argument: str) -> None:
     allowed = get_args(choices)
     if value not in allowed:
         raise InputError(f"{argument}={value!r} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")
+
+
+def positive(value: object, argument: str, what: str) -> None:
+    """Refuse what is not a whole number of at least 1; `what` says what it should have been a number of."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{argument}={value!r} is not {what}.", "Give a positive whole number.")

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from random import Random
 from typing import Any
 
-from squashlens._typing import Bos, Bridge, Template, one_of
+from squashlens._typing import Bos, Bridge, Template, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
 from squashlens.model.tokens import bos_id, encode, family_bos, require_tokenizer
@@ -35,12 +35,12 @@ DIGITS = tuple("0123456789")
 
 def repeated(model: Bridge, token: Token, n: int, **form: Any) -> Sequence:
     """The same token n times: figure 5 (a) and (c). Keywords as in `build`."""
-    return build(model, [token] * _count(n), name=f"{token} repeated", **form)
+    return build(model, [token] * _checked(n), name=f"{token} repeated", **form)
 
 
 def alternating(model: Bridge, n: int, *, alphabet: Items[Token] = ("1", "0"), **form: Any) -> Sequence:
     """The tokens of `alphabet` in turn: 1 0 1 0 …"""
-    content = [alphabet[i % len(alphabet)] for i in range(_count(n))]
+    content = [alphabet[i % len(alphabet)] for i in range(_checked(n))]
     return build(model, content, name="alternating", alphabet=alphabet, **form)
 
 
@@ -51,7 +51,7 @@ def bernoulli(
     if len(alphabet) != 2 or not 0 <= p <= 1:
         raise InputError(f"p={p!r} over {len(alphabet)} tokens is no Bernoulli draw.", "Use 0 ≤ p ≤ 1 and two tokens.")
     rng = Random(seed)
-    content = [alphabet[rng.random() < p] for _ in range(_count(n))]
+    content = [alphabet[rng.random() < p] for _ in range(_checked(n))]
     return build(model, content, name=f"Bernoulli({p:g}), seed {seed}", alphabet=alphabet, **form)
 
 
@@ -65,7 +65,7 @@ def words(model: Bridge, n: int, alphabet: Items[Token], *, seed: int, **form: A
     if not alphabet:
         raise InputError("There are no words to draw from.", "Give at least one.")
     rng = Random(seed)
-    content = [rng.choice(alphabet) for _ in range(_count(n))]
+    content = [rng.choice(alphabet) for _ in range(_checked(n))]
     return build(model, content, name=f"uniform draws, seed {seed}", alphabet=alphabet, **form)
 
 
@@ -125,8 +125,8 @@ def build(
     ids = tuple(one_token(model, token) for token in content)
     if alphabet is None:
         alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
-    if separator is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise InputError(f"every={every!r} is not a number of content tokens.", "Give a positive whole number.")
+    if separator is not None:
+        positive(every, "every", "a number of content tokens")
     breaks = range(every, len(ids) + 1, every) if separator is not None else ()
     lead, tail = _around(model, prompt, suffix, ids[0], template, bos)
     return Sequence(
@@ -142,9 +142,8 @@ def build(
     )
 
 
-def _count(n: int) -> int:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(f"n={n!r} is not a number of content tokens.", "Give a positive whole number.")
+def _checked(n: int) -> int:
+    positive(n, "n", "a number of content tokens")
     return n
 
 

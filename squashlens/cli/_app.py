@@ -11,6 +11,8 @@ from squashlens.errors import InputError
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from squashlens.results import Result
+
 Job = Callable[[], None]
 app = tyro.extras.SubcommandApp()
 
@@ -35,6 +37,14 @@ def opened(model: str, device: str | None, quiet: bool, out: Path | None = None,
 
     check_outputs(out, *figures)
     return sl.load(model, device=device, progress=not quiet)
+
+
+def save_result(result: "Result", out: Path | None) -> None:
+    """Save a result where one is asked for, and say where it is."""
+    if out is not None:
+        from squashlens.results import save
+
+        print(f"saved: {save(result, out).resolve()}")
 
 
 def write_figure(figure: "go.Figure", path: Path | None) -> None:

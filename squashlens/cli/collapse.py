@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, write_figure
+from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, save_result, write_figure
 from squashlens.errors import InputError
 from squashlens.paper import COPY, COUNT
 from squashlens.zoo import trained_length
@@ -97,7 +97,7 @@ def collapse(
         columns = {"D": last["distance"], "D_y": last["distance_y"]}
         columns |= {name: last[name] for name in ("contrast", "total_variation", "same_argmax") if name in last}
         _table(result, "distance", columns)
-        _save(result, out)
+        save_result(result, out)
         if figure is not None:
             trained = trained_length(sl.provenance(result)["model"])
             write_figure(sl.figures.collapse_curve(result, trained=trained), figure)
@@ -153,7 +153,7 @@ def ablate(
                 f"{h}@{first}": last["distance_from"].sel(hook=h, from_block=first) for h in last["hook"].values
             }
         _table(result, "distance", columns)
-        _save(result, out)
+        save_result(result, out)
         if figure is not None:
             write_figure(sl.figures.layer_trace(result), figure)
         if map is not None:
@@ -185,10 +185,3 @@ def _table(result: "xr.Dataset", variable: str, columns: dict[str, "xr.DataArray
 
 def _cell(value: Any) -> str:
     return {"True": "yes", "False": "no"}.get(str(value)) or f"{float(value):.5g}"
-
-
-def _save(result: "xr.Dataset", out: Path | None) -> None:
-    if out is not None:
-        from squashlens.results import save
-
-        print(f"saved: {save(result, out).resolve()}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, write_figure
+from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, save_result, write_figure
 from squashlens.zoo import EXAMPLE_PROMPT
 
 if TYPE_CHECKING:
@@ -101,14 +101,11 @@ def jacobian(
 
 
 def _deliver(result: "xr.DataArray", out: Path | None) -> None:
-    from squashlens.results import save
-
     print(f"# {result.attrs['long_name']}, {result.name} (units: {result.attrs['units']})")
     print("position  value         token")
     for place, token, value in zip(result["position"].values, result["token"].values, result.values, strict=True):
         print(f"{int(place):>8}  {float(value):<12.6g}  {token}")
-    if out is not None:
-        print(f"saved: {save(result, out).resolve()}")
+    save_result(result, out)
 
 
 def _draw(bridge: Any, prompt: str, query: int, figure: Path | None, quiet: bool, **options: Any) -> None:

@@ -11,7 +11,7 @@ import xarray as xr
 from einops import rearrange
 from torch import Tensor
 
-from squashlens._typing import Beside, Bridge, Distance, Heads, Passes, Scale, one_of
+from squashlens._typing import Beside, Bridge, Distance, Heads, Passes, Scale, one_of, positive
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._pairs import Ruler, Runs, Streams, check_choices, with_y
 from squashlens.measure._session import Variable
@@ -118,8 +118,7 @@ def _check(heads: object, beside: Collection[object], draws: object, round_to: t
         one_of(heads, Heads, "heads")
     for kind in [beside] if isinstance(beside, str) else beside:
         one_of(kind, Beside, "beside")
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise InputError(f"draws={draws!r} is not a number of sequences.", "Give a positive whole number.")
+    positive(draws, "draws", "a number of sequences")
     if round_to is not None and not round_to.is_floating_point:
         raise InputError(f"round_to={round_to!r} is not a floating-point type.", "Use torch.bfloat16 or another.")
 

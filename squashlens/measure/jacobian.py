@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, Target, one_of
-from squashlens.errors import InputError, NotBuiltError
+from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, Target, one_of, positive
+from squashlens.errors import NotBuiltError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, residual_site, width
 from squashlens.model.capture import forward
@@ -76,8 +76,8 @@ def jacobian_norms(
     one_of(method, Method, "method")
     if method == "sketch":
         raise NotBuiltError("method='sketch' is not built yet.", "Use method='exact'.")
-    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-        raise InputError(f"chunk={chunk!r} is not a batch size.", "Give a positive whole number.")
+    if chunk is not None:
+        positive(chunk, "chunk", "a batch size")
     hooks = freezing(freeze)
     frozen = [h.name.removeprefix("freeze_") for h in hooks]
     session = Session.start(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of
+from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive
 from squashlens.errors import InputError
 from squashlens.measure._attention import one_hot, patterns_of
 from squashlens.measure._session import Session
@@ -77,8 +77,7 @@ def strongest_paths(
     [13, 13, 13]
     """
     one_of(attention, AttentionKind, "attention")
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InputError(f"k={k!r} is not a number of paths.", "Give a positive whole number.")
+    positive(k, "k", "a number of paths")
     session = _one_prompt(
         model, prompt, bos, "strongest_paths", k=k, attention=attention, query=query, source=source, target=target
     )

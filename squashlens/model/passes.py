@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import DynamicCache
 
-from squashlens._typing import Bridge, Passes, one_of
+from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.model.branches import Branch, Ids, causal, context
@@ -99,8 +99,8 @@ def read(
     in one pass, by default what fits in about a gigabyte.
     """
     one_of(passes, Passes, "passes")
-    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-        raise InputError(f"chunk={chunk!r} is not a number of tokens.", "Give a positive whole number.")
+    if chunk is not None:
+        positive(chunk, "chunk", "a number of tokens")
     late = [branch.along(trunk, positions) for branch in branches]
     each = tuple(dict.fromkeys(late))  # two prompts that are the same are run once
     plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks))
