@@ -9,6 +9,8 @@
     operator  matrices known by what they do
     outcome   what a distribution is over                value     coordinates of one head's values
     group     key/value heads                            many      any leading axes
+    stack     coordinates of all heads' values in a row  seen      keys that one query sees
+    token     positions where queries are keys too
 
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
@@ -26,6 +28,7 @@ Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
 Method = Literal["exact", "sketch"]
 Constants = Literal["paper", "measured"]
+Edges = Literal["analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 Target = int | Literal["y"]
 Bos = Literal["family", "one", "none", "as-given"]

@@ -10,10 +10,14 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    PhiConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3Config,
 )
 
 COMMON: dict[str, Any] = dict(
@@ -41,6 +45,20 @@ CONFIGS: dict[str, Any] = {
     "gpt2": GPT2Config(vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=1),
 }
 FAMILIES = tuple(CONFIGS)
+
+# Further ways to build a block: norms on queries and keys, norms behind the branches only, branches side by side.
+NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
+NEOX = dict(
+    vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+    max_position_embeddings=64, bos_token_id=2,
+)  # fmt: skip
+MORE: dict[str, Any] = {
+    "qwen3": Qwen3Config(**COMMON),
+    "olmo2": Olmo2Config(**NO_HEAD_DIM),
+    "phi": PhiConfig(**NO_HEAD_DIM),
+    "neox": GPTNeoXConfig(**NEOX, use_parallel_residual=True),
+    "neox_sequential": GPTNeoXConfig(**NEOX, use_parallel_residual=False),
+}
 
 
 def random_model(config: Any, seed: int = 0) -> PreTrainedModel:

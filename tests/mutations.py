@@ -41,10 +41,30 @@ WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
+EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
 MUTATIONS = (
+    # the measured bound
+    Mutation("key term without its weight", "theory/edges.py", '"out h c, i h c -> i h out") * alpha[:, :, None]', '"out h c, i h c -> i h out")', EDGES),
+    Mutation("values not relative to the mean", "theory/edges.py", "away = from_top - einsum", "away = from_top + 0 * einsum", EDGES),
+    Mutation("deviation formed directly", "theory/edges.py", "    from_top = by_head[:, None] - by_head[heads, top][:, :, None]\n", "    from_top = by_head[:, None] - 0 * by_head[heads, top][:, :, None]\n", EDGES),
+    Mutation("sink forgotten", "theory/edges.py", "left.abs() > ROUNDING", "left.abs() > 1", EDGES),
+    Mutation("query term dropped", "theory/edges.py", "moved[here] += self.query_rows[query]", "moved[here] += 0 * self.query_rows[query]", EDGES),
+    Mutation("residual dropped", "theory/edges.py", "found[here] += self.direct[query]", "found[here] += 0 * self.direct[query]", EDGES),
+    Mutation("S not undone", "theory/edges.py", "return spectral_norms(torch.linalg.solve_triangular(half, closing.mT, upper=False))", "return spectral_norms(closing.mT)", EDGES),
+    Mutation("excess of the other tokens forgotten", "theory/edges.py", "maps.excess[query] * before, norms", "before, norms", EDGES),
+    Mutation("pairs of heads counted once", "theory/edges.py", "twice = (1 if h == k else 2) * alpha[h]", "twice = alpha[h]", EDGES),
+    Mutation("heads never together", "theory/edges.py", "torch.minimum(torch.minimum(by_head, together)", "torch.minimum(torch.minimum(by_head, by_head)", EDGES),
+    Mutation("key rows of the wrong query", "model/dissection.py", "cotangents[heads, 0, heads, query, : query + 1] = 1", "cotangents[heads, 0, heads, 0, : query + 1] = 1", CERTIFIED),
+    Mutation("heads to groups by remainder", "model/dissection.py", "key (group each) ...", "key (each group) ...", CERTIFIED),
+    Mutation("final norm left out", "measure/certified.py", "ends: list[Target] = [*bounds[1:-1], to]", "ends: list[Target] = [*bounds[1:-1], top]", CERTIFIED),
+    Mutation("groups from the bottom", "measure/certified.py", "sorted({source, *range(top, source, -group)})", "sorted({top, *range(source, top, group)})", CERTIFIED),
+    Mutation("inflation per block, not in all", "measure/certified.py", "inflation=(1 + INFLATION) ** (1 / self.steps) - 1", "inflation=INFLATION", CERTIFIED),
+    Mutation("freezing forgotten", "measure/certified.py", "ids[prompt : prompt + 1], freezing(freeze)", "ids[prompt : prompt + 1], freezing(())", CERTIFIED),
+    Mutation("form not required", "measure/_edges.py", "if not difference <= DEVIATION * size:", "if not difference <= 1e9 * size:", CERTIFIED),
+    Mutation("rounding not allowed for", "measure/certified.py", "rows * (1 + rounding) ** len(stretches[to])", "rows * (1 - rounding) ** len(stretches[to])", CERTIFIED),
     # the path product
     Mutation("α transposed", "theory/paths.py", "... query, ... query key -> ... key", "... key, ... query key -> ... query", PATHS),
     Mutation("δ dropped", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * attended", PATHS),

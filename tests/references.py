@@ -59,6 +59,38 @@ def jacobian_by_jacrev(plain: Any, ids: Tensor, query: int) -> Tensor:
     return torch.func.jacrev(last)(start)[:, 0].transpose(0, 1)
 
 
+def block_jacobian(plain: Any, ids: Tensor, bottom: int, top: int | str) -> Tensor:
+    """∂v⁽ᵗᵒᵖ⁾_j/∂v⁽ᵇᵒᵗᵗᵒᵐ⁾_i as (j, d, i, d), row by row, with PyTorch hooks on the plain model's own blocks."""
+    inner = plain.model if hasattr(plain, "model") else getattr(plain, "transformer", None) or plain.gpt_neox
+    layers = getattr(inner, "layers", None) or inner.h
+    norm = next(getattr(inner, n) for n in ("norm", "ln_f", "final_layernorm", "final_layer_norm") if hasattr(inner, n))
+    found: dict[str, Tensor] = {}
+
+    def plant(_module: Any, args: Any, options: Any) -> Any:
+        entering = args[0] if args else options["hidden_states"]
+        found["leaf"] = entering.detach().clone().requires_grad_()
+        return ((found["leaf"], *args[1:]), options) if args else (args, options | {"hidden_states": found["leaf"]})
+
+    def read(_module: Any, args: Any, options: Any) -> None:
+        found["output"] = args[0] if args else options["hidden_states"]
+
+    handles = [layers[bottom].register_forward_pre_hook(plant, with_kwargs=True)]
+    if top == "y":
+        handles.append(norm.register_forward_hook(lambda _module, _args, out: found.__setitem__("output", out)))
+    else:
+        above = norm if top == len(layers) else layers[int(top)]
+        handles.append(above.register_forward_pre_hook(read, with_kwargs=True))
+    try:
+        with torch.enable_grad():
+            plain(ids, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    output = found["output"][0]
+    rows = [torch.autograd.grad(entry, found["leaf"], retain_graph=True)[0][0] for entry in output.flatten()]
+    return torch.stack(rows).reshape(*output.shape, *output.shape)
+
+
 def jacobian_by_differences(plain: Any, ids: Tensor, query: int, step: float) -> Tensor:
     """∂y_n/∂v⁽⁰⁾ as (position, d, d) by central differences."""
     start = first_residual(plain, ids)
@@ -103,7 +135,7 @@ def _kind(model: Any, name: str, module: Any, freeze: Sequence[str]) -> str | No
     if "norms" in freeze and "Norm" in type(module).__name__:
         return "layer" if type(module).__name__ == "LayerNorm" else "rms"
     parent, _, own = name.rpartition(".")
-    if "gates" in freeze and own in ("act", "act_fn"):
+    if "gates" in freeze and own in ("act", "act_fn", "activation_fn"):
         return "gate" if hasattr(model.get_submodule(parent), "gate_proj") else "ratio"
     return None
 

@@ -22,6 +22,7 @@ PROMPT = "110 ="
         (["bound", "--model"], "Missing value for argument '--model'"),
         ([], "Expected one of"),
         (["paint"], "paint"),
+        (["bound", "--freeze", "norms"], "freeze has no meaning with constants='paper'"),
         (["bound", "--out", "x.txt"], "End the name in .nc, .json, .csv"),
         (["bound", "--figure", "x.png"], "End the name in .html"),
         (["bound", "--out", "missing/x.nc"], "There is no folder"),
@@ -69,6 +70,17 @@ def test_a_verb_prints_a_table_and_saves(
         result = sl.open_result(out)
         assert result.name == name
         assert f"{float(result.values[1]):.6g}" in said
+
+
+def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["bound", "--prompt", PROMPT, "--constants", "measured", "--edges", "exact", "--group", "6", "--freeze",
+          "attention", "norms", "--quiet"])  # fmt: skip
+    bound = capsys.readouterr().out
+    main(["jacobian", "--prompt", PROMPT, "--freeze", "attention", "norms", "--quiet"])
+    jacobian = capsys.readouterr().out
+    assert "certified path bound, exact edges, attention and norms frozen" in bound
+    found, truth = (float(text.splitlines()[3].split()[1]) for text in (bound, jacobian))
+    assert found == pytest.approx(truth, rel=1e-5)
 
 
 def test_a_figure(tmp_path: Path) -> None:

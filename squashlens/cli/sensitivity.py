@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Prompt = Annotated[str, tyro.conf.arg(help="The text to measure; it is read at its last token.")]
 Figure = Annotated[Path | None, tyro.conf.arg(help="Also draw bound, null and Jacobian into this .html file.")]
 Query = Annotated[int, tyro.conf.arg(help="Position that is read; counted from the end if negative.")]
+Freeze = Annotated[
+    tuple[Literal["attention", "norms", "gates"], ...],
+    tyro.conf.arg(help="What is held constant while differentiating; nothing if empty."),
+]
 Norm = Annotated[Literal["spectral", "frobenius"], tyro.conf.arg(help="Matrix norm of each token's Jacobian.")]
 
 
@@ -51,12 +55,21 @@ def bound(
     beta2: Annotated[float, tyro.conf.arg(help="Effect of the norm before the MLP, β₂.")] = 1.0,
     beta3: Annotated[float, tyro.conf.arg(help="Effect of the final norm, β₃.")] = 1.0,
     sigma_psi: Annotated[float, tyro.conf.arg(help="Lipschitz constant of the MLPs, σ_ψ.")] = 1.0,
+    constants: Annotated[
+        Literal["paper", "measured"],
+        tyro.conf.arg(help="The constants above, or those of the model at this input: then the bound is certified."),
+    ] = "paper",
+    edges: Annotated[
+        Literal["analytic", "attention", "exact"], tyro.conf.arg(help="Measured constants: how each block is bounded.")
+    ] = "analytic",
+    group: Annotated[int, tyro.conf.arg(help="Exact edges: blocks composed before a norm is taken.")] = 1,
+    freeze: Freeze = (),
     out: Out = None,
     figure: Figure = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> Job:
-    """The path bound of Theorem 5.1 for every token, as a table."""
+    """The path bound of Theorem 5.1 for every token, as printed or certified, as a table."""
 
     def job() -> None:
         import squashlens as sl
@@ -65,6 +78,7 @@ def bound(
         result = sl.path_bound(
             bridge, prompt, attention=attention, query=query,
             beta1=beta1, beta2=beta2, beta3=beta3, sigma_psi=sigma_psi,
+            constants=constants, edges=edges, group=group, freeze=freeze, progress=not quiet,
         )  # fmt: skip
         _deliver(result, out)
         _draw(bridge, prompt, query, figure, quiet)
@@ -77,10 +91,7 @@ def jacobian(
     model: Model = "tiny-gemma",
     prompt: Prompt = EXAMPLE_PROMPT,
     norm: Norm = "spectral",
-    freeze: Annotated[
-        tuple[Literal["attention", "norms", "gates"], ...],
-        tyro.conf.arg(help="What is held constant while differentiating; nothing if empty."),
-    ] = (),
+    freeze: Freeze = (),
     query: Query = -1,
     out: Out = None,
     figure: Figure = None,

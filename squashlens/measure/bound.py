@@ -1,18 +1,20 @@
 """The path bound of Theorem 5.1 on a real model's attention, its null, and how it is composed by layer."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Target, one_of
-from squashlens.errors import InputError, NotBuiltError
+from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Edges, Freezable, Target, one_of, positive
+from squashlens.errors import InputError
 from squashlens.measure._attention import one_hot, patterns_of
 from squashlens.measure._session import Session
+from squashlens.measure.certified import certified_bounds
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.capture import Capture
+from squashlens.model.freeze import freezing
 from squashlens.model.tokens import Prompts
 from squashlens.results import attributes
 from squashlens.theory.paths import sweep
@@ -31,66 +33,114 @@ def path_bound(
     beta2: float = 1.0,
     beta3: float = 1.0,
     sigma_psi: float = 1.0,
+    freeze: Freezable | Collection[Freezable] = (),
+    edges: Edges = "analytic",
+    group: int = 1,
     capture: Capture | None = None,
+    chunk: int | None = None,
     bos: Bos = "family",
+    progress: bool = True,
 ) -> xr.DataArray:
-    """How far token i can reach position n: the weighted paths of Theorem 5.1, for every i.
+    """How far token i can reach position n: the weighted paths of Theorem 5.1, for every i. Dimensionless.
 
-    ``C · [ (Ā⁽ᴸ⁻¹⁾) ⋯ (Ā⁽⁰⁾) ]_{n,i}`` with ``ᾱ_ji = mean_h α^h_ji / β₁ + δ_ji`` and
-    ``C = (1/β₃) (σ_ψ/β₂ + 1)^L``; the factor 1/β₃ only where the target is y. Dimensionless.
-
-    With ``constants="paper"`` the β and σ_ψ are the arguments, 1 unless given: the printed form has no value
-    and output weights, no sum over heads and no softmax derivative, so this is a **shape to compare, not a
-    bound** for a real model. ``attention="uniform"`` is the null: the same product with every token
-    attending evenly to what its block lets it see (native windows respected). ``"topological"`` sets every
-    visible α to 1, so that with the constants 1 and σ_ψ = 0 the result is the *number* of paths from i to n
+    ``constants="paper"``: ``C · [ (Ā⁽ᴸ⁻¹⁾) ⋯ (Ā⁽⁰⁾) ]_{n,i}`` with ``ᾱ_ji = mean_h α^h_ji / β₁ + δ_ji`` and
+    ``C = (1/β₃) (σ_ψ/β₂ + 1)^L``; the factor 1/β₃ only where the target is y. The β and σ_ψ are the arguments:
+    the printed form has no value and output weights, no sum over heads and no softmax derivative, so this is a
+    **shape to compare, not a bound** for a real model. ``attention="uniform"`` is the null: the same product with
+    every token attending evenly to what its block lets it see (native windows respected). ``"topological"`` sets
+    every visible α to 1, so that with the constants 1 and σ_ψ = 0 the result is the *number* of paths from i to n
     (attending to oneself and staying in the residual stream are two edges).
+
+    ``constants="measured"``: ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}`` with every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` from the model at
+    this input, the final norm in the last one: never below `jacobian_norms` with the same `freeze`. That blocks are
+    of the form the edges are derived for is checked on every call, against autograd.
 
     Args:
         prompts: text, texts of equal length, or token ids.
         query: the position n that is reached; counted from the end if negative.
         source: layer ℓ whose residual stream v⁽ℓ⁾ the paths start from.
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾; a list gives a leading `target` dimension.
-        capture: patterns of an earlier `capture` of the same model, tokens and hooks, to save the forward pass.
+        freeze: measured constants only: what is held constant, as in `jacobian_norms`.
+        edges: ``"analytic"`` from value and key terms; ``"attention"`` with the exact norm of what attention does;
+            ``"exact"`` norms of the blocks' Jacobians, by autograd where a block is of an unknown form.
+        group: with exact edges, blocks composed before the norm is taken, counted from the top; L gives the Jacobian.
+        capture: paper constants only: patterns of an earlier `capture` of the same model, tokens and hooks.
+        chunk: cotangents per batch; chosen to fit in about a gigabyte if not given.
 
     Returns:
-        DataArray (position), or (prompt, position) for several prompts; 0 behind the query. float64.
+        DataArray (position), or (prompt, position) for several prompts; 0 behind the query. float64. With measured
+        constants the provenance has a `certificate`: the allowance made for rounding, the chance that a norm was
+        underestimated (0 unless matrices are larger than 512), the dtype certified where it is not the model's.
 
-    Source: Barbero et al. 2024, Theorem 5.1 / B.5 (ᾱ as the proof has it).
+    Refuses: quantised weights; a block of an unknown form, by name, unless ``edges="exact"``.
+
+    Source: Barbero et al. 2024, Theorem 5.1 / B.5 (ᾱ as the proof has it); docs/bound.md for measured constants.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
-    >>> bound = sl.path_bound(model, "How many ones are in the following sequence? 110 =")
+    >>> prompt = "How many ones are in the following sequence? 110 ="
+    >>> bound = sl.path_bound(model, prompt)
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
+    >>> certified = sl.path_bound(model, prompt, constants="measured", progress=False)
+    >>> bool((certified >= sl.jacobian_norms(model, prompt, progress=False)).all())
+    True
     """
     one_of(constants, Constants, "constants")
     one_of(attention, AttentionKind, "attention")
-    if constants == "measured":
-        raise NotBuiltError("constants='measured' is not built yet.", "Use constants='paper'.")
+    one_of(edges, Edges, "edges")
+    positive(group, "group", "a number of blocks")
+    if chunk is not None:
+        positive(chunk, "chunk", "a batch size")
+    frozen = [hook.name.removeprefix("freeze_") for hook in freezing(freeze)]
     betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
     for name, value in betas.items():
         if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
             raise InputError(f"{name}={value!r} is not positive.", "Norm effects and Lipschitz constants are.")
-    arguments = {"constants": constants, "attention": attention, "query": query, "source": source}
-    session = Session.start(model, prompts, bos, "path_bound", target=target, **arguments, **betas)
+    other = {"freeze": bool(frozen), "edges": edges != "analytic", "group": group != 1}
+    if constants == "measured":
+        other = {name: value != 1 for name, value in betas.items()}
+        other |= {"attention": attention != "model", "capture": capture is not None}
+    for name, given in other.items():
+        if given:
+            raise InputError(f"{name} has no meaning with constants={constants!r}.", "Leave it out.")
+    if group != 1 and edges != "exact":
+        raise InputError(f"group={group} needs the exact norm of several blocks.", "Use edges='exact'.")
+    arguments: dict[str, Any] = {"constants": constants, "query": query, "source": source, "target": target}
+    arguments |= {"attention": attention} | betas if constants == "paper" else {}
+    arguments |= {"freeze": frozen, "edges": edges, "group": group} if constants == "measured" else {}
+    session = Session.start(model, prompts, bos, "path_bound", **arguments)
     spans = session.spans(source, target)
-    needed = range(source, max(top for top in spans.values()))
-    patterns = patterns_of(session, attention, needed, capture)
-    gain = sigma_psi / beta2 + 1
+    if constants == "measured":
+        n = session.query(query)
+        rows, certificate = certified_bounds(session, spans, source, n, frozen, edges, group, chunk, progress)
+        long_name = f"certified path bound, {edges} edges" + (f", {' and '.join(frozen)} frozen" if frozen else "")
+        labelled: dict[Target, xr.DataArray] = {
+            to: session.label(row, "path_bound", long_name, "1", certificate=certificate) for to, row in rows.items()
+        }
+        return session.by_target(target, labelled)
+    return session.by_target(target, _as_printed(session, spans, attention, query, source, betas, capture))
+
+
+def _as_printed(
+    session: Session, spans: Mapping[Target, int], attention: AttentionKind, query: int, source: int,
+    betas: Mapping[str, float], capture: Capture | None,
+) -> dict[Target, xr.DataArray]:  # fmt: skip
+    patterns = patterns_of(session, attention, range(source, max(spans.values())), capture)
+    gain = betas["sigma_psi"] / betas["beta2"] + 1
     long_name = {
         "model": "path bound of Theorem 5.1",
         "uniform": "path bound under uniform attention",
         "topological": "path bound with all attention weights 1",
     }[attention]
-
-    def one(to: Target, top: int) -> xr.DataArray:
+    found: dict[Target, xr.DataArray] = {}
+    for to, top in spans.items():
         stack = [patterns[b] for b in reversed(range(source, top))]
         start = one_hot(session, query)
-        *_, row = start, *sweep(start, stack, attention_scale=1 / beta1, gain=gain)
-        return session.label(row / beta3 if to == "y" else row, "path_bound", long_name, "1")
-
-    return session.by_target(target, {to: one(to, top) for to, top in spans.items()})
+        *_, row = start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)
+        row = row / betas["beta3"] if to == "y" else row
+        found[to] = session.label(row, "path_bound", long_name, "1")
+    return found
 
 
 def composition(

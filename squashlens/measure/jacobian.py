@@ -6,7 +6,7 @@ spectral norm needs all rows.
 """
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 import xarray as xr
@@ -18,16 +18,13 @@ from tqdm import tqdm
 from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, Target, one_of, positive
 from squashlens.errors import NotBuiltError
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import device_of, dtype_of, residual_site, width
-from squashlens.model.capture import forward
+from squashlens.model.anatomy import device_of, dtype_of, width
+from squashlens.model.capture import SAY_ABOVE
 from squashlens.model.freeze import freezing
-from squashlens.model.hooks import Hook, Recipe
-from squashlens.model.live import applied
-from squashlens.model.memory import available, human, require_room
+from squashlens.model.memory import human, require_room
+from squashlens.model.spans import cotangents_per_batch, differentiable, open_spans, vjps
 from squashlens.model.tokens import Prompts
 from squashlens.theory.norms import spectral_norms, squared_frobenius
-
-BATCH_MEMORY = 1e9  # bytes that one batch of cotangents may take unless chunk= says otherwise
 
 
 def jacobian_norms(
@@ -91,74 +88,52 @@ def jacobian_norms(
             stacklevel=2,
         )
     long_name = f"{norm} norm of the Jacobian" + (f", {' and '.join(frozen)} frozen" if frozen else "")
-    found = {}
-    for to in spans:
-        values = _norms(session, norm, hooks, session.query(query), source, to, chunk, progress)
+    found, n = {}, session.query(query)
+    d, batch = width(session.model), chunk or cotangents_per_batch(session.model, *session.ids.shape)
+    if norm == "spectral":
+        size = len(session.ids) * (n + 1) * d * d * dtype_of(session.model).itemsize
+        remedy = "Use norm='frobenius', which streams, or a shorter prompt."
+        require_room(size, device_of(session.model), "All rows of the Jacobian, which a spectral norm needs,", remedy)
+        if progress and size > SAY_ABOVE:
+            tqdm.write(f"jacobian: {human(size)} to hold {d} rows of {n + 1} blocks")
+    for to, top in spans.items():
+        span = open_spans(session.model, session.ids, hooks, [source], top)[source]
+        values = norms_at(span.outputs[to], n, span.leaf, norm, batch, spectral_norms, progress)
         found[to] = session.label(values, "jacobian_norm", long_name, "1")
     return session.by_target(target, found)
 
 
-def _norms(
-    session: Session, norm: Norm, hooks: list[Hook | Recipe], query: int,
-    source: int, target: Target, chunk: int | None, progress: bool,
+def norms_at(
+    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"],
+    norm: Norm, batch: int, spectral: Callable[[Tensor], Tensor], progress: bool,
 ) -> Float[Tensor, "prompt position"]:  # fmt: skip
-    d, (prompts, positions) = width(session.model), session.ids.shape
-    device, dtype = device_of(session.model), dtype_of(session.model)
-    reach = query + 1  # causality: nothing behind the query has a derivative
-    rows = None
-    if norm == "spectral":
-        size = prompts * reach * d * d * dtype.itemsize
-        remedy = "Use norm='frobenius', which streams, or a shorter prompt."
-        require_room(size, device, "All rows of the Jacobian, which a spectral norm needs,", remedy)
-        if progress and size > BATCH_MEMORY:
-            tqdm.write(f"jacobian: {human(size)} to hold {d} rows of {reach} blocks on {device}")
-        rows = torch.empty(prompts, reach, d, d, dtype=dtype, device=device)
-    total = torch.zeros(prompts, positions, dtype=torch.float64, device=device)
-    chunk = min(d, chunk or _chunk(session))
-    output, leaf = _graph(session, hooks, query, source, target)
-    steps = tqdm(range(0, d, chunk), desc="jacobian", unit="batch", delay=1, disable=not progress)
-    for start in steps:
-        size = min(chunk, d - start)
-        cotangents = torch.zeros(size, prompts, d, dtype=dtype, device=device)
-        cotangents[torch.arange(size), :, torch.arange(start, start + size)] = 1
-        # Prompts do not interact, so one backward pass serves all of them.
-        (gradient,) = torch.autograd.grad(output, leaf, cotangents, retain_graph=True, is_grads_batched=True)
-        if rows is None:
+    """Norms of the derivative of `output` at the query by each token of the leaf; 0 behind the query, by causality.
+
+    `spectral` takes the norms of a stack of blocks; d vector–Jacobian products, `batch` at a time.
+    """
+    prompts, _, d = output.shape
+    reach = query + 1
+    total = torch.zeros(leaf.shape[:2], dtype=torch.float64, device=leaf.device)
+    rows = torch.empty(prompts, reach, d, leaf.shape[-1], dtype=leaf.dtype, device=leaf.device)
+    if norm == "frobenius":
+        rows = rows[:, :0]
+    with differentiable():
+        at_query = output[:, query]
+    cotangents = torch.eye(d, dtype=output.dtype, device=output.device)[:, None].expand(d, prompts, d)
+    bar = tqdm(total=d, desc="jacobian", unit="VJP", delay=1, disable=not progress)
+    done = 0
+    # Prompts do not interact, so one backward pass serves all of them.
+    for (gradient,) in vjps(at_query, [leaf], cotangents, batch):
+        if norm == "frobenius":
             total += squared_frobenius(gradient)
         else:
-            rows[:, :, start : start + size] = rearrange(gradient[:, :, :reach], "k prompt i d -> prompt i k d")
-    if rows is None:
+            rows[:, :, done : done + len(gradient)] = rearrange(gradient[:, :, :reach], "k p i d -> p i k d")
+        done += len(gradient)
+        bar.update(len(gradient))
+    bar.close()
+    if norm == "frobenius":
         return total.sqrt()
     for prompt in range(prompts):
         for position in tqdm(range(reach), desc="norms", unit="token", delay=1, disable=not progress):
-            total[prompt, position] = spectral_norms(rows[prompt, position])
+            total[prompt, position] = spectral(rows[prompt, position, None])[0]
     return total
-
-
-def _graph(
-    session: Session, hooks: list[Hook | Recipe], query: int, source: int, target: Target
-) -> tuple[Float[Tensor, "prompt d"], Float[Tensor, "prompt position d"]]:
-    """One forward pass with a leaf in place of the source: the target at the query, and that leaf."""
-    found: dict[str, Tensor] = {}
-
-    def plant(tensor: Tensor) -> Tensor:
-        found["leaf"] = tensor.detach().clone().requires_grad_()
-        return found["leaf"]
-
-    def read(tensor: Tensor) -> None:
-        found["output"] = tensor[:, query]
-
-    model = session.model
-    sites = [(residual_site(source, model), plant), (residual_site(target, model), read)]
-    with torch.inference_mode(False), torch.enable_grad(), applied(model, *hooks):
-        forward(model, session.ids.clone(), sites)
-    return found["output"], found["leaf"]
-
-
-def _chunk(session: Session) -> int:
-    """Cotangents that fit into a batch: each keeps about the activations of one block, several times over."""
-    model, (prompts, positions) = session.model, session.ids.shape
-    config = model.cfg
-    wide = 8 * width(model) + 4 * int(getattr(config, "d_mlp", None) or 4 * width(model))
-    each = prompts * positions * (wide + 3 * int(config.n_heads) * positions) * dtype_of(model).itemsize
-    return max(1, int(min(BATCH_MEMORY, available(device_of(model)) / 4) / each))

@@ -7,6 +7,7 @@ import torch
 from squashlens._typing import Bridge, Target
 from squashlens.errors import InputError, UnsoundModelError
 
+PLAIN = (torch.nn.Parameter, torch.Tensor)
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -37,6 +38,20 @@ def device_of(model: Bridge) -> torch.device:
 
 def dtype_of(model: Bridge) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def quantisation(model: Bridge) -> str | None:
+    """How the weights are quantised, `None` where they are plain floating-point numbers."""
+    declared = getattr(text_config(model), "quantization_config", None) or getattr(
+        model.original_model, "quantization_method", None
+    )
+    if declared is not None:
+        method = (
+            declared.get("quant_method") if isinstance(declared, dict) else getattr(declared, "quant_method", declared)
+        )
+        return str(getattr(method, "value", method))
+    strange = {type(p).__name__ for p in model.parameters() if not p.is_floating_point() or type(p) not in PLAIN}
+    return ", ".join(sorted(strange)) or None
 
 
 def windows(model: Bridge) -> list[int | None]:

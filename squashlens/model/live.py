@@ -1,7 +1,8 @@
 """Hooks that bite: before an edit is believed, what a hook point returns is shown to be what the model goes on with.
 
 Some families hand a hook a tensor that the model never uses; an edit there does nothing and says nothing. So
-at the first use of a hook point something is added to its tensor, and what was added must receive a gradient.
+at the first use of a hook point something is added to its tensor, and what was added must be part of what the logits
+are computed from.
 """
 
 import warnings
@@ -59,7 +60,7 @@ def probe_ids(model: Bridge) -> Tensor:
 
 
 def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
-    """Add a leaf at each site in one forward pass; a leaf without gradient was never used."""
+    """Add a leaf at each site in one forward pass; a leaf that the logits do not depend on was never used."""
     ids, name = probe_ids(model), type(model.original_model).__name__
     leaves: dict[str, Tensor] = {}
 
@@ -92,7 +93,8 @@ def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
     except (RuntimeError, AttributeError, TypeError) as error:  # a component that cannot go on from an edit
         raise UnsoundModelError(f"Replacing the {kind} hooks of {name} fails: {error}.", remedy) from error
     fired = dict(zip(leaves, gradients, strict=True))
-    dead = [s for s, g in fired.items() if g is None or not g.abs().max().item() > 0]
+    # A gradient of zero is another matter: the model goes on with the tensor, to something that has no effect.
+    dead = [s for s, g in fired.items() if g is None or not torch.isfinite(g).all().item()]
     silent = [s for s in sites if s not in fired] if all_fire else []
     if dead or silent or not fired:
         where = (dead + silent or [f"no {kind} hook at all"])[0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError, NotBuiltError
+from squashlens.errors import InputError
 from squashlens.model.anatomy import windows
 from tests.cases import CONFIGS, FAMILIES, random_model
 from tests.references import path_sum, plain_outputs, raw
@@ -75,7 +75,6 @@ def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [
-        ({"constants": "measured"}, NotBuiltError, "not built yet"),
         ({"constants": "mine"}, InputError, "'paper', 'measured'"),
         ({"attention": "none"}, InputError, "'model', 'uniform'"),
         ({"query": 9}, InputError, "positions 0 to 4"),

@@ -20,6 +20,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "tokens": lambda m: sl.tokens(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT),
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
+    "path_bound_measured": lambda m: sl.path_bound(m, PROMPT, constants="measured", freeze="norms", progress=False),
+    "path_bound_exact": lambda m: sl.path_bound(
+        m, PROMPT, constants="measured", edges="exact", group=3, progress=False
+    ),
     "null": lambda m: sl.path_bound(m, PROMPT, attention="uniform"),
     "composition": lambda m: sl.composition(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, progress=False),

@@ -7,31 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPTNeoXConfig, MixtralConfig, Olmo2Config, PhiConfig, Qwen3Config
+from transformers import MixtralConfig
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
-from squashlens.measure.jacobian import _graph
 from squashlens.model.freeze import freezing, slope_at_zero
-from tests.cases import COMMON, CONFIGS, FAMILIES, random_model, save_random
+from squashlens.model.spans import open_spans
+from tests.cases import COMMON, CONFIGS, FAMILIES, MORE, random_model, save_random
 from tests.references import frozen_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31]])
 ALL = ("attention", "norms", "gates")
 SUBSETS = [s for k in range(4) for s in itertools.combinations(ALL, k)]
-NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
-NEOX = dict(
-    vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
-    max_position_embeddings=64, bos_token_id=2,
-)  # fmt: skip
-MORE: dict[str, Any] = {
-    "qwen3": Qwen3Config(**COMMON),
-    "olmo2": Olmo2Config(**NO_HEAD_DIM),
-    "phi": PhiConfig(**NO_HEAD_DIM),
-    "neox": GPTNeoXConfig(**NEOX, use_parallel_residual=True),
-    "neox_sequential": GPTNeoXConfig(**NEOX, use_parallel_residual=False),
-}
 
 
 def without_biases(config: Any, folder: Path) -> Any:
@@ -47,7 +35,8 @@ def without_biases(config: Any, folder: Path) -> Any:
 def completeness(model: Any, freeze: Any, query: int = -1) -> float:
     """|Σ_i J_i v⁽⁰⁾_i − y_n| relative to |y_n|, from the graph that the Jacobian is taken of."""
     session = Session.start(model, IDS, "as-given", "completeness")
-    output, leaf = _graph(session, freezing(freeze), session.query(query), 0, "y")
+    span = open_spans(model, session.ids, freezing(freeze), [0], 3)[0]
+    output, leaf = span.outputs["y"][:, query], span.leaf
     rows = [torch.autograd.grad(output[0, k], leaf, retain_graph=True)[0] for k in range(output.shape[-1])]
     found = torch.stack([(row * leaf).sum() for row in rows])
     return ((found - output[0]).norm() / output[0].norm()).item()

@@ -1,0 +1,173 @@
+"""The path bound with measured constants: one that holds, at this input, for this model.
+
+Between neighbouring layers stands a matrix of edges, ``e_ji ≥ ‖∂v'_j/∂v_i‖₂``; by the chain rule and the triangle
+inequality row n of their product is not below ``‖∂y_n/∂v_i‖₂``. Whatever is frozen is frozen in every edge. The last
+block ends at y, final norm and all, so that no constant is taken for that apart.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from squashlens._typing import Edges, Target
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, require_form
+from squashlens.measure._session import Session
+from squashlens.model.anatomy import device_of, dtype_of, n_blocks, quantisation, width
+from squashlens.model.dissection import OpenBlock, open_blocks
+from squashlens.model.freeze import freezing
+from squashlens.model.memory import human, require_room
+from squashlens.model.spans import cotangents_per_batch, open_spans
+from squashlens.theory.norms import certified_spectral_norms, spectral_norms
+
+SMALL = 512  # matrices up to this size get an exact norm; beyond, Lanczos is several times faster
+INFLATION, FAILURE = 0.10, 1e-6  # what Lanczos may add to a bound in all, and its chance to be wrong
+Stretch = tuple[int, Target]  # the layer it starts at and what it ends at
+EPS = torch.finfo(torch.float32).eps
+
+
+@dataclass
+class Norms:
+    """Spectral norms of stacks of matrices: exact where they are small, certified by Lanczos where they are not.
+
+    `total` is how many must hold together, `steps` how many of them follow each other along a path: the inflations
+    of those multiply.
+    """
+
+    total: int
+    steps: int
+    failure: float = 0.0
+
+    def __call__(self, blocks: Float[Tensor, "many out in"]) -> Float[Tensor, " many"]:
+        if min(blocks.shape[-2:]) <= SMALL or not len(blocks):
+            return spectral_norms(blocks)
+        wide = blocks.double()
+        found = certified_spectral_norms(
+            lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], len(wide), wide.shape[-1],
+            generator=torch.Generator(wide.device).manual_seed(len(wide)),
+            inflation=(1 + INFLATION) ** (1 / self.steps) - 1, failure=FAILURE, norms=self.total,
+        )  # fmt: skip
+        self.failure = FAILURE
+        return found.upper
+
+
+def certifiable(session: Session) -> tuple[Session, str | None]:
+    """The session to certify: in half precision that of an upcast copy, whose dtype is the second value."""
+    kind = quantisation(session.model)
+    if kind is not None:
+        raise InputError(
+            f"The weights are quantised ({kind}); a derivative through them is not that of the rounded model.",
+            "Load the model without quantisation.",
+        )
+    if dtype_of(session.model).itemsize >= 4:
+        return session, None
+    warnings.warn("The bound is for a copy upcast to float32: half precision cannot be certified.", stacklevel=3)
+    return replace(session, model=copy.deepcopy(session.model).float()), "float32"
+
+
+def certified_bounds(
+    session: Session, spans: Mapping[Target, int], source: int, query: int,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
+) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
+    """Row `query` of the product of edges for each target, and the certificate: what they hold for and how surely."""
+    session, upcast = certifiable(session)
+    stretches: dict[Target, list[Stretch]] = {to: _stretches(source, top, to, group) for to, top in spans.items()}
+    # A row of the product needs the edges into the query only from the last stretch, and into every token before.
+    wanted: dict[Stretch, range] = {}
+    for chain in stretches.values():
+        for place, stretch in enumerate(reversed(chain)):
+            last_only = place == 0 and stretch not in wanted
+            wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
+    n, steps = query + 1, max(map(len, stretches.values()))
+    norms = Norms(total=len(session.ids) * sum(len(queries) * n for queries in wanted.values()), steps=steps)
+    _say(session, edges, group, wanted, n, chunk, progress)
+    found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
+    peak = 0.0
+    for prompt in range(len(session.ids)):
+        taken, logits = _matrices(session, prompt, wanted, freeze, edges, group, norms, chunk, progress)
+        peak = max(peak, logits)
+        for to, chain in stretches.items():
+            row = torch.zeros(session.positions, dtype=torch.float64)
+            row[query] = 1.0
+            for stretch in reversed(chain):
+                row = row @ taken[stretch]
+            found[to][prompt] = row
+    rounding = 4 * (EPS + torch.finfo(dtype_of(session.model)).eps * peak)
+    certificate: dict[str, Any] = {
+        "rounding_per_step": rounding,
+        "rounding": (1 + rounding) ** steps - 1,
+        "failure_probability": norms.failure,
+        "norms": "exact" if not norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
+    } | ({"certified_dtype": upcast} if upcast else {})
+    allowed: dict[Target, Tensor] = {to: rows * (1 + rounding) ** len(stretches[to]) for to, rows in found.items()}
+    return allowed, certificate
+
+
+def _stretches(source: int, top: int, to: Target, group: int) -> list[Stretch]:
+    """Where each stretch starts and what it ends at, bottom first, in steps of `group` blocks from the top down."""
+    bounds = sorted({source, *range(top, source, -group)})
+    ends: list[Target] = [*bounds[1:-1], to]
+    return list(zip(bounds[:-1] or bounds, ends, strict=True))
+
+
+def _matrices(
+    session: Session, prompt: int, wanted: Mapping[Stretch, range], freeze: Sequence[str],
+    edges: Edges, group: int, norms: Norms, chunk: int | None, progress: bool,
+) -> tuple[dict[Stretch, Float[Tensor, "query key"]], float]:  # fmt: skip
+    """The edges of every stretch on one prompt, on the CPU, and the largest attention logit they depend on."""
+    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
+    batch = chunk or cotangents_per_batch(model, 1, session.positions)
+    bottoms = sorted({bottom for bottom, _ in wanted})
+    tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
+    opened: dict[int, OpenBlock] = {}
+    if group == 1 and max(tops.values()) > bottoms[0]:
+        with _allowed_where(edges == "exact"):
+            opened = open_blocks(model, ids, hooks, range(bottoms[0], max(tops.values())), batch)
+    whole = open_spans(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
+    found: dict[Stretch, Tensor] = {}
+    logits = [0.0]
+    for bottom, to in tqdm(wanted, desc="path bound", unit="stretch", delay=1, disable=not progress):
+        queries = wanted[bottom, to]
+        span = whole.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to])[bottom]
+        if bottom in opened:
+            block = opened[bottom]
+            with _allowed_where(edges == "exact"):
+                maps = maps_of(block, to, freeze)
+                require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
+                found[bottom, to] = edges_of(maps, edges, queries, norms, progress).cpu()
+                logits.append(0.0 if "attention" in freeze else block.largest_logit())
+        if (bottom, to) not in found:
+            found[bottom, to] = edges_by_autograd(span, to, queries, norms, batch, progress).cpu()
+    return found, max(logits)
+
+
+@contextmanager
+def _allowed_where(agnostic: bool) -> Iterator[None]:
+    """A block of an unknown form ends the body quietly where its edges can be had without knowing it."""
+    try:
+        yield
+    except UnsoundModelError:
+        if not agnostic:
+            raise
+
+
+def _say(
+    session: Session, edges: Edges, group: int, wanted: Mapping[Stretch, range], n: int,
+    chunk: int | None, progress: bool,
+) -> None:  # fmt: skip
+    """Refuse what does not fit; say what it costs in units of the exact Jacobian, which takes d products."""
+    model = session.model
+    d, device = width(model), device_of(model)
+    size = 4 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
+    require_room(size, device, "The maps of one block", "Use a shorter prompt.")
+    if progress and (size > 1e9 or group > 1):
+        products = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 2
+        tqdm.write(f"path bound: up to {human(size)}, about {products:.0f} times the cost of the exact Jacobian")

@@ -1,0 +1,102 @@
+"""Stretches of a model that can be differentiated alone: a leaf below, a result above, from one forward pass."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, Target
+from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.model.capture import forward
+from squashlens.model.hooks import Hook, Recipe
+from squashlens.model.live import applied
+from squashlens.model.memory import available
+
+BATCH_MEMORY = 1e9  # bytes that one batch of cotangents may take unless chunk= says otherwise
+Watch = tuple[str, Callable[[Tensor], Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a stretch starts from and what it leads to: the stream at its upper end, and y if that is the last."""
+
+    leaf: Float[Tensor, "prompt position d"]
+    outputs: dict[Target, Float[Tensor, "prompt position d"]]
+
+
+def leaf_of(tensor: Tensor) -> Tensor:
+    """The same numbers, with the graph starting here."""
+    return tensor.detach().clone().requires_grad_()
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Derivatives can be taken in here, whatever the caller has switched off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def open_spans(
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    hooks: Sequence[Hook | Recipe],
+    bottoms: Sequence[int],
+    top: int,
+    also: Iterable[Watch] = (),
+) -> dict[int, Span]:
+    """One forward pass with `hooks`, cut at each of the ascending `bottoms`: a span from each to the next, or to `top`.
+
+    Standing hooks and `hooks` act before the cuts. `also` is watched in the same pass.
+    """
+    leaves: dict[int, Tensor] = {}
+    outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
+
+    def plant(bottom: int) -> Callable[[Tensor], Tensor]:
+        def edit(tensor: Tensor) -> Tensor:
+            leaves[bottom] = leaf_of(tensor)
+            return leaves[bottom]
+
+        return edit
+
+    def read(bottom: int, to: Target) -> Callable[[Tensor], None]:
+        def look(tensor: Tensor) -> None:
+            outputs[bottom][to] = tensor
+
+        return look
+
+    watch: list[Watch] = [(residual_site(bottoms[0], model), plant(bottoms[0]))]
+    for below, above in pairwise(bottoms):  # what a span leads to is read before the next leaf takes its place
+        watch += [(residual_site(above, model), read(below, above)), (residual_site(above, model), plant(above))]
+    watch.append((residual_site(top, model), read(bottoms[-1], top)))
+    if top == n_blocks(model):
+        watch.append((residual_site("y", model), read(bottoms[-1], "y")))
+    with differentiable(), applied(model, *hooks):
+        forward(model, ids.clone(), [*watch, *also])
+    return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
+
+
+def vjps(
+    output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int
+) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
+    """Vector–Jacobian products, `batch` cotangents at a time; zeros where the output does not depend on a leaf."""
+    for part in cotangents.split(batch):
+        with differentiable():
+            rows = torch.autograd.grad(
+                output, leaves, part, retain_graph=True, is_grads_batched=True, allow_unused=True
+            )
+        yield tuple(
+            leaf.new_zeros(len(part), *leaf.shape) if row is None else row
+            for row, leaf in zip(rows, leaves, strict=True)
+        )
+
+
+def cotangents_per_batch(model: Bridge, prompts: int, positions: int) -> int:
+    """Cotangents that fit into a batch: each keeps about the activations of one block, several times over."""
+    config, d = model.cfg, width(model)
+    wide = 8 * d + 4 * int(getattr(config, "d_mlp", None) or 4 * d)
+    each = prompts * positions * (wide + 3 * int(config.n_heads) * positions) * dtype_of(model).itemsize
+    return min(d, max(1, int(min(BATCH_MEMORY, available(device_of(model)) / 4) / each)))

@@ -1,0 +1,173 @@
+"""How much one block lets token i move token j: the edges of a path bound that holds.
+
+With the projections w, the logits s, the patterns α and the closing map F of a block, the chain rule gives
+
+    ∂v'_j/∂v_i = δ_ji ∂F/∂v_j + ∂F/∂z_j ∂z_j/∂v_i,
+    ∂z_j/∂v_i  = α_ji ∂w_i/∂v_i  +  α_ji (w_i − z_j) (∂s_ji/∂v_i)ᵀ  +  δ_ji Σ_k α_jk (w_k − z_j) (∂s_jk/∂v_j)ᵀ
+                 value              key                               query
+
+head by head. An edge is a number not below the spectral norm of that block; three kinds are made of the same maps.
+
+`exact` is the norm itself. `attention` takes the closing map out: ``‖∂F/∂z_j S^{-½}‖ ‖S^{½} ∂z_j/∂v_i‖``, S any
+positive matrix; here the mean over tokens of ``∂Fᵀ∂F``, with which the first factor is 1 where F is the same for all.
+`analytic` needs no matrix of a pair of tokens: the key term, of rank one per head, has a closed norm, and the value
+term is the least of three bounds (`value_norms`). The diagonal, of which there are only n, is exact in all three.
+
+Where softmax saturates ``w_i − z_j`` cancels; it is formed relative to the key j attends to most. Attention sinks, of
+which rows sum to less than 1, are keys without a value.
+
+Source: Barbero et al. 2024, Theorem 5.1, whose constants these are for a real model; derivation in docs/bound.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens.theory.norms import spectral_norms
+
+ROUNDING = 1e-6  # how far a row of float32 attention weights may be from summing to 1
+
+
+def deviations(
+    pattern: Float[Tensor, "head query key"], values: Float[Tensor, "key head value"]
+) -> Float[Tensor, "head query key value"]:
+    """w_i − z_j for every head, as ``(w_i − w_top) − Σ_k α_jk (w_k − w_top)`` with top the key of the largest α_jk.
+
+    >>> alpha = torch.tensor([[[1.0, 0.0], [1.0, 1e-20]]], dtype=torch.float64)
+    >>> w = torch.tensor([[[1.0]], [[3.0]]], dtype=torch.float64)
+    >>> deviations(alpha, w)[0, 1, :, 0].tolist()   # w_0 − z_1 is −2e-20, which 1 − (1 + 2e-20) would lose
+    [-2e-20, 2.0]
+    """
+    by_head = rearrange(values, "key head value -> head key value")
+    top = pattern.argmax(dim=-1)
+    heads = torch.arange(len(pattern), device=pattern.device)[:, None]
+    from_top = by_head[:, None] - by_head[heads, top][:, :, None]
+    away = from_top - einsum(pattern, from_top, "h j k, h j k c -> h j c")[:, :, None]
+    # What a row leaves over, where it is more than rounding, went to a sink that has no value.
+    left = 1 - pattern.sum(dim=-1)
+    left = torch.where(left.abs() > ROUNDING, left, 0.0)
+    return away + left[:, :, None, None] * by_head[heads, top][:, :, None]
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The token-local derivatives of one block, float64, and of its softmax only what is not frozen.
+
+    `key_rows(j)` are ∂s_ji/∂v_i for every head and i ≤ j; `query_rows` the finished query term. Both `None` where
+    attention is frozen.
+    """
+
+    direct: Float[Tensor, "query out in"]
+    closing: Float[Tensor, "query out head value"]
+    value_map: Float[Tensor, "key head value in"]
+    pattern: Float[Tensor, "head query key"]
+    values: Float[Tensor, "key head value"]
+    key_rows: Callable[[int], Float[Tensor, "head key in"]] | None = None
+    query_rows: Float[Tensor, "query head value in"] | None = None
+
+    @cached_property
+    def metric(self) -> Float[Tensor, "stack stack"]:
+        """S, the mean over tokens of ∂Fᵀ∂F, kept away from singular so that it can be inverted."""
+        closing = rearrange(self.closing, "j out h c -> j out (h c)")
+        mean = einsum(closing, closing, "j out a, j out b -> a b") / len(closing)
+        floor = 1e-12 * mean.diagonal().max().clamp(min=torch.finfo(mean.dtype).tiny)
+        return mean + floor * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+
+    @cached_property
+    def excess(self) -> Float[Tensor, " query"]:
+        """‖∂F/∂z_j S^{-½}‖ of every token: the square root of the largest eigenvalue of ``∂Fᵀ∂F`` relative to S."""
+        half = torch.linalg.cholesky(self.metric)
+        closing = rearrange(self.closing, "j out h c -> j out (h c)")
+        return spectral_norms(torch.linalg.solve_triangular(half, closing.mT, upper=False))
+
+    def transfer(self, query: int, keys: slice) -> Float[Tensor, "seen stack in"]:
+        """∂z_j/∂v_i of one j and several i, the heads stacked."""
+        alpha = self.pattern[:, query, keys].T
+        moved = alpha[:, :, None, None] * self.value_map[keys]
+        if self.key_rows is not None and self.query_rows is not None:
+            away = alpha[:, :, None] * self.away(query)[keys]
+            moved = moved + einsum(away, self.key_rows(query)[:, keys].double(), "i h c, h i d -> i h c d")
+            here = torch.arange(self.pattern.shape[-1], device=alpha.device)[keys] == query
+            moved[here] += self.query_rows[query]
+        return rearrange(moved, "i h c d -> i (h c) d")
+
+    def away(self, query: int) -> Float[Tensor, "key head value"]:
+        """w_i − z_j of one j."""
+        return rearrange(deviations(self.pattern[:, query : query + 1], self.values)[:, 0], "h i c -> i h c")
+
+    def blocks(self, query: int, keys: slice) -> Float[Tensor, "seen out in"]:
+        """∂v'_j/∂v_i of one j and several i, written out."""
+        closing = rearrange(self.closing[query], "out h c -> out (h c)")
+        found = closing @ self.transfer(query, keys)
+        here = torch.arange(self.pattern.shape[-1], device=found.device)[keys] == query
+        found[here] += self.direct[query]
+        return found
+
+
+Norms = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
+
+
+def exact_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:
+    """‖∂v'_j/∂v_i‖ for i ≤ j."""
+    return norms(maps.blocks(query, slice(0, query + 1)))
+
+
+def attention_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:
+    """The exact norm of what attention does, times the most that the rest of the block adds; the diagonal exact."""
+    half = torch.linalg.cholesky(maps.metric)
+    before = norms(half.mT @ maps.transfer(query, slice(0, query)))
+    return torch.cat([maps.excess[query] * before, norms(maps.blocks(query, slice(query, query + 1)))])
+
+
+def analytic_edges(maps: Maps, query: int, norms: Norms, value: Float[Tensor, "query key"]) -> Float[Tensor, " seen"]:
+    """Value plus key term for i < j, with `value` from `value_norms`; the diagonal exact."""
+    before = value[query, :query]
+    if maps.key_rows is not None:
+        before = before + key_norms(maps, query, maps.key_rows(query))[:query]
+    return torch.cat([before, norms(maps.blocks(query, slice(query, query + 1)))])
+
+
+def key_norms(maps: Maps, query: int, rows: Float[Tensor, "head key in"]) -> Float[Tensor, " key"]:
+    """‖Σ_h a_h g_hᵀ‖ with ``a_h = α ∂F/∂z^h (w_i − z_j)`` and ``g_h = ∂s_ji/∂v_i``: exact, from H × H Gram matrices."""
+    alpha = maps.pattern[:, query].T
+    pushed = einsum(maps.closing[query], maps.away(query), "out h c, i h c -> i h out") * alpha[:, :, None]
+    pulled = rearrange(rows.double(), "h i d -> i h d")
+    # ‖AᵀG‖² is the largest eigenvalue of √(GGᵀ) AAᵀ √(GGᵀ), which is H × H
+    size, basis = torch.linalg.eigh(pulled @ pulled.mT)
+    root = basis * size.clamp(min=0).sqrt()[:, None]
+    return spectral_norms(root.mT @ pushed)
+
+
+def value_norms(maps: Maps) -> Float[Tensor, "query key"]:
+    """Three bounds on ``‖∂F/∂z_j Σ_h α_ji ∂w_i/∂v_i‖``, the least of them for every pair: none needs the pair's matrix.
+
+    By head, ``Σ_h α_h ‖∂F_h S_hh^{-½}‖ ‖S_hh^{½} ∂w_h‖``. Together, ``‖∂F S^{-½}‖ √(Σ_hk α_h α_k N_hk)`` with
+    ``N_hk = ‖∂w_hᵀ S_hk ∂w_k‖``. And the Frobenius norm, which is a sum over pairs of heads of traces.
+    """
+    heads, alpha = maps.pattern.shape[0], maps.pattern
+    closing, value_map, metric = maps.closing, maps.value_map, maps.metric
+    blocks = rearrange(metric, "(h c) (k e) -> h k c e", h=heads, k=heads)
+    own = torch.linalg.cholesky(blocks[torch.arange(heads), torch.arange(heads)])
+    before = spectral_norms(torch.linalg.solve_triangular(own, rearrange(closing, "j o h c -> j h c o"), upper=False))
+    behind = spectral_norms(own.mT @ value_map)
+    by_head = einsum(alpha, before, behind, "h j i, j h, i h -> j i")
+    # ‖Jᵀ S K‖ = ‖Lᵀ S M‖ for J Jᵀ = L Lᵀ and K Kᵀ = M Mᵀ, value × value matrices
+    size, basis = torch.linalg.eigh(value_map @ value_map.mT)
+    root = basis * size.clamp(min=0).sqrt()[..., None, :]
+    squared = torch.zeros_like(alpha[0])
+    frobenius = torch.zeros_like(alpha[0])
+    for h in range(heads):
+        for k in range(h, heads):
+            twice = (1 if h == k else 2) * alpha[h] * alpha[k]
+            crossed = spectral_norms(root[:, h].mT @ blocks[h, k] @ root[:, k])
+            squared += twice * crossed
+            inner = einsum(closing[:, :, h], closing[:, :, k], "j o c, j o e -> j c e")
+            outer = einsum(value_map[:, h], value_map[:, k], "i c d, i e d -> i c e")
+            frobenius += twice * einsum(inner, outer, "j c e, i c e -> j i")
+    together = maps.excess[:, None] * squared.clamp(min=0).sqrt()
+    return torch.minimum(torch.minimum(by_head, together), frobenius.clamp(min=0).sqrt())
