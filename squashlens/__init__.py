@@ -6,7 +6,8 @@ Read in this order:
 2. `capture` what one forward pass computes: residual streams, attention patterns.
 3. Measure over-squashing on a prompt: `path_bound` (Theorem 5.1), `composition` (how attention composes by
    layer), `hops` and `strongest_paths` (the paths themselves), `depth_limit`, `jacobian_norms` (the true
-   sensitivity), `sensitivity` (all side by side), `next_token` (the answer).
+   sensitivity), `sensitivity` (all side by side), `substitution_effect` (what a swap does), `audit` (every
+   bound, norm and proxy: how tight, how like the truth, at what cost), `next_token` (the answer).
 4. Measure collapse on a growing sequence from `prompts`: `collapse` (Theorem 4.2), `mechanism` (why),
    `separator_ablation` (what separators do, layer by layer).
 5. Draw with `figures`; or write it all up with `report`.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from squashlens import errors, figures, prompts, zoo
+    from squashlens.measure.audit import audit, audit_table
     from squashlens.measure.bound import composition, path_bound
     from squashlens.measure.collapse import collapse
     from squashlens.measure.jacobian import jacobian_norms
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
+    from squashlens.measure.substitution import substitution_effect
     from squashlens.measure.walks import depth_limit, hops, strongest_paths
     from squashlens.model.capture import Capture, capture
     from squashlens.model.freeze import freeze_attention, freeze_gates, freeze_norms
@@ -48,6 +51,9 @@ _HOMES = {
     "composition": "measure.bound",
     "jacobian_norms": "measure.jacobian",
     "sensitivity": "measure.sensitivity",
+    "substitution_effect": "measure.substitution",
+    "audit": "measure.audit",
+    "audit_table": "measure.audit",
     "collapse": "measure.collapse",
     "mechanism": "measure.mechanism",
     "separator_ablation": "measure.separators",
@@ -73,6 +79,8 @@ __all__ = [
     "Capture",
     "Hook",
     "applied",
+    "audit",
+    "audit_table",
     "capture",
     "collapse",
     "composition",
@@ -97,6 +105,7 @@ __all__ = [
     "sensitivity",
     "separator_ablation",
     "strongest_paths",
+    "substitution_effect",
     "tokens",
     "zero_values",
     "zoo",

@@ -10,7 +10,7 @@
     outcome   what a distribution is over                value     coordinates of one head's values
     group     key/value heads                            many      any leading axes
     stack     coordinates of all heads' values in a row  seen      keys that one query sees
-    token     positions where queries are keys too
+    token     positions where queries are keys too        variant   a prompt with one token replaced
 
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
@@ -26,8 +26,9 @@ else:
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-Method = Literal["exact", "sketch"]
+Method = Literal["exact", "sketch", "sketch_upper"]
 Constants = Literal["paper", "measured"]
+Proxy = Literal["ones", "top_logit"]
 Edges = Literal["analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 Target = int | Literal["y"]
@@ -44,9 +45,14 @@ Kind = Literal[Edit, Ablation]
 Store = Literal["cpu", "device"]
 
 
+def choices_of(choices: object) -> tuple[Any, ...]:
+    """What a `Literal` allows."""
+    return get_args(choices)
+
+
 def one_of(value: object, choices: object, argument: str) -> None:
     """Refuse a value outside a `Literal`, naming the choices."""
-    allowed = get_args(choices)
+    allowed = choices_of(choices)
     if value not in allowed:
         raise InputError(f"{argument}={value!r} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")
 

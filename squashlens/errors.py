@@ -13,10 +13,6 @@ class InputError(SquashlensError):
     """An argument or a prompt that cannot be measured as given."""
 
 
-class NotBuiltError(SquashlensError):
-    """A choice that is specified but not implemented yet; it is refused, never approximated."""
-
-
 class ModelAccessError(SquashlensError):
     """A model that cannot be found, reached, opened or used as it is."""
 

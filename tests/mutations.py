@@ -57,7 +57,7 @@ MUTATIONS = (
     Mutation("excess of the other tokens forgotten", "theory/edges.py", "maps.excess[query] * before, norms", "before, norms", EDGES),
     Mutation("pairs of heads counted once", "theory/edges.py", "twice = (1 if h == k else 2) * alpha[h]", "twice = alpha[h]", EDGES),
     Mutation("heads never together", "theory/edges.py", "torch.minimum(torch.minimum(by_head, together)", "torch.minimum(torch.minimum(by_head, by_head)", EDGES),
-    Mutation("key rows of the wrong query", "model/dissection.py", "cotangents[heads, 0, heads, query, : query + 1] = 1", "cotangents[heads, 0, heads, 0, : query + 1] = 1", CERTIFIED),
+    Mutation("key rows of the wrong query", "model/dissection.py", "cotangents[place, heads, 0, heads, j, : j + 1] = 1", "cotangents[place, heads, 0, heads, 0, : j + 1] = 1", CERTIFIED),
     Mutation("heads to groups by remainder", "model/dissection.py", "key (group each) ...", "key (each group) ...", CERTIFIED),
     Mutation("final norm left out", "measure/certified.py", "ends: list[Target] = [*bounds[1:-1], to]", "ends: list[Target] = [*bounds[1:-1], top]", CERTIFIED),
     Mutation("groups from the bottom", "measure/certified.py", "sorted({source, *range(top, source, -group)})", "sorted({top, *range(source, top, group)})", CERTIFIED),

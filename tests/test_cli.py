@@ -83,6 +83,17 @@ def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
     assert found == pytest.approx(truth, rel=1e-5)
 
 
+def test_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, figure = tmp_path / "a.nc", tmp_path / "a.html"
+    main(["audit", "--prompts", "110 = 2", "011 = 2", "--content", "1", "3", "--rungs", "exact", "sketch",
+          "--probes", "4", "--out", str(out), "--figure", str(figure), "--quiet"])  # fmt: skip
+    said, found = capsys.readouterr().out, sl.open_result(out)
+    assert found["content"].values.nonzero()[0].tolist() == [1, 2, 3]
+    least = found["tightness"].sel(rung="sketch of 4, certified").min().item()
+    assert f"{least:.3g}" in next(line for line in said.splitlines() if "sketch of 4, certified" in line)
+    assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
+
+
 def test_a_figure(tmp_path: Path) -> None:
     main(["bound", "--prompt", PROMPT, "--figure", str(tmp_path / "x.html"), "--quiet"])
     assert "Plotly.newPlot" in (tmp_path / "x.html").read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from squashlens.figures.attribution import attribution
 from squashlens.figures.collapse import collapse_curve, collapse_heatmap, collapse_panels
 from squashlens.figures.composition import composition
+from squashlens.figures.ladder import ladder
 from squashlens.figures.mechanism import mechanism
 from squashlens.figures.paths import depth_limit, hops, strongest_paths
 from squashlens.figures.separators import from_block_map, layer_trace
@@ -16,6 +17,7 @@ __all__ = [
     "depth_limit",
     "from_block_map",
     "hops",
+    "ladder",
     "layer_trace",
     "mechanism",
     "strongest_paths",

@@ -1,7 +1,6 @@
 """The edges of the measured bound, block by block, and the proof that a block is of the form they are derived for."""
 
-from collections.abc import Collection, Iterable
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -12,8 +11,8 @@ from squashlens._typing import Bridge, Edges, Target
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.jacobian import norms_at
 from squashlens.model.dissection import OpenBlock
-from squashlens.model.spans import Span, vjps
-from squashlens.theory.edges import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges, value_norms
+from squashlens.model.spans import BATCH_MEMORY, Span, vjps
+from squashlens.theory.edges import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 
 DEVIATION = 1e-3  # what the derived derivative may differ from autograd's, relative to its largest row
 
@@ -25,33 +24,45 @@ def maps_of(block: OpenBlock, to: Target, freeze: Collection[str]) -> Maps:
     keys = queries = None
     if "attention" not in freeze:
         queries = block.query_rows(pattern[..., None] * deviations(pattern, values)).double()
-        keys = lru_cache(maxsize=1)(block.key_rows)  # asked for twice in a row: off the diagonal and on it
+        keys = KeyRows(block)
     return Maps(direct.double(), closing.double(), block.value_map().double(), pattern, values, keys, queries)
 
 
-def edges_of(
-    maps: Maps, edges: Edges, queries: Iterable[int], norms: Norms, progress: bool
-) -> Float[Tensor, "query key"]:
+class KeyRows:
+    """`OpenBlock.key_rows` of one query at a time, taken for as many at once as fit into a batch's memory."""
+
+    def __init__(self, block: OpenBlock):
+        self.block, self.held, self.rows = block, range(0), torch.empty(0)
+
+    def __call__(self, query: int) -> Float[Tensor, "head key in"]:
+        if query not in self.held:
+            heads, n, _ = self.block.pattern.shape
+            each = heads * n * (heads * n + self.block.span.leaf.shape[-1]) * self.rows.element_size()
+            size = max(1, int(BATCH_MEMORY / 4 / each))
+            self.held = range(query - query % size, min(n, query - query % size + size))
+            self.rows = self.block.key_rows(self.held)
+        return self.rows[self.held.index(query)]
+
+
+def edges_of(maps: Maps, edges: Edges, queries: Sequence[int], norms: Norms) -> Float[Tensor, "query key"]:
     """One block's edges, row j for each of `queries`; the other rows, and all behind j, are zero."""
+    if edges == "analytic":
+        return analytic_edges(maps, queries, norms)
     found = torch.zeros_like(maps.pattern[0])
-    value = value_norms(maps) if edges == "analytic" else None
-    for j in tqdm(queries, desc=f"{edges} edges", unit="token", delay=1, leave=False, disable=not progress):
-        if value is not None:
-            row = analytic_edges(maps, j, norms, value)
-        else:
-            row = (attention_edges if edges == "attention" else exact_edges)(maps, j, norms)
-        found[j, : j + 1] = row
+    for j in queries:
+        found[j, : j + 1] = (attention_edges if edges == "attention" else exact_edges)(maps, j, norms)
     return found
 
 
 def edges_by_autograd(
-    span: Span, to: Target, queries: Iterable[int], norms: Norms, batch: int, progress: bool
+    span: Span, to: Target, queries: Sequence[int], norms: Norms, batch: int, progress: bool
 ) -> Float[Tensor, "query key"]:
     """Exact norms of a whole stretch of blocks, whatever is in it: d vector–Jacobian products for each query."""
     output, leaf = span.outputs[to], span.leaf
+    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
     found = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in tqdm(queries, desc="exact edges", unit="token", delay=1, leave=False, disable=not progress):
-        found[j] = norms_at(output, j, leaf, "spectral", batch, norms, progress=False)[0]
+        found[j] = norms_at(output, j, leaf, "spectral", every, batch, norms, progress=False)[0]
     return found
 
 

@@ -142,7 +142,7 @@ def _matrices(
             with _allowed_where(edges == "exact"):
                 maps = maps_of(block, to, freeze)
                 require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
-                found[bottom, to] = edges_of(maps, edges, queries, norms, progress).cpu()
+                found[bottom, to] = edges_of(maps, edges, queries, norms).cpu()
                 logits.append(0.0 if "attention" in freeze else block.largest_logit())
         if (bottom, to) not in found:
             found[bottom, to] = edges_by_autograd(span, to, queries, norms, batch, progress).cpu()

@@ -18,7 +18,8 @@ from squashlens.measure._session import Variable
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.unembed import log_probabilities, require_understood
 from squashlens.sequences import Sequence
-from squashlens.theory.distances import divergence, identical, rank_trend, total_variation, ulps
+from squashlens.theory.distances import divergence, identical, total_variation, ulps
+from squashlens.theory.ranks import rank_trend
 
 
 def collapse(

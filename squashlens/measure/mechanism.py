@@ -27,7 +27,8 @@ from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
 from squashlens.sequences import Sequence
-from squashlens.theory.distances import distance, rank_trend, shares, total_variation
+from squashlens.theory.distances import distance, shares, total_variation
+from squashlens.theory.ranks import rank_trend
 
 VALUE, MIXED, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_z", "hook_out"))
 PARTS = ("residual", "attention", "mlp")

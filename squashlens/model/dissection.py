@@ -66,13 +66,15 @@ class OpenBlock:
         rows = torch.cat([rows for (rows,) in vjps(output, [self.span.leaf], every_token(output), self.batch)])
         return self._to_heads(rearrange(rows, "(group value) 1 i d -> i group value d", group=output.shape[2]))
 
-    def key_rows(self, query: int) -> Float[Tensor, "head key in"]:
-        """∂s_ji/∂v_i through the key, for one query j, every head and every i ≤ j."""
-        scores = self.seen["hook_attn_scores"]
+    def key_rows(self, queries: range) -> Float[Tensor, "query head key in"]:
+        """∂s_ji/∂v_i through the key, for several queries j, every head and every i ≤ j."""
+        scores, n = self.seen["hook_attn_scores"], len(queries)
         heads = torch.arange(scores.shape[1], device=scores.device)
-        cotangents = scores.new_zeros(len(heads), *scores.shape)
-        cotangents[heads, 0, heads, query, : query + 1] = 1
-        return torch.cat(list(self._through("hook_k", cotangents)))
+        cotangents = scores.new_zeros(n, len(heads), *scores.shape)
+        for place, j in enumerate(queries):
+            cotangents[place, heads, 0, heads, j, : j + 1] = 1
+        rows = torch.cat(list(self._through("hook_k", cotangents.flatten(0, 1))))
+        return rearrange(rows, "(query head) key d -> query head key d", query=n)
 
     def query_rows(self, weights: Float[Tensor, "head query key value"]) -> Float[Tensor, "query head value in"]:
         """Σ_k weights_jk ∂s_jk/∂v_j through the query, for every token j and every coordinate that is weighted."""

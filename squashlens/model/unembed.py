@@ -33,7 +33,7 @@ def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[F
     require_understood(model)
     for rows in y.split(PIECE):
         with torch.inference_mode(False), torch.no_grad():  # not around the yield: the caller's mode is his own
-            found = _logits(model, rows).double().log_softmax(dim=-1)
+            found = logits_of(model, rows).double().log_softmax(dim=-1)
         yield found
 
 
@@ -43,7 +43,7 @@ def require_understood(model: Bridge) -> None:
         seen: list[Tensor] = []
         with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
             truth = forward(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
-            found = _logits(model, seen[0])
+            found = logits_of(model, seen[0])
         same = found.shape == truth.shape
         error = (found - truth).abs().max().item() if same else float("inf")
         _proven[model] = error <= TOLERANCE[dtype_of(model)] * max(1.0, truth.abs().max().item())
@@ -54,7 +54,8 @@ def require_understood(model: Bridge) -> None:
         )
 
 
-def _logits(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
+def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
+    """The logits of each row of y, as `require_understood` has shown the model to make them."""
     config, plain = text_config(model), cast(Any, model.original_model)
     logits = plain.get_output_embeddings()(y[None].to(device_of(model), dtype_of(model)))[0]
     logits = logits * (getattr(config, "logit_scale", None) or 1.0)  # Cohere

@@ -86,19 +86,3 @@ def divergence(log_p: Float[Tensor, "*many outcome"], log_q: Float[Tensor, "*man
     log_p, log_q = log_p.double(), log_q.double()
     terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
     return terms.sum(dim=-1).clamp(min=0)  # rounding alone can make it negative
-
-
-def rank_trend(values: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
-    """Spearman's ρ of the values with their place along the last axis; NaN for a constant or fewer than three.
-
-    Ties share their mean rank. Source: the correlation of ranks, as scipy has it.
-    """
-    n = values.shape[-1]
-    if n < 3:
-        return torch.full(values.shape[:-1], torch.nan, dtype=torch.float64)
-    below = (values[..., None, :] < values[..., :, None]).double().sum(dim=-1)
-    equal = (values[..., None, :] == values[..., :, None]).double().sum(dim=-1)
-    ranks = below + (equal - 1) / 2
-    places = torch.arange(n, dtype=torch.float64, device=values.device)
-    a, b = ranks - ranks.mean(dim=-1, keepdim=True), places - places.mean()
-    return (a * b).sum(dim=-1) / (a.square().sum(dim=-1) * b.square().sum()).sqrt()

@@ -19,7 +19,7 @@ which rows sum to less than 1, are keys without a value.
 Source: Barbero et al. 2024, Theorem 5.1, whose constants these are for a real model; derivation in docs/bound.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -124,12 +124,16 @@ def attention_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " see
     return torch.cat([maps.excess[query] * before, norms(maps.blocks(query, slice(query, query + 1)))])
 
 
-def analytic_edges(maps: Maps, query: int, norms: Norms, value: Float[Tensor, "query key"]) -> Float[Tensor, " seen"]:
-    """Value plus key term for i < j, with `value` from `value_norms`; the diagonal exact."""
-    before = value[query, :query]
-    if maps.key_rows is not None:
-        before = before + key_norms(maps, query, maps.key_rows(query))[:query]
-    return torch.cat([before, norms(maps.blocks(query, slice(query, query + 1)))])
+def analytic_edges(maps: Maps, queries: Sequence[int], norms: Norms) -> Float[Tensor, "query key"]:
+    """Value plus key term for i < j, row j for each of `queries`, the others zero; the diagonal exact."""
+    found, value = torch.zeros_like(maps.pattern[0]), value_norms(maps)
+    for j in queries:
+        found[j, :j] = value[j, :j]
+        if maps.key_rows is not None:
+            found[j, :j] += key_norms(maps, j, maps.key_rows(j))[:j]
+    here = torch.tensor(queries, device=found.device)
+    found[here, here] = norms(torch.cat([maps.blocks(j, slice(j, j + 1)) for j in queries]))
+    return found
 
 
 def key_norms(maps: Maps, query: int, rows: Float[Tensor, "head key in"]) -> Float[Tensor, " key"]:

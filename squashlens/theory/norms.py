@@ -32,6 +32,29 @@ def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Te
     return rows.double().square().sum(dim=(0, -1))
 
 
+def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
+    """What to multiply a sketched Frobenius norm by to be below and above the true one, each but for `chance`.
+
+    With G of `probes` standard normal rows, ``X = ‖GJ‖_F² / (probes ‖J‖_F²)`` is a mean of weighted χ². Weights of sum
+    1 make ``Π(1 ± 2sλ_r)`` least when there is one of them, so that Chernoff's bound for rank one holds for every J:
+    ``P(X ≤ t) ≤ (t e^(1−t))^(k/2)`` for t < 1, and the same for X ≥ t > 1. The factors are ``t^(-½)`` where it is
+    `chance`.
+
+    >>> low, high = sketch_factors(32, 1e-6)
+    >>> round(low, 2), round(high, 2)
+    (0.58, 2.31)
+    """
+    goal = 2 * math.log(chance) / probes
+
+    def where(inside: float, outside: float) -> float:  # log t + 1 − t falls from 0 at t = 1 to both sides
+        for _ in range(200):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if math.log(middle) + 1 - middle > goal else (inside, middle)
+        return outside
+
+    return where(1.0, 2 - 2 * goal + 2) ** -0.5, where(1.0, math.exp(goal - 1)) ** -0.5
+
+
 EXHAUSTED = 1e-13  # what is left of a vector, relative to the operator's scale, when it is rounding
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import CapacityError, InputError, NotBuiltError
+from squashlens.errors import CapacityError, InputError
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.model import memory
 from tests.cases import CONFIGS, FAMILIES, random_model
@@ -155,6 +155,36 @@ def test_attention_only_net_with_identity_values_equals_the_path_bound() -> None
     np.testing.assert_allclose(norms_of(jacobian)["spectral"], bound.numpy(), rtol=1e-12)
 
 
+def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
+    """Estimates without bias for the square, lower bounds below, upper bounds above, at every position and seed."""
+    model = bridge_of("gemma3", torch.float64)
+    shared: Any = {"bos": "as-given", "progress": False}
+    exact = {norm: sl.jacobian_norms(model, IDS, norm=norm, **shared) for norm in ("spectral", "frobenius")}
+    squares = []
+    for seed in range(150):
+        lower, estimate, upper = (
+            sl.jacobian_norms(model, IDS, norm=norm, method=method, probes=6, seed=seed, **shared)
+            for norm, method in (("spectral", "sketch"), ("frobenius", "sketch"), ("spectral", "sketch_upper"))
+        )
+        assert (lower <= exact["spectral"] * (1 + 1e-9)).all()
+        assert (upper >= exact["frobenius"]).all()
+        squares.append(estimate.values**2)
+    truth = exact["frobenius"].values ** 2
+    np.testing.assert_allclose(np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 150) ** 0.5)
+    assert (np.std(squares, axis=0) <= 1.2 * (2 / 6) ** 0.5 * truth).all()
+    said = sl.provenance(upper)["sketch"]
+    np.testing.assert_allclose(upper.values, said["factor"] * estimate.values, rtol=1e-5)
+    assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 149)
+    low, high = sl.provenance(estimate)["sketch"]["interval_95"]
+    inside = [(low**2 * s <= truth) & (truth <= high**2 * s) for s in squares]
+    assert np.mean(inside) >= 0.95
+
+
+def test_an_upper_sketch_is_refused_in_half_precision(bridge_of: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="Load in float32"):
+        raw(jacobian_norms)(bridge_of("gemma", torch.bfloat16), IDS, method="sketch_upper", probes=3)
+
+
 def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
     with pytest.warns(UserWarning, match="several times too large"):
         found = sl.jacobian_norms(bridge_of("gemma", torch.bfloat16), IDS, progress=False)
@@ -165,7 +195,8 @@ def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
     ("arguments", "error", "complaint"),
     [
         ({"norm": "nuclear"}, InputError, "'spectral', 'frobenius'"),
-        ({"method": "sketch"}, NotBuiltError, "not built yet"),
+        ({"method": "sketch", "probes": 128}, InputError, "not fewer than d = 128"),
+        ({"probes": 0}, InputError, "a number of directions"),
         ({"freeze": "softmax"}, InputError, "'attention', 'norms', 'gates'"),
         ({"chunk": 0}, InputError, "batch size"),
         ({"query": -6}, InputError, "positions 0 to 4"),

@@ -24,6 +24,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound_exact": lambda m: sl.path_bound(
         m, PROMPT, constants="measured", edges="exact", group=3, progress=False
     ),
+    "substitution": lambda m: sl.substitution_effect(m, PROMPT, replacements=1, progress=False),
+    "audit": lambda m: sl.audit(m, "110 =", rungs=["sketch", "top-logit"], probes=2, progress=False),
     "null": lambda m: sl.path_bound(m, PROMPT, attention="uniform"),
     "composition": lambda m: sl.composition(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, progress=False),

@@ -8,13 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import rel_entr
-from scipy.stats import spearmanr
 
 from squashlens.theory.distances import (
     distance,
     divergence,
     identical,
-    rank_trend,
     rms,
     shares,
     total_variation,
@@ -106,15 +104,3 @@ def test_shares_by_hand() -> None:
     assert shares(parts, "linf")[0].tolist() == pytest.approx([3 / 4, 1 / 4, 0])
     assert shares(parts, "l1")[0].tolist() == pytest.approx([3 / 7, 3 / 7, 1 / 7])
     assert shares(parts, "l2")[0].tolist() == pytest.approx([12 / 25, 10 / 25, 3 / 25])
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(0, 6), min_size=3, max_size=20).filter(lambda v: len(set(v)) > 1))
-def test_trend_is_spearmans(values: list[int]) -> None:
-    found = rank_trend(torch.tensor([values], dtype=torch.float64)).item()
-    assert found == pytest.approx(spearmanr(values, range(len(values))).statistic, abs=1e-12)
-
-
-def test_no_trend_in_a_constant_or_in_two() -> None:
-    assert rank_trend(torch.ones(1, 5)).isnan().all()
-    assert rank_trend(torch.tensor([[1.0, 2.0]])).isnan().all()

@@ -12,6 +12,7 @@ from squashlens.theory.norms import (
     Certified,
     certified_spectral_norms,
     lanczos_steps,
+    sketch_factors,
     spectral_norms,
     squared_frobenius,
 )
@@ -86,3 +87,20 @@ def test_steps_follow_the_theorem() -> None:
         chance = [1.648 * np.sqrt(d) * np.exp(-root * (2 * steps - 1)) * norms for steps in (k, k - 1)]
         assert chance[0] <= failure < chance[1]
     assert lanczos_steps(5, 1, 0.05, 1e-6) == 5
+
+
+@pytest.mark.parametrize("rank", [1, 3, 40])
+@pytest.mark.parametrize("probes", [4, 16])
+def test_sketch_factors_hold_for_every_rank_at_their_chance(rank: int, probes: int) -> None:
+    """20 000 sketches of a matrix of Frobenius norm 1: the share outside the factors is at most the chance."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(rank, generator=generator, dtype=torch.float64)
+    weights /= weights.sum()
+    drawn = torch.randn(20_000, probes, rank, generator=generator, dtype=torch.float64)
+    sketched = (drawn.square() @ weights).mean(dim=1).sqrt()
+    for chance in (0.02, 0.2):
+        low, high = sketch_factors(probes, chance)
+        assert (sketched * high < 1).double().mean() <= chance
+        assert (sketched * low > 1).double().mean() <= chance
+        if rank == 1:  # and not idly: Chernoff's bound loses no more than this here
+            assert (sketched * high < 1).double().mean() >= chance / 12

@@ -1,0 +1,175 @@
+"""Every way to say how far a token reaches, side by side: how tight, how like the truth, at what cost.
+
+The rungs of one ladder, from the printed bound to the true Jacobian and past it to what a swap of tokens does.
+"""
+
+import itertools
+import time
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from squashlens._typing import Bos, Bridge, Target, positive
+from squashlens.errors import InputError
+from squashlens.measure._session import Session
+from squashlens.measure.jacobian import jacobian_norms
+from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
+from squashlens.model.anatomy import width
+from squashlens.model.tokens import Prompts
+from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
+
+WAYS = ("raw", "partial", "over_null")
+
+
+def audit(
+    model: Bridge,
+    prompts: Prompts,
+    *,
+    content: Iterable[int] | None = None,
+    rungs: Iterable[str] | None = None,
+    probes: int = 16,
+    replacements: int = 8,
+    among: Iterable[int] | None = None,
+    query: int = -1,
+    source: int = 0,
+    target: Target = "y",
+    seed: int = 0,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """Each rung's values, and three questions: is it tight, does it order tokens as the truth does, at what cost?
+
+    Rungs: the printed bound and its null; measured bounds (analytic edges for each of the eight freeze sets, attention
+    edges, exact edges, two blocks at a time); sketches, one of them raised to a bound; Jacobians (spectral for each
+    freeze set, Frobenius); the substitution effect; the proxies rollout, one all-ones cotangent, top-logit gradient.
+
+    Variables:
+        value: (rung, prompt, position), dimensionless; the substitution effect in the model's units.
+        tightness: a bound ÷ the spectral Jacobian that it bounds (same freeze set); NaN for what bounds nothing.
+        over_jacobian: value ÷ the true spectral Jacobian; NaN for the swap, which is a distance.
+        cost: seconds ÷ those of the exact spectral Jacobian, in this run.
+        agreement: (rung, reference, way), Spearman's ρ with the Jacobian or the substitution effect over `content`,
+            mean over prompts: ``raw``; ``partial``, position held; ``over_null``, the rung divided by the null.
+        agreement_low, agreement_high: 95 % bootstrap over prompts, seeded; NaN for one prompt.
+
+    Args:
+        prompts: one or several of equal length; intervals want twenty or more.
+        content: positions that agreement is taken over; all but BOS and the query if not given. Leave the words
+            of the task out: they differ in kind from its digits.
+        rungs: names to keep, the Jacobian and null always among them; all if not given. A name that starts with
+            what is given is kept, so ``["analytic"]`` keeps eight, and the Jacobians that they bound.
+        probes: directions of the sketch.
+        replacements, among: for `substitution_effect`.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> found = sl.audit(model, "110 = 2", rungs=["exact", "rollout"], progress=False)
+    >>> found["rung"].values.tolist()
+    ['null', 'exact edges', 'exact edges, attention frozen', 'rollout', 'Jacobian, attention frozen', 'Jacobian']
+    >>> bool((found["tightness"].sel(rung="exact edges") >= 1).all())
+    True
+    """
+    positive(probes, "probes", "a number of directions")
+    session = Session.start(
+        model, prompts, bos, "audit",
+        probes=probes, replacements=replacements, query=query, source=source, target=target, seed=seed,
+    )  # fmt: skip
+    session.spans(source, target)
+    n = session.query(query)
+    places = _content(session, content, n)
+    all_rungs = ladder(
+        query=n, source=source, target=target, probes=probes if probes < width(session.model) else None,
+        replacements=replacements, among=among, seed=seed,
+    )  # fmt: skip
+    taken = chosen(list(all_rungs), rungs)
+    jacobian_norms(
+        session.model, session.ids[:1], norm="frobenius", query=n, bos="as-given", progress=False
+    )  # warms up
+    values, seconds = {}, {}
+    for rung in tqdm(taken, desc="audit", unit="rung", delay=1, disable=not progress):
+        start = time.perf_counter()
+        found = rung.measure(session.model, session.ids).values
+        seconds[rung.name] = time.perf_counter() - start
+        values[rung.name] = np.atleast_2d(found)[:, : n + 1]
+    return _assemble(session, taken, values, seconds, places, n, seed)
+
+
+def _content(session: Session, content: Iterable[int] | None, query: int) -> list[int]:
+    if content is None:
+        return list(range(session.facts["bos_count"], query))
+    places = sorted(set(content))
+    if not places or any(isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= query for p in places):
+        raise InputError(f"content={places!r} are not positions up to the query.", f"Use 0 to {query}.")
+    return places
+
+
+def _assemble(
+    session: Session, rungs: list[Rung], values: dict[str, np.ndarray], seconds: dict[str, float],
+    places: list[int], query: int, seed: int,
+) -> xr.Dataset:  # fmt: skip
+    names = [rung.name for rung in rungs]
+    stacked = np.stack([values[name] for name in names])
+    tight = np.full_like(stacked, np.nan)
+    for place, rung in enumerate(rungs):
+        if rung.bounds is not None:
+            tight[place] = values[rung.name] / values[rung.bounds]
+    over = stacked / values[TRUTH]
+    over[[rung.kind == "swap" for rung in rungs]] = np.nan  # a distance, not a norm of a derivative
+    references = [name for name in (TRUTH, SWAP) if name in values]
+    null, position = _at(values[NULL], places), torch.tensor(places, dtype=torch.float64)
+    table = torch.full((3, len(names), len(references), len(WAYS)), torch.nan, dtype=torch.float64)
+    for (i, name), (j, reference) in itertools.product(enumerate(names), enumerate(references)):
+        mine, truth = _at(values[name], places), _at(values[reference], places)
+        by_prompt = torch.stack(
+            [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
+        )
+        table[0, i, j] = by_prompt.nanmean(dim=-1)
+        table[1, i, j], table[2, i, j] = bootstrap(by_prompt, torch.Generator().manual_seed(seed))
+    dims = ("rung", "prompt", "position")
+    text = "Spearman correlation with the reference over content positions"
+    grid = ("rung", "reference", "way")
+    _, coords = session.coords()
+    coords = {name: coord for name, coord in coords.items() if name in ("token", "token_id")}
+    dataset = session.dataset(
+        "audit of sensitivity measures",
+        {"rung": names, "kind": ("rung", [r.kind for r in rungs]), "reference": references, "way": list(WAYS),
+         "bounds": ("rung", [r.bounds or "" for r in rungs]), "prompt": np.arange(len(session.ids)),
+         "position": np.arange(query + 1), "content": ("position", np.isin(np.arange(query + 1), places))},
+        {
+            "value": (dims, stacked, "sensitivity measure", "1, or the model's for a swap"),
+            "tightness": (dims, tight, "bound over the Jacobian it bounds", "1"),
+            "over_jacobian": (dims, over, "measure over the spectral Jacobian", "1"),
+            "cost": (("rung",), [seconds[n] / seconds[TRUTH] for n in names], "time over the exact Jacobian's", "1"),
+            "agreement": (grid, table[0], text, "1"),
+            "agreement_low": (grid, table[1], f"{text}, 2.5 % bootstrap", "1"),
+            "agreement_high": (grid, table[2], f"{text}, 97.5 % bootstrap", "1"),
+        },
+    )  # fmt: skip
+    labels = {name: np.atleast_2d(coord[1])[:, : query + 1] for name, coord in coords.items()}
+    return dataset.assign_coords({name: (("prompt", "position"), values) for name, values in labels.items()})
+
+
+def _at(values: np.ndarray, places: list[int]) -> torch.Tensor:
+    return torch.from_numpy(values[:, places])
+
+
+def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
+    """An audit as a table of one row a rung: medians over content positions, agreement with `reference`, cost.
+
+    Columns: `tightness` and `over_jacobian` (medians), `least` (the least tightness anywhere, 1 or more for every
+    bound), `raw`, `partial`, `over_null` (agreement), `cost`.
+    """
+    inner = audit.isel(position=audit["content"].values)
+    over = ("prompt", "position")
+    columns = {
+        "tightness": inner["tightness"].median(over),
+        "least": audit["tightness"].min(over),
+        "over_jacobian": inner["over_jacobian"].median(over),
+        **{way: audit["agreement"].sel(reference=reference, way=way) for way in WAYS},
+        "cost": audit["cost"],
+    }
+    return pd.DataFrame({name: column.values for name, column in columns.items()}, index=audit["rung"].values)

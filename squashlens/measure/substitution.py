@@ -1,0 +1,143 @@
+"""What a swap of one token does, beside what a derivative says: the substitution effect."""
+
+from collections.abc import Sequence
+
+import torch
+import xarray as xr
+from jaxtyping import Int
+from torch import Tensor
+from tqdm import tqdm
+
+from squashlens._typing import Bos, Bridge, Target, positive
+from squashlens.errors import InputError
+from squashlens.measure._session import Session
+from squashlens.model.anatomy import dtype_of, residual_site, width
+from squashlens.model.capture import forward
+from squashlens.model.tokens import Prompts, bos_id
+from squashlens.model.unembed import log_probabilities
+from squashlens.theory.distances import distance, divergence
+
+MEMORY = 1e9  # bytes that a batch of prompts may take
+
+
+def substitution_effect(
+    model: Bridge,
+    prompts: Prompts,
+    *,
+    among: Sequence[int] | None = None,
+    replacements: int = 8,
+    query: int = -1,
+    target: Target = "y",
+    seed: int = 0,
+    chunk: int | None = None,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """‖y_n(x) − y_n(x with token i replaced)‖₂ for every i, averaged over seeded replacements; and the next token's KL.
+
+    A derivative is about an infinitesimal move of one residual stream; this is about tokens. Variables over
+    (position), or (prompt, position): `effect` and `effect_std` over replacements, in the model's units; with
+    ``target="y"`` also `kl`, KL(p(x) ‖ p(x′)) of the next token in nats. A leading BOS is not replaced (NaN); behind
+    the query everything is 0, by causality.
+
+    Args:
+        among: token ids to replace by; the distinct tokens of all prompts, BOS excepted, if not given. A token is
+            never replaced by itself; where there are no more than `replacements` others, each is taken once.
+        chunk: prompts per forward pass; chosen to fit in about a gigabyte if not given.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> digits = sl.tokens(model, "0123456789")[0, 1:].tolist()
+    >>> prompt = "What is the last digit in this sequence? 0107 ="
+    >>> effect = sl.substitution_effect(model, prompt, among=digits, progress=False)
+    >>> effect["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
+    [0.0, 0.0, 0.0, 15.0]
+    """
+    positive(replacements, "replacements", "a number of tokens")
+    if chunk is not None:
+        positive(chunk, "chunk", "a number of prompts")
+    session = Session.start(
+        model, prompts, bos, "substitution_effect",
+        among=None if among is None else list(among), replacements=replacements, query=query, target=target, seed=seed,
+    )  # fmt: skip
+    session.spans(0, target)
+    n, first = session.query(query), session.facts["bos_count"]
+    choices = _choices(session, among, first)
+    generator = torch.Generator().manual_seed(seed)
+    shape = session.ids.shape
+    found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
+    for values in found.values():
+        values[:, :first] = torch.nan
+    bar = tqdm(total=len(session.ids), desc="substitution", unit="prompt", delay=1, disable=not progress)
+    for prompt, ids in enumerate(session.ids.cpu()):
+        places, variants = _variants(ids, range(first, n + 1), choices, replacements, generator)
+        moved = _read(session, torch.cat([ids[None], variants]), n, target, chunk)
+        gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
+        apart = _kl(session, moved) if target == "y" else torch.zeros(len(gaps), dtype=torch.float64)
+        for place in range(first, n + 1):
+            here = places == place
+            found["effect"][prompt, place] = gaps[here].mean()
+            found["effect_std"][prompt, place] = gaps[here].std(correction=0)
+            found["kl"][prompt, place] = apart[here].mean()
+        bar.update()
+    bar.close()
+    dims, coords = session.coords()
+    texts = {
+        "effect": ("mean distance of the target under replacement of the token", "model"),
+        "effect_std": ("standard deviation of that distance over replacements", "model"),
+        "kl": ("mean divergence of the next token under replacement of the token", "nat"),
+    }
+    kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
+    variables = {name: (dims, kept[name], *text) for name, text in texts.items() if name != "kl" or target == "y"}
+    return session.dataset("substitution effect", coords, variables)
+
+
+def _choices(session: Session, among: Sequence[int] | None, first: int) -> list[int]:
+    vocabulary = int(session.model.cfg.d_vocab)
+    if among is None:
+        present = set(session.ids[:, first:].flatten().tolist())
+        return sorted(present - {bos_id(session.model)})
+    wrong = [t for t in among if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < vocabulary]
+    if wrong or not among:
+        raise InputError(f"among={list(among)!r} are not token ids.", f"Give at least one, from 0 to {vocabulary - 1}.")
+    return sorted(set(among))
+
+
+def _variants(
+    ids: Int[Tensor, " position"], positions: range, choices: list[int], replacements: int, generator: torch.Generator
+) -> tuple[Int[Tensor, " variant"], Int[Tensor, "variant position"]]:
+    places, rows = [], []
+    for place in positions:
+        others = torch.tensor([t for t in choices if t != int(ids[place])])
+        if not len(others):
+            raise InputError(
+                f"There is nothing to replace the token at position {place} by.", "Name other tokens with among=."
+            )
+        for token in others[torch.randperm(len(others), generator=generator)[:replacements]]:
+            row = ids.clone()
+            row[place] = token
+            places.append(place)
+            rows.append(row)
+    return torch.tensor(places), torch.stack(rows)
+
+
+def _read(session: Session, rows: Tensor, query: int, target: Target, chunk: int | None) -> Tensor:
+    """The target at the query for each row of ids, by forward passes of `chunk` rows."""
+    model, n = session.model, rows.shape[1]
+    each = n * (8 * width(model) + 3 * int(model.cfg.n_heads) * n) * dtype_of(model).itemsize
+    size = chunk or max(1, int(MEMORY / each))
+    kept: list[Tensor] = []
+    with torch.no_grad():
+        for part in rows.split(size):
+            site = residual_site(target, model)
+            forward(model, part.to(session.ids.device), [(site, lambda t: kept.append(t[:, query].detach().clone()))])
+    return torch.cat(kept)
+
+
+def _kl(session: Session, y: Tensor) -> Tensor:
+    pieces = log_probabilities(session.model, y)
+    own, found = None, []
+    for logs in pieces:
+        own = logs[:1] if own is None else own
+        found.append(divergence(own.expand_as(logs), logs).cpu())
+    return torch.cat(found)[1:]

@@ -1,0 +1,131 @@
+"""The audit against each measurement by itself; swaps and proxies against plain models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.proxies import one_cotangent, rollout
+from tests.cases import CONFIGS, random_model
+from tests.references import jacobian_by_jacrev, plain_outputs, raw
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
+SHARED: Any = {"bos": "as-given", "progress": False}
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2"])
+def test_substitution_against_every_swap_on_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
+    among = [5, 7, 9, 30]
+    found = sl.substitution_effect(
+        bridge_of(family, torch.float64), IDS[0], among=among, replacements=9, query=5, chunk=3, **SHARED
+    )
+    plain = random_model(CONFIGS[family]).double()
+
+    def outcome(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            out = plain_outputs(plain, ids[None])
+        return out.hidden_states[-1][0, 5], out.logits[0, 5].log_softmax(-1)
+
+    y, logs = outcome(IDS[0])
+    for place in range(1, 6):
+        gaps, apart = [], []
+        for token in among:
+            if token == int(IDS[0, place]):
+                continue
+            swapped = IDS[0].clone()
+            swapped[place] = token
+            other, other_logs = outcome(swapped)
+            gaps.append((other - y).norm().item())
+            apart.append((logs.exp() * (logs - other_logs)).sum().item())
+        assert found["effect"].values[place] == pytest.approx(np.mean(gaps), rel=1e-4)
+        assert found["effect_std"].values[place] == pytest.approx(np.std(gaps), rel=1e-3)
+        assert found["kl"].values[place] == pytest.approx(np.mean(apart), rel=1e-3)
+    assert np.isnan(found["effect"].values[0])  # BOS stays
+    assert (found["effect"].values[6:] == 0).all()
+
+
+def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
+    one, again, other = (
+        sl.substitution_effect(tiny, "110101 =", among=list(range(20, 60)), replacements=2, seed=seed, progress=False)
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one["effect"], again["effect"])
+    assert (one["effect"] != other["effect"]).values[1:].any()
+    layer = sl.substitution_effect(tiny, "110 =", target=3, progress=False)
+    assert "kl" not in layer
+    with pytest.raises(InputError, match="not token ids"):
+        raw(sl.substitution_effect)(tiny, "110 =", among=[-1])
+    with pytest.raises(InputError, match="nothing to replace"):
+        raw(sl.substitution_effect)(tiny, "11", progress=False)
+
+
+def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
+    model, plain = bridge_of("gemma", torch.float64), random_model(CONFIGS["gemma"]).double()
+    blocks = jacobian_by_jacrev(plain, IDS[:1], 6).detach()
+    ones = one_cotangent(model, IDS[0], of="ones", bos="as-given")
+    np.testing.assert_allclose(ones.values, blocks.sum(dim=1).norm(dim=-1), rtol=1e-5)
+    with torch.no_grad():
+        best = plain_outputs(plain, IDS[:1]).logits[0, -1].argmax()
+    row = plain.get_output_embeddings().weight[best].detach()
+    top = one_cotangent(model, IDS[0], of="top_logit", bos="as-given")
+    np.testing.assert_allclose(top.values, (row @ blocks).norm(dim=-1), rtol=1e-5)
+    shares = sl.composition(model, IDS[0], bos="as-given").sel(layer=0)
+    np.testing.assert_array_equal(rollout(model, IDS[0], bos="as-given").values, shares.values)
+
+
+def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma2", torch.float64)
+    found = sl.audit(model, IDS, content=[2, 3, 4, 5], probes=4, replacements=3, **SHARED)
+    assert found["value"].dims == ("rung", "prompt", "position")
+    value = found["value"]
+    parts = {
+        "paper form": sl.path_bound(model, IDS, bos="as-given"),
+        "null": sl.path_bound(model, IDS, attention="uniform", bos="as-given"),
+        "analytic edges, attention and norms frozen": sl.path_bound(
+            model, IDS, constants="measured", freeze=("attention", "norms"), **SHARED
+        ),
+        "two blocks composed": sl.path_bound(model, IDS, constants="measured", edges="exact", group=2, **SHARED),
+        "Jacobian, norms frozen": sl.jacobian_norms(model, IDS, freeze="norms", **SHARED),
+        "Frobenius norm": sl.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
+        "Jacobian": sl.jacobian_norms(model, IDS, **SHARED),
+    }
+    for name, part in parts.items():
+        np.testing.assert_allclose(value.sel(rung=name).values, part.values, rtol=1e-9, err_msg=name)
+    bounds = found.sel(rung=found["bounds"] != "")
+    assert bounds.sizes["rung"] == 13
+    assert (bounds["tightness"].values >= 1 - 1e-9).all()
+    tight = value.sel(rung="analytic edges, norms frozen") / value.sel(rung="Jacobian, norms frozen")
+    np.testing.assert_allclose(found["tightness"].sel(rung="analytic edges, norms frozen"), tight)
+    assert found["tightness"].sel(rung="paper form").isnull().all()
+    assert found["cost"].sel(rung="Jacobian") == 1
+    inner = value.isel(position=[2, 3, 4, 5])
+    truth = inner.sel(rung="Jacobian").values
+    raw_ranks = [spearmanr(a, b).statistic for a, b in zip(inner.sel(rung="paper form").values, truth, strict=True)]
+    agreement = found["agreement"].sel(rung="paper form", reference="Jacobian")
+    assert agreement.sel(way="raw").item() == pytest.approx(np.mean(raw_ranks))
+    ratio = inner.sel(rung="paper form") / inner.sel(rung="null")
+    over = [spearmanr(a, b).statistic for a, b in zip(ratio.values, truth, strict=True)]
+    assert agreement.sel(way="over_null").item() == pytest.approx(np.mean(over))
+    assert found["agreement"].sel(rung="Jacobian", reference="Jacobian", way="raw").item() == pytest.approx(1)
+    at: Any = {"rung": "paper form", "reference": "Jacobian", "way": "raw"}
+    assert found["agreement_low"].sel(at) <= agreement.sel(way="raw") <= found["agreement_high"].sel(at)
+
+
+def test_rungs_and_positions_by_choice(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
+    model = bridge_of("llama")
+    found = sl.audit(model, IDS[0], rungs=["exact edges, att", "substitution"], source=1, target=3, query=4, **SHARED)
+    names = ["null", "exact edges, attention frozen", "Jacobian, attention frozen", "Jacobian", "substitution effect"]
+    assert found["rung"].values.tolist() == names
+    assert found.sizes["position"] == 5
+    assert found["agreement_low"].isnull().all()
+    again = sl.open_result(sl.save(found, tmp_path / "audit.nc"))
+    assert again.equals(found)
+    with pytest.raises(InputError, match="No rung is called 'best'"):
+        raw(sl.audit)(model, IDS[0], rungs=["best"], **SHARED)
+    with pytest.raises(InputError, match="not positions up to the query"):
+        raw(sl.audit)(model, IDS[0], content=[99], **SHARED)

@@ -1,0 +1,73 @@
+"""Agreement of orders against scipy, and what a partial correlation must say in cases where it is known."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from squashlens.theory.ranks import bootstrap, partial_spearman, rank_trend, ranks, spearman
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 6), min_size=3, max_size=20).filter(lambda v: len(set(v)) > 1))
+def test_trend_is_spearmans(values: list[int]) -> None:
+    found = rank_trend(torch.tensor([values], dtype=torch.float64)).item()
+    assert found == pytest.approx(spearmanr(values, range(len(values))).statistic, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(3, 30))
+def test_spearman_is_scipys(seed: int, n: int) -> None:
+    a, b = draw(seed, 2, n).round(decimals=0), draw(seed + 1, n)
+    a[:, 0] += 9  # never constant
+    expected = [spearmanr(row, b).statistic for row in a]
+    np.testing.assert_allclose(spearman(a, b), expected, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(6, 30))
+def test_partial_is_the_correlation_of_what_regression_leaves(seed: int, n: int) -> None:
+    a, b, held = draw(seed, 3, n)
+    x, y, z = (ranks(v).numpy() for v in (a, b, held))
+
+    def rest(of: np.ndarray) -> np.ndarray:
+        slope, offset = np.polyfit(z, of, 1)
+        return of - slope * z - offset
+
+    expected = np.corrcoef(rest(x), rest(y))[0, 1]
+    assert partial_spearman(a, b, held).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_only_position_orders_agrees_no_more_once_position_is_held() -> None:
+    """Two quantities that fall with position and are otherwise unrelated: raw 0.9, partial about nothing."""
+    place = torch.arange(400, dtype=torch.float64)
+    a, b = (-place + 60 * draw(seed, 400) for seed in (1, 2))
+    assert spearman(a, b) > 0.5
+    assert abs(partial_spearman(a, b, place).item()) < 0.12
+    assert partial_spearman(-place, b, place).isnan()  # the null itself
+
+
+def test_nothing_from_a_constant_or_from_two() -> None:
+    assert rank_trend(torch.ones(1, 5)).isnan().all()
+    assert rank_trend(torch.tensor([[1.0, 2.0]])).isnan().all()
+    assert spearman(torch.ones(4), torch.arange(4.0)).isnan()
+
+
+def test_bootstrap_covers_a_mean_and_says_nothing_of_one_prompt() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hits = 0
+    for seed in range(200):
+        low, high = bootstrap(draw(seed, 1, 30) + 3, generator, draws=400)
+        hits += int(low.item() <= 3 <= high.item())
+    assert 0.88 <= hits / 200 <= 0.98  # a percentile interval of 30 is a little narrow
+    low, high = bootstrap(draw(0, 2, 1), generator)
+    assert low.isnan().all()
+    assert high.isnan().all()
+    again = [bootstrap(draw(0, 2, 9), torch.Generator().manual_seed(5))[0] for _ in range(2)]
+    assert torch.equal(*again)
