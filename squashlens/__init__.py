@@ -7,7 +7,8 @@ Read in this order:
 3. Measure over-squashing on a prompt: `path_bound` (Theorem 5.1), `composition` (how attention composes by
    layer), `hops` and `strongest_paths` (the paths themselves), `depth_limit`, `jacobian_norms` (the true
    sensitivity), `sensitivity` (all side by side), `substitution_effect` (what a swap does), `audit` (every
-   bound, norm and proxy: how tight, how like the truth, at what cost), `next_token` (the answer).
+   bound, norm and proxy: how tight, how like the truth, at what cost), `needle` (one token of many prompts),
+   `next_token` (the answer).
 4. Measure collapse on a growing sequence from `prompts`: `collapse` (Theorem 4.2), `mechanism` (why),
    `separator_ablation` (what separators do, layer by layer).
 5. Draw with `figures`; or write it all up with `report`.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from squashlens.measure.collapse import collapse
     from squashlens.measure.jacobian import jacobian_norms
     from squashlens.measure.mechanism import mechanism
+    from squashlens.measure.needle import needle
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
@@ -52,6 +54,7 @@ _HOMES = {
     "jacobian_norms": "measure.jacobian",
     "sensitivity": "measure.sensitivity",
     "substitution_effect": "measure.substitution",
+    "needle": "measure.needle",
     "audit": "measure.audit",
     "audit_table": "measure.audit",
     "collapse": "measure.collapse",
@@ -95,6 +98,7 @@ __all__ = [
     "load",
     "mask_tokens",
     "mechanism",
+    "needle",
     "next_token",
     "open_result",
     "path_bound",

@@ -9,6 +9,10 @@ from collections.abc import Sequence as Items
 from random import Random
 from typing import Any
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from squashlens._typing import Bos, Bridge, Template, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
@@ -26,6 +30,7 @@ __all__ = [
     "figure5",
     "one_token",
     "repeated",
+    "stacked",
     "words",
 ]
 
@@ -140,6 +145,17 @@ def build(
         ending=None if ending is None else one_token(model, ending),
         bos=bos,
     )
+
+
+def stacked(sequences: Items[Sequence]) -> Int[Tensor, "prompt position"]:
+    """The ids of several sequences of the same form, each at its full length and with its suffix, one below the other.
+
+    Refuses sequences that are not equally long.
+    """
+    rows = [sequence.plain(len(sequence)).ids(sequence.trunk) for sequence in sequences]
+    if len({len(row) for row in rows}) != 1:
+        raise InputError(f"The sequences have {sorted({len(r) for r in rows})} tokens.", "Stack those of one length.")
+    return torch.tensor(rows)
 
 
 def _checked(n: int) -> int:

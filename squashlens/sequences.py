@@ -146,6 +146,16 @@ class Sequence:
         """The same content with these separators after the given numbers of content tokens."""
         return replace(self, breaks=tuple(breaks), separators=tuple(separators))
 
+    def position(self, number: int) -> int:
+        """Where content token `number`, counted from 1, stands in v and v*."""
+        return self._start(number)
+
+    def replaced(self, number: int, token: int) -> "Sequence":
+        """The same sequence with another content token at `number`, counted from 1: a needle in it."""
+        self._start(number)
+        content = (*self.content[: number - 1], token, *self.content[number:])
+        return replace(self, content=content, name=f"{self.name}, token {number} replaced")
+
     def unrelated(self, rng: Random) -> "Sequence":
         """A sequence of the same form whose content is drawn evenly from the alphabet."""
         content = tuple(rng.choice(self.alphabet) for _ in self.content)

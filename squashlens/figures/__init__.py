@@ -5,6 +5,7 @@ from squashlens.figures.collapse import collapse_curve, collapse_heatmap, collap
 from squashlens.figures.composition import composition
 from squashlens.figures.ladder import ladder
 from squashlens.figures.mechanism import mechanism
+from squashlens.figures.needle import needle
 from squashlens.figures.paths import depth_limit, hops, strongest_paths
 from squashlens.figures.separators import from_block_map, layer_trace
 
@@ -20,5 +21,6 @@ __all__ = [
     "ladder",
     "layer_trace",
     "mechanism",
+    "needle",
     "strongest_paths",
 ]

@@ -1,6 +1,6 @@
 """What a swap of one token does, beside what a derivative says: the substitution effect."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import xarray as xr
@@ -26,6 +26,7 @@ def substitution_effect(
     *,
     among: Sequence[int] | None = None,
     replacements: int = 8,
+    positions: Iterable[int] | None = None,
     query: int = -1,
     target: Target = "y",
     seed: int = 0,
@@ -43,6 +44,7 @@ def substitution_effect(
     Args:
         among: token ids to replace by; the distinct tokens of all prompts, BOS excepted, if not given. A token is
             never replaced by itself; where there are no more than `replacements` others, each is taken once.
+        positions: those whose token is replaced, up to the query; all if not given. The others are NaN.
         chunk: prompts per forward pass; chosen to fit in about a gigabyte if not given.
 
     >>> import squashlens as sl
@@ -62,19 +64,22 @@ def substitution_effect(
     )  # fmt: skip
     session.spans(0, target)
     n, first = session.query(query), session.facts["bos_count"]
+    chosen = list(range(first, n + 1) if positions is None else positions)
+    if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= n for p in chosen):
+        raise InputError(f"positions={chosen!r} cannot be replaced.", f"Give positions from {first} to {n}.")
     choices = _choices(session, among, first)
     generator = torch.Generator().manual_seed(seed)
     shape = session.ids.shape
     found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
     for values in found.values():
-        values[:, :first] = torch.nan
+        values[:, [p for p in range(n + 1) if p not in chosen]] = torch.nan
     bar = tqdm(total=len(session.ids), desc="substitution", unit="prompt", delay=1, disable=not progress)
     for prompt, ids in enumerate(session.ids.cpu()):
-        places, variants = _variants(ids, range(first, n + 1), choices, replacements, generator)
+        places, variants = _variants(ids, chosen, choices, replacements, generator)
         moved = _read(session, torch.cat([ids[None], variants]), n, target, chunk)
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = _kl(session, moved) if target == "y" else torch.zeros(len(gaps), dtype=torch.float64)
-        for place in range(first, n + 1):
+        for place in chosen:
             here = places == place
             found["effect"][prompt, place] = gaps[here].mean()
             found["effect_std"][prompt, place] = gaps[here].std(correction=0)
@@ -104,8 +109,9 @@ def _choices(session: Session, among: Sequence[int] | None, first: int) -> list[
 
 
 def _variants(
-    ids: Int[Tensor, " position"], positions: range, choices: list[int], replacements: int, generator: torch.Generator
-) -> tuple[Int[Tensor, " variant"], Int[Tensor, "variant position"]]:
+    ids: Int[Tensor, " position"], positions: list[int], choices: list[int], replacements: int,
+    generator: torch.Generator,
+) -> tuple[Int[Tensor, " variant"], Int[Tensor, "variant position"]]:  # fmt: skip
     places, rows = [], []
     for place in positions:
         others = torch.tensor([t for t in choices if t != int(ids[place])])

@@ -29,7 +29,8 @@ def hops(
 
     The coefficient of t^k in row n of ``∏ (tA + I)``, divided by its value at t = 1: 0 hops stay in the
     residual stream of the query, L hops attend in every block. Sums to 1 over hops and positions; over hops
-    alone it is the path bound with constants 1, normalised.
+    alone it is the path bound with constants 1, normalised. The coordinate `null` has the same shares under uniform
+    attention: what causality alone would give.
 
     One prompt. Dimensionless, float64. Source: the path sum of Theorem 5.1.
 
@@ -46,7 +47,9 @@ def hops(
     counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(source, top))])[:, 0]
     dims, coords = session.coords()
     variables = {"hops": (("hop", *dims), counts / counts.sum(), "share of attention paths", "1")}
-    coords["hop"] = np.arange(len(counts))
+    uniform = patterns_of(session, "uniform", range(source, top))
+    null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(source, top))])[:, 0]
+    coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
     return session.dataset("attention paths by hops", coords, variables)["hops"]
 
 
@@ -67,8 +70,9 @@ def strongest_paths(
     attention averaged over heads), its `share` that weight over the sum of all. Found exactly (k-best Viterbi).
 
     Returns:
-        Dataset: `position_at` (path, layer), a position of the prompt; `weight` and `share` (path). Layers run
-        from `source` to the target; fewer than k paths where there are fewer.
+        Dataset: `position_at` (path, layer), a position of the prompt; `weight`, `share` and `over_null` (path): the
+        weight relative to that of the same walk under uniform attention. Layers run from `source` to the target;
+        fewer than k paths where there are fewer.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -89,6 +93,10 @@ def strongest_paths(
         weights, walks = strongest(down, session.query(query), k)
     else:
         weights, walks = torch.ones(1, dtype=torch.float64), torch.tensor([[session.query(query)]])
+    null = torch.ones(len(weights), dtype=torch.float64)
+    uniform, same = patterns_of(session, "uniform", range(source, top)), walks[:, 1:] == walks[:, :-1]
+    for step, block in enumerate(range(source, top)):
+        null *= uniform[block][walks[:, step + 1], walks[:, step]] + same[:, step].double()
     _, coords = session.coords()
     coords |= {"path": np.arange(len(weights)), "layer": np.arange(source, top + 1)}
     return session.dataset(
@@ -98,6 +106,7 @@ def strongest_paths(
             "position_at": (("path", "layer"), walks, "position of the path in each layer", "token"),
             "weight": (("path",), weights, "product of attention and residual weights", "1"),
             "share": (("path",), weights / everything.sum(), "share of all paths' weight", "1"),
+            "over_null": (("path",), weights / null, "weight over that of the same walk under uniform attention", "1"),
         },
     )
 

@@ -26,6 +26,12 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
     best = sl.strongest_paths(bridge_of(family), IDS, k=6, query=3, bos="as-given")
     np.testing.assert_allclose(best["weight"], [w for w, _ in expected[:6]], rtol=1e-5)
     assert best["position_at"].values[0].tolist() == list(expected[0][1])
+    seen = [p > 0 for p in patterns]
+    null = dict(map(reversed, walks([torch.tensor(a / a.sum(axis=1, keepdims=True)) for a in seen], 3)))
+    for walk, weight, ratio in zip(
+        best["position_at"].values, best["weight"].values, best["over_null"].values, strict=True
+    ):
+        assert ratio == pytest.approx(weight / null[tuple(walk)], rel=1e-6)
     total = path_sum(patterns, 3).sum()
     np.testing.assert_allclose(best["share"], best["weight"] / total, rtol=1e-5)
     everything = sl.strongest_paths(bridge_of(family), IDS, k=10_000, query=3, bos="as-given")
@@ -40,6 +46,8 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
         bound = sl.path_bound(model, IDS, attention=attention, sigma_psi=0.0, bos="as-given")
         np.testing.assert_allclose(shares.sum("hop"), bound / bound.sum(), rtol=1e-9)
         assert shares.sizes == {"hop": 4, "position": 5}
+        null = sl.path_bound(model, IDS, attention="uniform", sigma_psi=0.0, bos="as-given")
+        np.testing.assert_allclose(shares["null"].sum("hop"), null / null.sum(), rtol=1e-9)
         assert shares.sel(hop=0).values.tolist()[:-1] == [0, 0, 0, 0]
         # Attending in every block: the product of the patterns alone.
         if attention == "model":

@@ -1,0 +1,48 @@
+"""Figure 2, read through Theorem 5.1: can the model feel the digit that it is asked to copy?
+
+Claim: the last element of 1…10 is harder to copy than the first of 01…1, hints and interleaved digits help; the
+paper gives over-squashing as the reason. So the asked digit should reach y least in the first of these, and more with
+each help. Sensitivity at the asked digit, for every prompt and length.
+
+    python analyses/copying_sensitivity.py --model google/gemma-2b --lengths 16 64 256 --out copying
+"""
+
+import argparse
+from pathlib import Path
+
+import squashlens as sl
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument("--lengths", type=int, nargs="+", default=[8, 24, 48, 96], help="digits (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("copying"), help="folder for data and figure (%(default)s)")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+
+model = sl.load(args.model)
+hint = "Hint It's not necessarily a 1, check carefully"
+cases = []
+for n in args.lengths:
+    for asked, zero in (("last", n), ("first", 1)):
+        question = f"What is the {asked} digit in this sequence?"
+        ones, mixed = ["1"] * n, ["01"[(k + zero) % 2] for k in range(1, n + 1)]
+        ones[zero - 1] = "0"
+        for kind, digits, prompt in (
+            ("plain", ones, question), ("hint", ones, f"{question} {hint}"), ("interleaved", mixed, question),
+        ):  # fmt: skip
+            sequence = sl.prompts.build(model, digits, prompt=prompt, suffix="=")
+            cases.append((f"{asked}, {kind}", n, sequence, sequence.position(zero)))
+
+found = sl.needle(
+    model,
+    [sequence.plain(n).ids(sequence.trunk) for _, n, sequence, _ in cases],
+    [position for *_, position in cases],
+    groups=[name for name, *_ in cases],
+    at=[n for _, n, *_ in cases],
+    among=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
+)
+sl.save(found, args.out / "copying.nc")
+sl.figures.needle(found, "The asked digit: how far it reaches", "digits").write_html(args.out / "copying.html")
+means = [name for name in found.data_vars if str(name).endswith("_mean")]
+print(found[means].to_dataframe().to_string(float_format=lambda value: f"{value:.4g}"))
+print(f"data and figure in {args.out.resolve()}")
