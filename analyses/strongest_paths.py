@@ -30,6 +30,7 @@ for attention in ("model", "uniform"):
     first = [str(best["token"].values[p]) for p in best["position_at"].values[0]]
     carried = best["share"].sum().item()
     print(f"{attention}: the {args.k} strongest paths carry {carried:.2%}, first: {' → '.join(first)}")
+    print(f"  which is {best['over_null'].values[0]:.3g} times the same walk under uniform attention")
 
 counted = sl.path_bound(model, args.prompt, attention="topological", sigma_psi=0.0)
 print(f"paths in all: {counted.sum().item():.4g}, from the first token {counted.values[0] / counted.sum().item():.1%}")

@@ -42,6 +42,7 @@ DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_promp
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
+AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle.py", "tests/theory/test_ranks.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
@@ -65,6 +66,25 @@ MUTATIONS = (
     Mutation("freezing forgotten", "measure/certified.py", "ids[prompt : prompt + 1], freezing(freeze)", "ids[prompt : prompt + 1], freezing(())", CERTIFIED),
     Mutation("form not required", "measure/_edges.py", "if not difference <= DEVIATION * size:", "if not difference <= 1e9 * size:", CERTIFIED),
     Mutation("rounding not allowed for", "measure/certified.py", "rows * (1 + rounding) ** len(stretches[to])", "rows * (1 - rounding) ** len(stretches[to])", CERTIFIED),
+    # sketches, swaps, the audit
+    Mutation("Chernoff's exponent without its half", "theory/norms.py", "goal = 2 * math.log(chance) / probes", "goal = 4 * math.log(chance) / probes", NORMS),
+    Mutation("lower and upper factors exchanged", "theory/norms.py", "return where(1.0, 2 - 2 * goal + 2) ** -0.5, where(1.0, math.exp(goal - 1)) ** -0.5", "return where(1.0, math.exp(goal - 1)) ** -0.5, where(1.0, 2 - 2 * goal + 2) ** -0.5", NORMS),
+    Mutation("sketch not scaled", "measure/jacobian.py", "gaussian = drawn.T / math.sqrt(probes)", "gaussian = drawn.T", JACOBIAN),
+    Mutation("lower sketch not orthonormal", "measure/jacobian.py", "torch.linalg.qr(drawn).Q.T", "drawn.T", JACOBIAN),
+    Mutation("upper sketch without its factor", "measure/jacobian.py", "return factor * gaussian,", "return gaussian,", JACOBIAN),
+    Mutation("partial correlation not divided", "theory/ranks.py", "/ rest.clamp(min=1e-12).sqrt()", "", RANKS),
+    Mutation("position not held", "theory/ranks.py", "spearman(a, b) - with_a * with_b", "spearman(a, b)", RANKS),
+    Mutation("interval of one side", "theory/ranks.py", "[(1 - level) / 2, (1 + level) / 2]", "[0.5, (1 + level) / 2]", RANKS),
+    Mutation("a token swapped for itself", "measure/substitution.py", "[t for t in choices if t != int(ids[place])]", "list(choices)", AUDIT),
+    Mutation("KL the other way round", "measure/substitution.py", "divergence(own.expand_as(logs), logs)", "divergence(logs, own.expand_as(logs))", AUDIT),
+    Mutation("read at the last token", "measure/substitution.py", "t[:, query].detach()", "t[:, -1].detach()", AUDIT),
+    Mutation("tightness over the wrong Jacobian", "measure/audit.py", "values[rung.name] / values[rung.bounds]", "values[rung.name] / values[TRUTH]", AUDIT),
+    Mutation("agreement over all positions", "measure/audit.py", "return torch.from_numpy(values[:, places])", "return torch.from_numpy(values)", AUDIT),
+    Mutation("null multiplied", "measure/audit.py", "spearman(mine / null, truth)", "spearman(mine * null, truth)", AUDIT),
+    Mutation("all-ones for the top logit", "measure/proxies.py", "torch.autograd.grad(logits.max(), leaf)", "torch.autograd.grad(leaf.sum(), leaf)", AUDIT),
+    Mutation("needle of the first prompt everywhere", "measure/needle.py", "np.atleast_2d(values.values)[rows, at]", "np.atleast_2d(values.values)[0, at]", NEEDLE),
+    Mutation("needle's bound times the null", "measure/needle.py", "bound / null}", "bound * null}", NEEDLE),
+    Mutation("null of a path without the residual", "measure/walks.py", "walks[:, step]] + same[:, step].double()", "walks[:, step]]", PATHTOOLS),
     # the path product
     Mutation("α transposed", "theory/paths.py", "... query, ... query key -> ... key", "... key, ... query key -> ... query", PATHS),
     Mutation("δ dropped", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * attended", PATHS),
@@ -84,11 +104,11 @@ MUTATIONS = (
     Mutation("captured blocks mixed up", "measure/_attention.py", "head_mean(capture.patterns[b])", "head_mean(capture.patterns[blocks[0]])", CAPTURE),
     Mutation("blocks bottom-up", "measure/bound.py", "reversed(range(source, top))", "range(source, top)", BOUND),
     Mutation("a block too few", "measure/bound.py", "reversed(range(source, top))", "reversed(range(source + 1, top))", BOUND),
-    Mutation("β₂ dropped", "measure/bound.py", "sigma_psi / beta2 + 1", "sigma_psi + 1", BOUND),
-    Mutation("the MLP's residual dropped", "measure/bound.py", "sigma_psi / beta2 + 1", "sigma_psi / beta2", BOUND),
-    Mutation("β₃ dropped", "measure/bound.py", "row / beta3 if", "row if", BOUND),
-    Mutation("β₃ also without the final norm", "measure/bound.py", 'row / beta3 if to == "y" else row', "row / beta3", BOUND),
-    Mutation("β₁ inverted", "measure/bound.py", "attention_scale=1 / beta1", "attention_scale=beta1", BOUND),
+    Mutation("β₂ dropped", "measure/bound.py", 'betas["sigma_psi"] / betas["beta2"] + 1', 'betas["sigma_psi"] + 1', BOUND),
+    Mutation("the MLP's residual dropped", "measure/bound.py", 'betas["sigma_psi"] / betas["beta2"] + 1', 'betas["sigma_psi"] / betas["beta2"]', BOUND),
+    Mutation("β₃ dropped", "measure/bound.py", 'row / betas["beta3"] if', 'row if', BOUND),
+    Mutation("β₃ also without the final norm", "measure/bound.py", 'row / betas["beta3"] if to == "y" else row', 'row / betas["beta3"]', BOUND),
+    Mutation("β₁ inverted", "measure/bound.py", 'attention_scale=1 / betas["beta1"]', 'attention_scale=betas["beta1"]', BOUND),
     Mutation("null ignores windows", "measure/_attention.py", "make(session.positions, w)", "make(session.positions)", BOUND),
     Mutation("composition not halved", "measure/bound.py", "gain=0.5", "gain=1.0", BOUND),
     Mutation("layers upside down", "measure/bound.py", "torch.stack(rows[::-1])", "torch.stack(rows)", BOUND),
@@ -107,9 +127,9 @@ MUTATIONS = (
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),
     Mutation("root dropped", "theory/norms.py", "[..., -1].clamp(min=0).sqrt()", "[..., -1].clamp(min=0)", NORMS),
     Mutation("sum for the sum of squares", "theory/norms.py", ".double().square().sum", ".double().abs().sum", NORMS),
-    Mutation("cotangents of half length", "measure/jacobian.py", "torch.arange(start, start + size)] = 1", "torch.arange(start, start + size)] = 0.5", JACOBIAN),
-    Mutation("query off by one", "measure/jacobian.py", "tensor[:, query]", "tensor[:, query - 1]", JACOBIAN),
-    Mutation("last cotangents left out", "measure/jacobian.py", "range(0, d, chunk)", "range(0, d - chunk, chunk)", JACOBIAN),
+    Mutation("cotangents of half length", "measure/jacobian.py", "return torch.eye(d, dtype=torch.float64), {}", "return 0.5 * torch.eye(d, dtype=torch.float64), {}", JACOBIAN),
+    Mutation("query off by one", "measure/jacobian.py", "at_query = output[:, query]", "at_query = output[:, query - 1]", JACOBIAN),
+    Mutation("last cotangents left out", "model/spans.py", "in cotangents.split(batch):", "in cotangents.split(batch)[:-1]:", JACOBIAN),
     Mutation("Frobenius without its root", "measure/jacobian.py", "return total.sqrt()", "return total", JACOBIAN),
     Mutation("freezing that does nothing", "model/freeze.py", "lambda t: t.detach(), blocks)", "lambda t: t, blocks)", JACOBIAN),
     Mutation("freezing the first block only", "model/hooks.py", "range(n_blocks) if self.blocks is None", "range(1) if self.blocks is None", JACOBIAN),
@@ -145,7 +165,7 @@ MUTATIONS = (
     Mutation("identical before rounding", "theory/distances.py", "v.to(dtype) == w.to(dtype)", "v == w", DISTANCES),
     Mutation("KL the other way", "theory/distances.py", "log_p.exp() * (log_p - log_q)", "log_q.exp() * (log_q - log_p)", DISTANCES),
     Mutation("share of the largest, not the widest", "theory/distances.py", "total.abs().argmax", "total.argmax", DISTANCES),
-    Mutation("ranks without ties", "theory/distances.py", "below + (equal - 1) / 2", "below", DISTANCES),
+    Mutation("ranks without ties", "theory/ranks.py", "below + (equal - 1) / 2", "below", RANKS),
     # sequences and pairs
     Mutation("the neighbour for the pair", "sequences.py", "stem.then((stem.ids(self.trunk)[-1], *self.suffix))", "stem.then((self.trunk[min(stem.at, len(self.trunk) - 1)], *self.suffix))", PROMPTS),
     Mutation("anything is a pair", "sequences.py", "if self.v_star != (*stem, stem[-1], *tail):", "if False:", PROMPTS),

@@ -18,7 +18,6 @@ from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
-from squashlens.model.anatomy import width
 from squashlens.model.tokens import Prompts
 from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
 
@@ -82,8 +81,7 @@ def audit(
     n = session.query(query)
     places = _content(session, content, n)
     all_rungs = ladder(
-        query=n, source=source, target=target, probes=probes if probes < width(session.model) else None,
-        replacements=replacements, among=among, seed=seed,
+        query=n, source=source, target=target, probes=probes, replacements=replacements, among=among, seed=seed,
     )  # fmt: skip
     taken = chosen(list(all_rungs), rungs)
     jacobian_norms(

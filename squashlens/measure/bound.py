@@ -69,8 +69,9 @@ def path_bound(
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts; 0 behind the query. float64. With measured
-        constants the provenance has a `certificate`: the allowance made for rounding, the chance that a norm was
-        underestimated (0 unless matrices are larger than 512), the dtype certified where it is not the model's.
+        constants the attributes `rounding`, the allowance that is in the numbers, and `failure_probability`, the chance
+        that a norm was underestimated (0 unless matrices are larger than 512); the provenance has the whole
+        `certificate`, with the dtype certified where that is not the model's.
 
     Refuses: quantised weights; a block of an unknown form, by name, unless ``edges="exact"``.
 
@@ -115,8 +116,10 @@ def path_bound(
         n = session.query(query)
         rows, certificate = certified_bounds(session, spans, source, n, frozen, edges, group, chunk, progress)
         long_name = f"certified path bound, {edges} edges" + (f", {' and '.join(frozen)} frozen" if frozen else "")
+        stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
-            to: session.label(row, "path_bound", long_name, "1", certificate=certificate) for to, row in rows.items()
+            to: session.label(row, "path_bound", long_name, "1", certificate=certificate).assign_attrs(stated)
+            for to, row in rows.items()
         }
         return session.by_target(target, labelled)
     return session.by_target(target, _as_printed(session, spans, attention, query, source, betas, capture))

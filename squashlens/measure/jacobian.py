@@ -61,7 +61,7 @@ def jacobian_norms(
         freeze: what is held constant, one name or several: ``"attention"`` (patterns, the theorem's
             assumption), ``"norms"`` (every norm's denominator), ``"gates"`` (MLPs made linear). With all three
             the model is linear at this input, up to its biases.
-        probes, seed: how many directions a sketch takes, fewer than d, and what draws them.
+        probes, seed: how many directions a sketch takes, and what draws them. From d on `"exact"` costs no more.
         query: the position n that is differentiated; counted from the end if negative.
         source: layer ℓ whose residual stream v⁽ℓ⁾ is moved (after any hooks standing there).
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾_n; a list gives a leading `target` dimension.
@@ -116,7 +116,8 @@ def jacobian_norms(
     for to, top in spans.items():
         span = open_spans(session.model, session.ids, hooks, [source], top)[source]
         values = norms_at(span.outputs[to], n, span.leaf, norm, directions, batch, spectral_norms, progress)
-        found[to] = session.label(values, "jacobian_norm", long_name, "1", **about)
+        labelled = session.label(values, "jacobian_norm", long_name, "1", **about)
+        found[to] = labelled.assign_attrs({"failure_probability": FAILURE} if method == "sketch_upper" else {})
     return session.by_target(target, found)
 
 
@@ -127,8 +128,6 @@ def _directions(
     d = width(session.model)
     if method == "exact":
         return torch.eye(d, dtype=torch.float64), {}
-    if probes >= d:
-        raise InputError(f"probes={probes} is not fewer than d = {d}.", "Use method='exact', which costs no more.")
     drawn = torch.randn(d, probes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     if method == "sketch" and norm == "spectral":
         return torch.linalg.qr(drawn).Q.T, {"kind": "lower bound"}

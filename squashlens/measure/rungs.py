@@ -28,10 +28,10 @@ class Rung:
 
 
 def ladder(
-    *, query: int, source: int, target: Target, probes: int | None, replacements: int, among: Iterable[int] | None,
+    *, query: int, source: int, target: Target, probes: int, replacements: int, among: Iterable[int] | None,
     seed: int,
 ) -> Iterator[Rung]:  # fmt: skip
-    """All rungs, from the printed bound to the swap; no sketch without `probes`."""
+    """All rungs, from the printed bound to the swap."""
     read: dict[str, Any] = {"query": query, "bos": "as-given"}
     walk: dict[str, Any] = read | {"source": source, "target": target}
     quiet: dict[str, Any] = walk | {"progress": False}
@@ -59,12 +59,11 @@ def ladder(
             yield Rung("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
         yield Rung("top-logit gradient", "proxy", lambda model, ids: one_cotangent(model, ids, of="top_logit", **walk))
     yield Rung("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **walk))
-    if probes is not None:
-        options = {"method": "sketch", "probes": probes, "seed": seed}
-        yield derivative(f"sketch of {probes}, Frobenius", norm="frobenius", **options)
-        yield derivative(f"sketch of {probes}, spectral", **options)
-        raised = derivative(f"sketch of {probes}, certified", **options | {"method": "sketch_upper"})
-        yield replace(raised, kind="bound", bounds=TRUTH)
+    options = {"method": "sketch", "probes": probes, "seed": seed}
+    yield derivative(f"sketch of {probes}, Frobenius", norm="frobenius", **options)
+    yield derivative(f"sketch of {probes}, spectral", **options)
+    raised = derivative(f"sketch of {probes}, certified", **options | {"method": "sketch_upper"})
+    yield replace(raised, kind="bound", bounds=TRUTH)
     for freeze in reversed(sets[1:]):
         yield derivative(TRUTH + _named(freeze), freeze=freeze)
     yield derivative("Frobenius norm", norm="frobenius")
