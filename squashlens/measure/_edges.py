@@ -17,7 +17,7 @@ from squashlens.theory.edges import Maps, Norms, analytic_edges, attention_edges
 DEVIATION = 1e-3  # what the derived derivative may differ from autograd's, relative to its largest row
 
 
-def maps_of(block: OpenBlock, to: Target, freeze: Collection[str]) -> Maps:
+def maps_of(block: OpenBlock, to: Target, freeze: Collection[str], wanted: Sequence[int] | None = None) -> Maps:
     """The token-local derivatives of one block that ends at `to`; the softmax's only where it is not frozen."""
     direct, closing = block.closing(to)
     pattern, values = block.pattern, block.values
@@ -25,7 +25,9 @@ def maps_of(block: OpenBlock, to: Target, freeze: Collection[str]) -> Maps:
     if "attention" not in freeze:
         queries = block.query_rows(pattern[..., None] * deviations(pattern, values)).double()
         keys = KeyRows(block)
-    return Maps(direct.double(), closing.double(), block.value_map().double(), pattern, values, keys, queries)
+    return Maps(
+        direct.double(), closing.double(), block.value_map().double(), pattern, values, keys, queries, wanted
+    )  # fmt: skip
 
 
 class KeyRows:

@@ -140,7 +140,7 @@ def _matrices(
         if bottom in opened:
             block = opened[bottom]
             with _allowed_where(edges == "exact"):
-                maps = maps_of(block, to, freeze)
+                maps = maps_of(block, to, freeze, queries)
                 require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
                 found[bottom, to] = edges_of(maps, edges, queries, norms).cpu()
                 logits.append(0.0 if "attention" in freeze else block.largest_logit())

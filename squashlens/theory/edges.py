@@ -9,7 +9,7 @@ With the projections w, the logits s, the patterns α and the closing map F of a
 head by head. An edge is a number not below the spectral norm of that block; three kinds are made of the same maps.
 
 `exact` is the norm itself. `attention` takes the closing map out: ``‖∂F/∂z_j S^{-½}‖ ‖S^{½} ∂z_j/∂v_i‖``, S any
-positive matrix; here the mean over tokens of ``∂Fᵀ∂F``, with which the first factor is 1 where F is the same for all.
+positive matrix; here the mean over queries of ``∂Fᵀ∂F``, with which the first factor is 1 where F is the same for all.
 `analytic` needs no matrix of a pair of tokens: the key term, of rank one per head, has a closed norm, and the value
 term is the least of three bounds (`value_norms`). The diagonal, of which there are only n, is exact in all three.
 
@@ -69,11 +69,13 @@ class Maps:
     values: Float[Tensor, "key head value"]
     key_rows: Callable[[int], Float[Tensor, "head key in"]] | None = None
     query_rows: Float[Tensor, "query head value in"] | None = None
+    wanted: Sequence[int] | None = None  # queries whose edges are asked for; all if `None`
 
     @cached_property
     def metric(self) -> Float[Tensor, "stack stack"]:
-        """S, the mean over tokens of ∂Fᵀ∂F, kept away from singular so that it can be inverted."""
-        closing = rearrange(self.closing, "j out h c -> j out (h c)")
+        """S, the mean over the wanted queries of ∂Fᵀ∂F, kept away from singular so that it can be inverted."""
+        rows = slice(None) if self.wanted is None else list(self.wanted)
+        closing = rearrange(self.closing[rows], "j out h c -> j out (h c)")
         mean = einsum(closing, closing, "j out a, j out b -> a b") / len(closing)
         floor = 1e-12 * mean.diagonal().max().clamp(min=torch.finfo(mean.dtype).tiny)
         return mean + floor * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)

@@ -135,6 +135,11 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
     truth = sl.jacobian_norms(model, IDS, **shared)
     bound = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
     np.testing.assert_allclose(bound.values, truth.values, rtol=1e-6)
+    # The same to y, and with a live norm before: a single row loses nothing at the final norm.
+    shared |= {"freeze": "attention", "target": "y"}
+    truth = sl.jacobian_norms(model, IDS, **shared)
+    to_y = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    np.testing.assert_allclose(to_y.values, truth.values, rtol=1e-6)
     layer, v = model.blocks[0], sl.capture(model, IDS, bos="as-given").residuals[0][0]
     gain = 1 + layer.ln1.weight.detach()
     through = layer.attn.W_O[0].detach().T @ layer.attn.W_V[0].detach().T * gain
