@@ -145,6 +145,8 @@ def _matrices(
                 found[bottom, to] = edges_of(maps, edges, queries, norms).cpu()
                 logits.append(0.0 if "attention" in freeze else block.largest_logit())
         if (bottom, to) not in found:
+            if progress and group == 1 and bottom < n_blocks(model):
+                tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
             found[bottom, to] = edges_by_autograd(span, to, queries, norms, batch, progress).cpu()
     return found, max(logits)
 
