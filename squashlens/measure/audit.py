@@ -14,7 +14,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from squashlens._typing import Bos, Bridge, Target, positive
-from squashlens.errors import InputError
+from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
@@ -54,6 +54,7 @@ def audit(
         agreement: (rung, reference, way), Spearman's ρ with the Jacobian or the substitution effect over `content`,
             mean over prompts: ``raw``; ``partial``, position held; ``over_null``, the rung divided by the null.
         agreement_low, agreement_high: 95 % bootstrap over prompts, seeded; NaN for one prompt.
+        A rung that cannot be had of a model is NaN throughout, with the reason in the coordinate `refused`.
 
     Args:
         prompts: one or several of equal length; intervals want twenty or more.
@@ -87,13 +88,19 @@ def audit(
     jacobian_norms(
         session.model, session.ids[:1], norm="frobenius", query=n, bos="as-given", progress=False
     )  # warms up
-    values, seconds = {}, {}
+    values, seconds, refused = {}, {}, {}
     for rung in tqdm(taken, desc="audit", unit="rung", delay=1, disable=not progress):
         start = time.perf_counter()
-        found = rung.measure(session.model, session.ids).values
-        seconds[rung.name] = time.perf_counter() - start
+        try:
+            found = rung.measure(session.model, session.ids).values
+        except UnsoundModelError as error:  # a family without this rung has the others
+            if rung.name in (TRUTH, NULL):
+                raise
+            found, refused[rung.name] = np.full(session.ids.shape, np.nan), str(error)
+        seconds[rung.name] = np.nan if rung.name in refused else time.perf_counter() - start
         values[rung.name] = np.atleast_2d(found)[:, : n + 1]
-    return _assemble(session, taken, values, seconds, places, n, seed)
+    dataset = _assemble(session, taken, values, seconds, places, n, seed)
+    return dataset.assign_coords(refused=("rung", [refused.get(rung.name, "") for rung in taken]))
 
 
 def _content(session: Session, content: Iterable[int] | None, query: int) -> list[int]:

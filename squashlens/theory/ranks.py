@@ -17,12 +17,16 @@ def ranks(values: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many outcom
 
 
 def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
-    """Spearman's ρ along the last axis: the correlation of ranks. NaN for a constant or fewer than three outcomes."""
+    """Spearman's ρ along the last axis: the correlation of ranks.
+
+    NaN for a constant, for fewer than three outcomes, and where an outcome is NaN: that has no rank.
+    """
     if a.shape[-1] < 3:
         return torch.full(a.shape[:-1], torch.nan, dtype=torch.float64, device=a.device)
     x, y = ranks(a), ranks(b)
     x, y = x - x.mean(dim=-1, keepdim=True), y - y.mean(dim=-1, keepdim=True)
-    return (x * y).sum(dim=-1) / (x.square().sum(dim=-1) * y.square().sum(dim=-1)).sqrt()
+    found = (x * y).sum(dim=-1) / (x.square().sum(dim=-1) * y.square().sum(dim=-1)).sqrt()
+    return torch.where(a.isnan().any(dim=-1) | b.isnan().any(dim=-1), torch.nan, found)
 
 
 def rank_trend(values: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
