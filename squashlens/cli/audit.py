@@ -1,11 +1,12 @@
 """The verb that asks every sensitivity measure what it is worth on a model."""
 
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, save_result, write_figure
-from squashlens.cli.sensitivity import Figure, Query
+from squashlens.cli.sensitivity import Query
 
 
 @app.command
@@ -23,7 +24,7 @@ def audit(
     seed: Annotated[int, tyro.conf.arg(help="Of sketches, swaps and the bootstrap.")] = 0,
     query: Query = -1,
     out: Out = None,
-    figure: Figure = None,
+    figure: Annotated[Path | None, tyro.conf.arg(help="Also draw the ladder into this .html file.")] = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> Job:
@@ -39,6 +40,9 @@ def audit(
             probes=probes, replacements=replacements, seed=seed, query=query, progress=not quiet,
         )  # fmt: skip
         print(sl.audit_table(found).to_string(float_format=lambda v: f"{v:.3g}", na_rep="·"))
+        for name, reason in zip(found["rung"].values, found["refused"].values, strict=True):
+            if reason:
+                print(f"not had: {name}. {reason}")
         save_result(found, out)
         if figure is not None:
             write_figure(sl.figures.ladder(found), figure)

@@ -6,6 +6,7 @@ The rungs of one ladder, from the printed bound to the true Jacobian and past it
 import itertools
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
-from squashlens._typing import Bos, Bridge, Target, positive
+from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, positive
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
@@ -85,9 +86,7 @@ def audit(
         query=n, source=source, target=target, probes=probes, replacements=replacements, among=among, seed=seed,
     )  # fmt: skip
     taken = chosen(list(all_rungs), rungs)
-    jacobian_norms(
-        session.model, session.ids[:1], norm="frobenius", query=n, bos="as-given", progress=False
-    )  # warms up
+    _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
     for rung in tqdm(taken, desc="audit", unit="rung", delay=1, disable=not progress):
         start = time.perf_counter()
@@ -101,6 +100,16 @@ def audit(
         values[rung.name] = np.atleast_2d(found)[:, : n + 1]
     dataset = _assemble(session, taken, values, seconds, places, n, seed)
     return dataset.assign_coords(refused=("rung", [refused.get(rung.name, "") for rung in taken]))
+
+
+def _warm_up(session: Session, query: int) -> None:
+    """What is done once per model, proofs and probes, is done before anything is timed."""
+    for freeze in ((), *choices_of(Freezable)):
+        with suppress(UnsoundModelError):  # the rung itself will say so
+            jacobian_norms(
+                session.model, session.ids[:1], norm="frobenius", freeze=freeze, method="sketch", probes=1,
+                query=query, bos="as-given", progress=False,
+            )  # fmt: skip
 
 
 def _content(session: Session, content: Iterable[int] | None, query: int) -> list[int]:
