@@ -146,3 +146,11 @@ def test_a_rung_that_a_model_does_not_have_is_named(tmp_path: Any) -> None:
     assert found["cost"].isnull().values.tolist() == gone.tolist()
     assert found["agreement"].sel(reference="Jacobian", way="raw").isnull().values.tolist() == gone.tolist()
     assert sl.figures.ladder(found).data
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_cpu(bridge_of: Callable[..., Any], folder_of: Any) -> None:
+    expected = sl.audit(bridge_of("gemma2"), IDS, probes=4, **SHARED)
+    found = sl.audit(sl.load(folder_of("gemma2"), device="cuda", progress=False), IDS, probes=4, **SHARED)
+    np.testing.assert_allclose(found["value"].values, expected["value"].values, rtol=2e-3)

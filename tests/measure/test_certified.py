@@ -299,3 +299,14 @@ def test_quantised_weights_are_refused(bridge_of: Callable[..., Any], monkeypatc
 def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         raw(sl.path_bound)(tiny, "110 =", **arguments)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("edges", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_equals_cpu(family: str, edges: Any, bridge_of: Callable[..., Any], folder_of: Any) -> None:
+    shared: Any = {"constants": "measured", "edges": edges, "bos": "as-given", "progress": False}
+    expected = sl.path_bound(bridge_of(family), IDS, **shared)
+    model = sl.load(folder_of(family), device="cuda", progress=False)
+    np.testing.assert_allclose(sl.path_bound(model, IDS, **shared).values, expected.values, rtol=1e-3)
