@@ -14,7 +14,7 @@ from squashlens.measure._session import Session
 from squashlens.measure.bound import path_bound
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.substitution import substitution_effect
-from squashlens.model.tokens import display_tokens
+from squashlens.model.tokens import bos_id, display_tokens
 from squashlens.theory.ranks import bootstrap
 
 MEASURES = {
@@ -23,6 +23,7 @@ MEASURES = {
     "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
     "effect": ("mean distance of y under replacement of the token", "model"),
     "kl": ("mean divergence of the next token under replacement of the token", "nat"),
+    "certified": ("certified path bound at the token", "1"),
 }
 
 TOGETHER = 16  # prompts in one forward pass
@@ -76,21 +77,20 @@ def needle(
             f"There are {counts[0]} prompts, {counts[1]} positions, {counts[2]} groups and {counts[3]} numbers.",
             "Give one of each for every prompt, and at least one prompt.",
         )
-    names = (*MEASURES, *(("certified",) if certified else ()))
-    found = {name: np.full(len(prompts), np.nan) for name in names}
+    found: dict[str, np.ndarray] = {}
     tokens = [""] * len(prompts)
     bar = tqdm(total=len(prompts), desc="needle", unit="prompt", delay=1, disable=not progress)
-    arguments: Any = {"norm": norm, "certified": certified, "replacements": replacements, "seed": seed}
+    swaps: dict[str, Any] = {"among": among, "replacements": replacements, "seed": seed}
     sessions = []
-    for rows in _alike(prompts):
+    for rows, present in _alike(prompts):
         ids = torch.tensor([list(prompts[k]) for k in rows])
-        session = Session.start(model, ids, bos, "needle", **arguments)
+        session = Session.start(model, ids, bos, "needle", norm=norm, certified=certified, **swaps)
         sessions.append(session)
         places = [_checked(session, positions[k]) for k in rows]
         shown = display_tokens(session.model, session.ids)
-        shared: Any = {"among": among, "replacements": replacements, "seed": seed}
-        for name, values in _by_position(session, places, norm, certified, shared).items():
-            found[name][rows] = values
+        every = swaps | {"among": sorted(present - {bos_id(session.model)}) if among is None else among}
+        for name, values in _by_position(session, places, norm, certified, every).items():
+            found.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
         for place, (k, position) in enumerate(zip(rows, places, strict=True)):
             tokens[k] = shown[place][position]
         bar.update(len(rows))
@@ -98,13 +98,14 @@ def needle(
     return _grouped(sessions[0], found, groups, at, positions, tokens, seed)
 
 
-def _alike(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Numbers of prompts of one length, a few at a time."""
+def _alike(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], set[int]]]:
+    """Numbers of prompts of one length, a few at a time, with the distinct tokens of all of that length."""
     lengths: dict[int, list[int]] = {}
     for k, ids in enumerate(prompts):
         lengths.setdefault(len(ids), []).append(k)
     for rows in lengths.values():
-        yield from (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
+        present = {token for k in rows for token in prompts[k]}
+        yield from ((rows[start : start + TOGETHER], present) for start in range(0, len(rows), TOGETHER))
 
 
 def _checked(session: Session, position: int) -> int:
@@ -130,8 +131,6 @@ def _by_position(
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm, **read))
     if certified:
         found["certified"] = here(path_bound(model, ids, constants="measured", **read))
-    present = sorted(set(ids[:, session.facts["bos_count"] :].flatten().tolist()))
-    swaps = swaps | {"among": present if swaps["among"] is None else swaps["among"]}
     effects = [
         substitution_effect(model, row, positions=[place], **swaps, **read) for row, place in zip(ids, at, strict=True)
     ]
@@ -146,17 +145,17 @@ def _grouped(
 ) -> xr.Dataset:  # fmt: skip
     names, numbers = list(dict.fromkeys(groups)), sorted(set(at))
     member = np.array([[(np.array(groups) == g) & (np.array(at) == x) for x in numbers] for g in names])
-    texts = MEASURES | {"certified": ("certified path bound at the token", "1")}
     sides = {"mean": "mean", "low": "2.5 % bootstrap of the mean", "high": "97.5 % bootstrap of the mean"}
-    variables: dict[str, Any] = {name: (("prompt",), values, *texts[name]) for name, values in found.items()}
+    variables: dict[str, Any] = {name: (("prompt",), values, *MEASURES[name]) for name, values in found.items()}
     for name, values in found.items():
+        text, units = MEASURES[name]
         table = np.full((3, len(names), len(numbers)), np.nan)
         for i, j in np.argwhere(member.any(axis=-1)):
             part = torch.from_numpy(values[member[i, j]])
             low, high = bootstrap(part, torch.Generator().manual_seed(seed))
             table[:, i, j] = part.mean(), low, high
         for (side, told), cells in zip(sides.items(), table, strict=True):
-            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{texts[name][0]}: {told}", texts[name][1])
+            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {told}", units)
     variables["prompts"] = (("group", "at"), member.sum(axis=-1), "prompts in the mean", "1")
     coords = {
         "prompt": np.arange(len(positions)), "group": names, "at": numbers, "position": ("prompt", list(positions)),

@@ -1,6 +1,7 @@
 """One token of many prompts: each number is that of the measurement by itself, each mean that of its group."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,21 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     assert high[0, 0] == pytest.approx(means[[0, 2]].max())
     assert np.isnan(low[1]).all()
     assert found["prompts"].values.tolist() == [[2, 0], [1, 1]]
+
+
+def test_what_replaces_a_token_does_not_depend_on_how_prompts_are_batched(bridge_of: Callable[..., Any]) -> None:
+    """Twenty prompts of one length are two batches; the last batch has few tokens of its own."""
+
+    rng = Random(0)
+    prompts = [[2, *(rng.randint(5, 50) for _ in range(4))] for _ in range(16)] + [[2, 7, 8, 7, 7]] * 4
+    everything = sorted({t for p in prompts for t in p} - {2})
+    shared: Any = {"replacements": 60, "bos": "as-given", "progress": False}
+    places: Any = ([2] * 20, ["a"] * 20, [1] * 20)
+    left_out, named = (
+        sl.needle(bridge_of("gemma2"), prompts, *places, among=among, **shared) for among in (None, everything)
+    )
+    np.testing.assert_allclose(left_out["effect"], named["effect"], rtol=1e-6)
+    assert sl.provenance(named)["call"]["among"] == everything
 
 
 def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
