@@ -54,7 +54,7 @@ MUTATIONS = (
     Mutation("sink forgotten", "theory/edges.py", "left.abs() > ROUNDING", "left.abs() > 1", EDGES),
     Mutation("query term dropped", "theory/edges.py", "moved[here] += self.query_rows[query]", "moved[here] += 0 * self.query_rows[query]", EDGES),
     Mutation("residual dropped", "theory/edges.py", "found[here] += self.direct[query]", "found[here] += 0 * self.direct[query]", EDGES),
-    Mutation("S not undone", "theory/edges.py", "return spectral_norms(torch.linalg.solve_triangular(half, closing.mT, upper=False))", "return spectral_norms(closing.mT)", EDGES),
+    Mutation("S not undone", "theory/edges.py", "return spectral_norms(torch.linalg.solve_triangular(self.root, closing.mT, upper=False))", "return spectral_norms(closing.mT)", EDGES),
     Mutation("excess of the other tokens forgotten", "theory/edges.py", "maps.excess[query] * before, norms", "before, norms", EDGES),
     Mutation("pairs of heads counted once", "theory/edges.py", "twice = (1 if h == k else 2) * alpha[h]", "twice = alpha[h]", EDGES),
     Mutation("heads never together", "theory/edges.py", "torch.minimum(torch.minimum(by_head, together)", "torch.minimum(torch.minimum(by_head, by_head)", EDGES),

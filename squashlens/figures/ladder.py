@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.theme import COLOURS, dress
+from squashlens.figures.theme import COLOURS, dress, interval
 
 KINDS = {
     "printed": ("as printed, no bound", COLOURS["null"]),
@@ -42,7 +42,7 @@ def ladder(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
         figure.add_trace(
             go.Scatter(
                 x=middle[rows], y=labels, marker={"color": colour, "size": 9}, **shared,
-                error_x=_bars(middle[rows], low[rows], high[rows], colour),
+                error_x=interval(middle[rows], low[rows], high[rows], colour, 0) | {"thickness": 1},
                 customdata=np.stack([low[rows], high[rows]], axis=1),
                 hovertemplate="%{y}<br>%{x:.4g}, from %{customdata[0]:.4g} to %{customdata[1]:.4g}<extra></extra>",
             ),
@@ -53,7 +53,7 @@ def ladder(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
                 audit[name].sel(reference=reference, way=way).values[rows]
                 for name in ("agreement", "agreement_low", "agreement_high")
             )
-            bars = _bars(found, below, above, colour) if way == "partial" else None
+            bars = interval(found, below, above, colour, 0) | {"thickness": 1} if way == "partial" else None
             figure.add_trace(
                 go.Scatter(
                     x=found, y=labels, error_x=bars, showlegend=False,
@@ -84,9 +84,3 @@ def ladder(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     marks = " · ".join(f"{sign} {text}" for sign, (text, _) in zip("○●×", WAYS.values(), strict=True))
     figure.add_annotation(text=marks, x=1, y=1, xref="paper", yref="paper", yshift=30, xanchor="right", showarrow=False)
     return figure
-
-
-def _bars(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str) -> dict[str, object]:
-    return {
-        "type": "data", "array": high - middle, "arrayminus": middle - low, "color": colour, "thickness": 1, "width": 0,
-    }  # fmt: skip

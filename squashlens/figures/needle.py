@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.theme import COLOURS, dress
+from squashlens.figures.theme import COLOURS, dress, interval
 
 PANELS = {
     "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
@@ -46,9 +46,7 @@ def needle(found: xr.Dataset, title: str, xlabel: str, panels: Sequence[str] | N
                     x=at, y=mean, mode="lines+markers", name=group, legendgroup=group,
                     showlegend=place == 0 and len(groups) > 1,
                     line={"color": colour, "width": 2}, marker={"color": colour, "size": 7},
-                    error_y={
-                        "type": "data", "array": high - mean, "arrayminus": mean - low, "color": colour, "width": 2
-                    },
+                    error_y=interval(mean, low, high, colour, 2),
                     customdata=found["prompts"].values[i],
                     hovertemplate=f"{group}, {xlabel} %{{x}}<br>%{{y:.4g}}, %{{customdata}} prompts<extra></extra>",
                 ),
@@ -63,9 +61,11 @@ def needle(found: xr.Dataset, title: str, xlabel: str, panels: Sequence[str] | N
     return figure
 
 
-def _range(cells: dict[str, np.ndarray]) -> list[float]:
-    """The decades that hold every mean and interval, a factor of two at least."""
+def _range(cells: dict[str, np.ndarray]) -> list[float] | None:
+    """The decades that hold every mean and interval, a factor of two at least; `None` where nothing is positive."""
     values = np.concatenate([c.ravel() for c in cells.values()])
     logs = np.log10(values[np.isfinite(values) & (values > 0)])
+    if not len(logs):
+        return None
     middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, np.log10(2) / 2)
     return [middle - 1.1 * half, middle + 1.1 * half]

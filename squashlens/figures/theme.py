@@ -67,6 +67,11 @@ def dress(figure: go.Figure, *, title: str, height: int, top: int = 48, lift: in
     return figure
 
 
+def interval(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int) -> dict[str, Any]:
+    """Error bars from `low` to `high` around `middle`, with caps of `width` pixels."""
+    return {"type": "data", "array": high - middle, "arrayminus": middle - low, "color": colour, "width": width}
+
+
 def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
     """A heatmap over two numbered dimensions, rows first; values shown in the hover, not a place left out."""
     rows, columns = map(str, values.dims)

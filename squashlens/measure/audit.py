@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,17 +76,20 @@ def audit(
     True
     """
     positive(probes, "probes", "a number of directions")
+    given = {"content": content, "rungs": rungs, "among": among}
+    lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
     session = Session.start(
-        model, prompts, bos, "audit",
+        model, prompts, bos, "audit", **lists,
         probes=probes, replacements=replacements, query=query, source=source, target=target, seed=seed,
     )  # fmt: skip
     session.spans(source, target)
     n = session.query(query)
-    places = _content(session, content, n)
+    places = _content(session, lists["content"], n)
     all_rungs = ladder(
-        query=n, source=source, target=target, probes=probes, replacements=replacements, among=among, seed=seed,
+        query=n, source=source, target=target, probes=probes,
+        replacements=replacements, among=lists["among"], seed=seed,
     )  # fmt: skip
-    taken = chosen(list(all_rungs), rungs)
+    taken = chosen(list(all_rungs), lists["rungs"])
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
     for rung in tqdm(taken, desc="audit", unit="rung", delay=1, disable=not progress):

@@ -88,7 +88,7 @@ def certified_bounds(
             wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
     n, steps = query + 1, max(map(len, stretches.values()))
     norms = Norms(total=len(session.ids) * sum(len(queries) * n for queries in wanted.values()), steps=steps)
-    _say(session, edges, group, wanted, n, chunk, progress)
+    _say(session, group, wanted, n, progress)
     found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
     peak = 0.0
     for prompt in range(len(session.ids)):
@@ -161,10 +161,7 @@ def _allowed_where(agnostic: bool) -> Iterator[None]:
             raise
 
 
-def _say(
-    session: Session, edges: Edges, group: int, wanted: Mapping[Stretch, range], n: int,
-    chunk: int | None, progress: bool,
-) -> None:  # fmt: skip
+def _say(session: Session, group: int, wanted: Mapping[Stretch, range], n: int, progress: bool) -> None:
     """Refuse what does not fit; say what it costs in units of the exact Jacobian, which takes d products."""
     model = session.model
     d, device = width(model), device_of(model)

@@ -28,7 +28,7 @@ class Rung:
 
 
 def ladder(
-    *, query: int, source: int, target: Target, probes: int, replacements: int, among: Iterable[int] | None,
+    *, query: int, source: int, target: Target, probes: int, replacements: int, among: list[int] | None,
     seed: int,
 ) -> Iterator[Rung]:  # fmt: skip
     """All rungs, from the printed bound to the swap."""
@@ -70,7 +70,7 @@ def ladder(
     yield derivative(TRUTH)
     swapped = read | {
         "target": target, "replacements": replacements, "seed": seed, "progress": False,
-        "among": None if among is None else list(among),
+        "among": among,
     }  # fmt: skip
     yield Rung(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
 

@@ -81,11 +81,15 @@ class Maps:
         return mean + floor * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
 
     @cached_property
+    def root(self) -> Float[Tensor, "stack stack"]:
+        """The lower triangle L with ``S = L Lᵀ``, which stands for S^{½}: ``‖S^{½} X‖ = ‖Lᵀ X‖``."""
+        return torch.linalg.cholesky(self.metric)
+
+    @cached_property
     def excess(self) -> Float[Tensor, " query"]:
         """‖∂F/∂z_j S^{-½}‖ of every token: the square root of the largest eigenvalue of ``∂Fᵀ∂F`` relative to S."""
-        half = torch.linalg.cholesky(self.metric)
         closing = rearrange(self.closing, "j out h c -> j out (h c)")
-        return spectral_norms(torch.linalg.solve_triangular(half, closing.mT, upper=False))
+        return spectral_norms(torch.linalg.solve_triangular(self.root, closing.mT, upper=False))
 
     def transfer(self, query: int, keys: slice) -> Float[Tensor, "seen stack in"]:
         """∂z_j/∂v_i of one j and several i, the heads stacked."""
@@ -121,8 +125,7 @@ def exact_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:
 
 def attention_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:
     """The exact norm of what attention does, times the most that the rest of the block adds; the diagonal exact."""
-    half = torch.linalg.cholesky(maps.metric)
-    before = norms(half.mT @ maps.transfer(query, slice(0, query)))
+    before = norms(maps.root.mT @ maps.transfer(query, slice(0, query)))
     return torch.cat([maps.excess[query] * before, norms(maps.blocks(query, slice(query, query + 1)))])
 
 
