@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from squashlens.measure.separators import separator_ablation
     from squashlens.measure.substitution import substitution_effect
     from squashlens.measure.walks import depth_limit, hops, strongest_paths
-    from squashlens.model.capture import Capture, capture
+    from squashlens.model.capture import Capture, capture, open_capture
     from squashlens.model.freeze import freeze_attention, freeze_gates, freeze_norms
     from squashlens.model.hooks import Hook, mask_tokens, zero_values
     from squashlens.model.live import applied
@@ -49,6 +49,7 @@ _HOMES = {
     "tokens": "model.tokens",
     "capture": "model.capture",
     "Capture": "model.capture",
+    "open_capture": "model.capture",
     "path_bound": "measure.bound",
     "composition": "measure.bound",
     "jacobian_norms": "measure.jacobian",
@@ -100,6 +101,7 @@ __all__ = [
     "mechanism",
     "needle",
     "next_token",
+    "open_capture",
     "open_result",
     "path_bound",
     "prompts",

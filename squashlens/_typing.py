@@ -11,6 +11,8 @@
     group     key/value heads                            many      any leading axes
     stack     coordinates of all heads' values in a row  seen      keys that one query sees
     token     positions where queries are keys too        variant   a prompt with one token replaced
+    each      query heads of one key/value group    dot       coordinates of one query or key
+    row       vectors that are pushed through a pattern together
 
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
@@ -42,7 +44,8 @@ Passes = Literal["auto", "shared", "separate"]
 Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
 Ablation = Literal["mask", "zero_value"]
 Kind = Literal[Edit, Ablation]
-Store = Literal["cpu", "device"]
+Store = Literal["cpu", "device", "disk"]
+RowsKept = Literal["auto", "hold", "spill", "repeat"]
 
 
 def choices_of(choices: object) -> tuple[Any, ...]:

@@ -101,7 +101,7 @@ MUTATIONS = (
     # the bound on a model
     Mutation("sum over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().sum(dim=1)", BOUND),
     Mutation("max over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().amax(dim=1)", BOUND),
-    Mutation("captured blocks mixed up", "measure/_attention.py", "head_mean(capture.patterns[b])", "head_mean(capture.patterns[blocks[0]])", CAPTURE),
+    Mutation("captured blocks mixed up", "measure/_attention.py", "head_mean(held[b])", "head_mean(held[blocks[0]])", CAPTURE),
     Mutation("blocks bottom-up", "measure/bound.py", "reversed(range(source, top))", "range(source, top)", BOUND),
     Mutation("a block too few", "measure/bound.py", "reversed(range(source, top))", "reversed(range(source + 1, top))", BOUND),
     Mutation("β₂ dropped", "measure/bound.py", 'betas["sigma_psi"] / betas["beta2"] + 1', 'betas["sigma_psi"] + 1', BOUND),

@@ -9,9 +9,10 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Edges, Target
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.jacobian import norms_at
+from squashlens.measure._rows import norms_at
+from squashlens.model.budget import BATCH_MEMORY
 from squashlens.model.dissection import OpenBlock
-from squashlens.model.spans import BATCH_MEMORY, Span, vjps
+from squashlens.model.spans import Span, vjps
 from squashlens.theory.edges import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 
 DEVIATION = 1e-3  # what the derived derivative may differ from autograd's, relative to its largest row
@@ -40,7 +41,7 @@ class KeyRows:
         if query not in self.held:
             heads, n, _ = self.block.pattern.shape
             each = heads * n * (heads * n + self.block.span.leaf.shape[-1]) * self.rows.element_size()
-            size = max(1, int(BATCH_MEMORY / 4 / each))
+            size = max(1, int(BATCH_MEMORY["cpu"] / 2 / each))
             self.held = range(query - query % size, min(n, query - query % size + size))
             self.rows = self.block.key_rows(self.held)
         return self.rows[self.held.index(query)]
@@ -64,7 +65,7 @@ def edges_by_autograd(
     every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
     found = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in tqdm(queries, desc="exact edges", unit="token", delay=1, leave=False, disable=not progress):
-        found[j] = norms_at(output, j, leaf, "spectral", every, batch, norms, progress=False)[0]
+        found[j] = norms_at(output, j, leaf, "spectral", every, batch, norms)[0]
     return found
 
 

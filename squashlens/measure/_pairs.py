@@ -79,7 +79,8 @@ class Runs:
         own = [residual_site(layer, model) for layer in (*self.layers, "y")]
         readings = self.read(branches, [*own, *sites], **options)
         stacked = torch.stack([readings.values[site] for site in own])
-        return Streams(stacked, {site: readings.values[site] for site in sites}, readings.route)
+        beside = {site: readings.values[site] for site in sites}
+        return Streams(stacked, beside, readings.route, readings.attention)
 
     def pairs(self, sites: Sequence[str] = (), **options: Any) -> tuple["Streams", "Streams"]:
         """The streams of v and of v* at every length."""
@@ -101,9 +102,11 @@ class Runs:
         here = ruler.gap(pairs[0].values[:, places], pairs[1].values[:, places])
         return Noise(chosen.lengths, (here - ruler.gap(again[0].values, again[1].values)).abs())
 
-    def took(self, route: str, **facts: Any) -> Session:
+    def took(self, *streams: "Streams", **facts: Any) -> Session:
         """The session, its provenance saying how the passes were run, and what else is to be said."""
-        return replace(self.session, facts={**self.session.facts, "passes": route, **facts})
+        how = {"passes": {s.route for s in streams}, "attention_implementation": {s.attention for s in streams}}
+        said = {fact: ", ".join(sorted(ways)) for fact, ways in how.items()}
+        return replace(self.session, facts={**self.session.facts, **said, **facts})
 
     def coords(self) -> dict[str, Any]:
         """Coordinates over `layer` and `length`."""
@@ -122,12 +125,13 @@ class Streams:
     values: Float[Tensor, "layer branch d"]
     beside: dict[str, Tensor]
     route: str
+    attention: str
 
     def halves(self) -> "tuple[Streams, Streams]":
         """The first and the second half of the prompts."""
         half = self.values.shape[1] // 2
         return tuple(  # pyright: ignore[reportReturnType]
-            Streams(self.values[:, part], {site: rows[part] for site, rows in self.beside.items()}, self.route)
+            replace(self, values=self.values[:, part], beside={site: rows[part] for site, rows in self.beside.items()})
             for part in (slice(half), slice(half, None))
         )
 

@@ -13,9 +13,11 @@ from squashlens._typing import Bos, Bridge, Target
 from squashlens.errors import InputError
 from squashlens.model import proof
 from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
+from squashlens.model.capture import Capture, Given
 from squashlens.model.fingerprint import weights_fingerprint
 from squashlens.model.hooks import ambient
-from squashlens.model.tokens import Prompts, count_bos, display_tokens, tokens
+from squashlens.model.streamed import implementation
+from squashlens.model.tokens import count_bos, display_tokens, tokens
 from squashlens.results import attributes, position_coords, versions
 
 Variable = tuple[tuple[str, ...], Any, str, str]
@@ -28,12 +30,14 @@ class Session:
     model: Bridge
     ids: Int[Tensor, "prompt position"]
     facts: Mapping[str, Any]
+    capture: Capture | None = None
 
     @classmethod
-    def start(cls, model: object, prompts: Prompts, bos: Bos, function: str, **arguments: Any) -> "Session":
+    def start(cls, model: object, prompts: Given, bos: Bos, function: str, **arguments: Any) -> "Session":
         """Check model and prompt; note what the provenance will say."""
         sound = proof.require_sound(model)
-        ids = tokens(sound, prompts, bos=bos)
+        held = prompts if isinstance(prompts, Capture) else None
+        ids = tokens(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
         config = sound.original_model.config
         facts = {
             "model": model_name(sound),
@@ -43,13 +47,15 @@ class Session:
             "proof": proof.status(sound),
             "dtype": str(dtype_of(sound)).removeprefix("torch."),
             "device": str(device_of(sound)),
-            "attention_implementation": "eager",
+            "attention_implementation": implementation(sound),
             "bos_count": count_bos(sound, ids),
             "ambient_hooks": ambient(sound),
             "versions": versions(),
             "call": {"function": function, "bos": bos} | arguments,
         }
-        return cls(sound, ids, facts)
+        if held is not None:
+            held.require_current(sound, str(facts["weights_fingerprint"]))
+        return cls(sound, ids, facts, held)
 
     @property
     def positions(self) -> int:

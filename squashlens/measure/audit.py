@@ -20,7 +20,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
-from squashlens.model.tokens import Prompts
+from squashlens.model.capture import Given
 from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
 
 WAYS = ("raw", "partial", "over_null")
@@ -28,7 +28,7 @@ WAYS = ("raw", "partial", "over_null")
 
 def audit(
     model: Bridge,
-    prompts: Prompts,
+    prompts: Given,
     *,
     content: Iterable[int] | None = None,
     rungs: Iterable[str] | None = None,

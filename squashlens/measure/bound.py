@@ -13,16 +13,15 @@ from squashlens.measure._attention import one_hot, patterns_of
 from squashlens.measure._session import Session
 from squashlens.measure.certified import certified_bounds
 from squashlens.model.anatomy import n_blocks
-from squashlens.model.capture import Capture
+from squashlens.model.capture import Given
 from squashlens.model.freeze import freezing
-from squashlens.model.tokens import Prompts
 from squashlens.results import attributes
 from squashlens.theory.paths import sweep
 
 
 def path_bound(
     model: Bridge,
-    prompts: Prompts,
+    prompts: Given,
     *,
     constants: Constants = "paper",
     attention: AttentionKind = "model",
@@ -36,7 +35,6 @@ def path_bound(
     freeze: Freezable | Collection[Freezable] = (),
     edges: Edges = "analytic",
     group: int = 1,
-    capture: Capture | None = None,
     chunk: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
@@ -56,7 +54,7 @@ def path_bound(
     of the form the edges are derived for is checked on every call, against autograd.
 
     Args:
-        prompts: text, texts of equal length, or token ids.
+        prompts: text, texts of equal length, token ids, or a `capture` of them by the same model under the same hooks.
         query: the position n that is reached; counted from the end if negative.
         source: layer ℓ whose residual stream v⁽ℓ⁾ the paths start from.
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾; a list gives a leading `target` dimension.
@@ -64,7 +62,6 @@ def path_bound(
         edges: ``"analytic"`` from value and key terms; ``"attention"`` with the exact norm of what attention does;
             ``"exact"`` norms of the blocks' Jacobians, by autograd where a block is of an unknown form.
         group: with exact edges, blocks composed before the norm is taken, counted from the top; L gives the Jacobian.
-        capture: paper constants only: patterns of an earlier `capture` of the same model, tokens and hooks.
         chunk: cotangents per batch; chosen to fit in about a gigabyte if not given.
 
     Returns:
@@ -101,7 +98,7 @@ def path_bound(
     other = {"freeze": bool(frozen), "edges": edges != "analytic", "group": group != 1}
     if constants == "measured":
         other = {name: value != 1 for name, value in betas.items()}
-        other |= {"attention": attention != "model", "capture": capture is not None}
+        other |= {"attention": attention != "model"}
     for name, given in other.items():
         if given:
             raise InputError(f"{name} has no meaning with constants={constants!r}.", "Leave it out.")
@@ -122,14 +119,14 @@ def path_bound(
             for to, row in rows.items()
         }
         return session.by_target(target, labelled)
-    return session.by_target(target, _as_printed(session, spans, attention, query, source, betas, capture))
+    return session.by_target(target, _as_printed(session, spans, attention, query, source, betas))
 
 
 def _as_printed(
     session: Session, spans: Mapping[Target, int], attention: AttentionKind, query: int, source: int,
-    betas: Mapping[str, float], capture: Capture | None,
+    betas: Mapping[str, float],
 ) -> dict[Target, xr.DataArray]:  # fmt: skip
-    patterns = patterns_of(session, attention, range(source, max(spans.values())), capture)
+    patterns = patterns_of(session, attention, range(source, max(spans.values())))
     gain = betas["sigma_psi"] / betas["beta2"] + 1
     long_name = {
         "model": "path bound of Theorem 5.1",
@@ -148,7 +145,7 @@ def _as_printed(
 
 def composition(
     model: Bridge,
-    prompts: Prompts,
+    prompts: Given,
     *,
     attention: Literal["model", "uniform"] = "model",
     query: int = -1,

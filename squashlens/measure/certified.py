@@ -22,10 +22,11 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, require_form
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, quantisation, width
+from squashlens.model.budget import cotangents_on_graph
 from squashlens.model.dissection import OpenBlock, open_blocks
 from squashlens.model.freeze import freezing
 from squashlens.model.memory import human, require_room
-from squashlens.model.spans import cotangents_per_batch, open_spans
+from squashlens.model.spans import open_spans
 from squashlens.theory.norms import certified_spectral_norms, spectral_norms
 
 SMALL = 512  # matrices up to this size get an exact norm; beyond, Lanczos is several times faster
@@ -100,7 +101,7 @@ def certified_bounds(
             for stretch in reversed(chain):
                 row = row @ taken[stretch]
             found[to][prompt] = row
-    rounding = 4 * (EPS + torch.finfo(dtype_of(session.model)).eps * peak)
+    rounding = 4 * EPS * (1 + peak)  # the bridge takes its softmax in float32, of a float64 model too
     certificate: dict[str, Any] = {
         "rounding_per_step": rounding,
         "rounding": (1 + rounding) ** steps - 1,
@@ -124,7 +125,7 @@ def _matrices(
 ) -> tuple[dict[Stretch, Float[Tensor, "query key"]], float]:  # fmt: skip
     """The edges of every stretch on one prompt, on the CPU, and the largest attention logit they depend on."""
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
-    batch = chunk or cotangents_per_batch(model, 1, session.positions)
+    batch = chunk or cotangents_on_graph(model, 1, session.positions)
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
     opened: dict[int, OpenBlock] = {}
@@ -143,7 +144,7 @@ def _matrices(
                 maps = maps_of(block, to, freeze, queries)
                 require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
                 found[bottom, to] = edges_of(maps, edges, queries, norms).cpu()
-                logits.append(0.0 if "attention" in freeze else block.largest_logit())
+                logits.append(block.largest_logit())
         if (bottom, to) not in found:
             if progress and group == 1 and bottom < n_blocks(model):
                 tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")

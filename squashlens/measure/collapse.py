@@ -111,7 +111,7 @@ def collapse(
         coords["replayed"] = list(noise.lengths)
         text, dims = "difference of D between shared and separate passes", ("layer", "replayed")
         found |= with_y("noise_floor", noise.values, text, ruler.units, dims)
-    return runs.took(v.route).dataset("representational collapse", coords, found)
+    return runs.took(v).dataset("representational collapse", coords, found)
 
 
 def _check(heads: object, beside: Collection[object], draws: object, round_to: torch.dtype | None) -> None:

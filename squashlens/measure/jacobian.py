@@ -1,45 +1,44 @@
 """The true sensitivity: norms of ∂y_n/∂v⁽⁰⁾_i by automatic differentiation, all positions at once.
 
 One vector–Jacobian product with the k-th unit cotangent at (n, k) gives row k of J_i for every i, so d of
-them give every block. They run in batches; the Frobenius norm needs only the running sum of squares, the
-spectral norm needs all rows.
+them give every block. They run in batches, block by block of the model where nobody's hooks stand on it, so that the
+memory of a long prompt is that of one block; a sketch takes fewer products than d.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 import xarray as xr
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
-from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, Target, one_of, positive
+from squashlens._typing import Bos, Bridge, Freezable, Method, Norm, RowsKept, Target, one_of, positive
 from squashlens.errors import InputError
+from squashlens.measure._products import Products, until
+from squashlens.measure._rows import frobenius_of
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import device_of, dtype_of, width
-from squashlens.model.capture import SAY_ABOVE
+from squashlens.model.anatomy import dtype_of, width
+from squashlens.model.capture import Given
 from squashlens.model.freeze import freezing
-from squashlens.model.memory import human, require_room
-from squashlens.model.spans import cotangents_per_batch, differentiable, open_spans, vjps
-from squashlens.model.tokens import Prompts
-from squashlens.theory.norms import sketch_factors, spectral_norms, squared_frobenius
+from squashlens.theory.norms import sketch_factors
 
 FAILURE = 1e-6  # the chance that any of an upper sketch's values is too low
 
 
 def jacobian_norms(
     model: Bridge,
-    prompts: Prompts,
+    prompts: Given,
     *,
     norm: Norm = "spectral",
     freeze: Freezable | Collection[Freezable] = (),
     method: Method = "exact",
     probes: int = 32,
+    rtol: float | None = None,
     seed: int = 0,
+    rows: RowsKept = "auto",
     query: int = -1,
     source: int = 0,
     target: Target | Sequence[Target] = "y",
@@ -62,6 +61,10 @@ def jacobian_norms(
             assumption), ``"norms"`` (every norm's denominator), ``"gates"`` (MLPs made linear). With all three
             the model is linear at this input, up to its biases.
         probes, seed: how many directions a sketch takes, and what draws them. From d on `"exact"` costs no more.
+        rtol: take probes until the 95 % interval of a sketched Frobenius norm is within ± `rtol` of it at every
+            position (at most d); the result has the coordinates `low` and `high`, from the probes' own spread.
+        rows: spectral norms only: how the rows of all blocks are kept together: ``"hold"`` in memory, ``"spill"`` to
+            a file, ``"repeat"`` the products for some positions at a time; ``"auto"``: the first that fits.
         query: the position n that is differentiated; counted from the end if negative.
         source: layer ℓ whose residual stream v⁽ℓ⁾ is moved (after any hooks standing there).
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾_n; a list gives a leading `target` dimension.
@@ -72,7 +75,7 @@ def jacobian_norms(
         model's dtype. The provenance of a sketch says what kind of number it is: a lower bound, an estimate with
         the factors of its 95 % interval, or an upper bound with its failure probability.
 
-    Refuses: a spectral norm whose rows do not fit in memory (the message gives the size).
+    Refuses: a spectral norm whose rows do not fit in the way asked for (the message gives the size).
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -84,7 +87,12 @@ def jacobian_norms(
     """
     one_of(norm, Norm, "norm")
     one_of(method, Method, "method")
+    one_of(rows, RowsKept, "rows")
     positive(probes, "probes", "a number of directions")
+    if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
+        raise InputError(
+            f"rtol={rtol!r} has no meaning here.", "Between 0 and 1, with method='sketch', norm='frobenius'."
+        )
     if chunk is not None:
         positive(chunk, "chunk", "a batch size")
     hooks = freezing(freeze)
@@ -95,8 +103,7 @@ def jacobian_norms(
     )  # fmt: skip
     spans = session.spans(source, target)
     directions, about = _directions(session, len(spans), norm, method, probes, seed)
-    if method != "exact":
-        about = {"sketch": about | {"probes": probes, "seed": seed}}
+    said: dict[str, Any] = {} if method == "exact" else {"sketch": about | {"probes": probes, "seed": seed}}
     norm = "frobenius" if method == "sketch_upper" else norm
     if dtype_of(session.model).itemsize < 4:
         warnings.warn(
@@ -105,18 +112,20 @@ def jacobian_norms(
         )
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
     long_name = f"{kinds[method]}{norm} norm of the Jacobian" + (f", {' and '.join(frozen)} frozen" if frozen else "")
-    found, n = {}, session.query(query)
-    d, batch = width(session.model), chunk or cotangents_per_batch(session.model, *session.ids.shape)
-    if norm == "spectral":
-        size = len(session.ids) * (n + 1) * len(directions) * d * dtype_of(session.model).itemsize
-        remedy = "Use norm='frobenius', which streams, or a shorter prompt."
-        require_room(size, device_of(session.model), "All rows of the Jacobian, which a spectral norm needs,", remedy)
-        if progress and size > SAY_ABOVE:
-            tqdm.write(f"jacobian: {human(size)} to hold {len(directions)} rows of {n + 1} blocks")
+    n, found = session.query(query), {}
     for to, top in spans.items():
-        span = open_spans(session.model, session.ids, hooks, [source], top)[source]
-        values = norms_at(span.outputs[to], n, span.leaf, norm, directions, batch, spectral_norms, progress)
-        labelled = session.label(values, "jacobian_norm", long_name, "1", **about)
+        products = Products(session, hooks, source, top, to, n, chunk, progress)
+        ends: dict[str, Tensor] = {}
+        if rtol is not None:
+            values, ends, said = until(products, rtol, seed)
+        elif norm == "spectral":
+            values, said["rows"] = products.spectral(directions, rows)
+        else:
+            values = frobenius_of(products.along(directions))
+        facts = said | {"attention_implementation": products.attention}
+        labelled = session.label(values, "jacobian_norm", long_name, "1", **facts)
+        for name, end in ends.items():
+            labelled[name] = session.label(end, name, f"{name} end of the 95 % interval", "1")
         found[to] = labelled.assign_attrs({"failure_probability": FAILURE} if method == "sketch_upper" else {})
     return session.by_target(target, found)
 
@@ -138,40 +147,3 @@ def _directions(
         raise InputError("An upper bound from half-precision products is none.", "Load in float32.")
     _, factor = sketch_factors(probes, FAILURE / (targets * session.ids.numel()))
     return factor * gaussian, {"kind": "upper bound", "failure_probability": FAILURE, "factor": factor}
-
-
-def norms_at(
-    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"],
-    norm: Norm, directions: Float[Tensor, "cotangent d"], batch: int, spectral: Callable[[Tensor], Tensor],
-    progress: bool,
-) -> Float[Tensor, "prompt position"]:  # fmt: skip
-    """Norms of the derivative of `output` at the query by each token of the leaf; 0 behind the query, by causality.
-
-    One vector–Jacobian product for each of `directions`, `batch` at a time; exact where those are the unit vectors.
-    `spectral` takes the norms of a stack of blocks.
-    """
-    prompts, _, d = output.shape
-    reach = query + 1
-    total = torch.zeros(leaf.shape[:2], dtype=torch.float64, device=leaf.device)
-    held = reach if norm == "spectral" else 0
-    rows = torch.empty(prompts, held, len(directions), leaf.shape[-1], dtype=leaf.dtype, device=leaf.device)
-    with differentiable():
-        at_query = output[:, query]
-    cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, prompts, d)
-    bar = tqdm(total=len(directions), desc="jacobian", unit="VJP", delay=1, disable=not progress)
-    done = 0
-    # Prompts do not interact, so one backward pass serves all of them.
-    for (gradient,) in vjps(at_query, [leaf], cotangents, batch):
-        if norm == "frobenius":
-            total += squared_frobenius(gradient)
-        else:
-            rows[:, :, done : done + len(gradient)] = rearrange(gradient[:, :, :reach], "k p i d -> p i k d")
-        done += len(gradient)
-        bar.update(len(gradient))
-    bar.close()
-    if norm == "frobenius":
-        return total.sqrt()
-    for prompt in range(prompts):
-        for position in tqdm(range(reach), desc="norms", unit="token", delay=1, disable=not progress):
-            total[prompt, position] = spectral(rows[prompt, position, None])[0]
-    return total

@@ -86,7 +86,7 @@ def mechanism(
     heads, by_block = ("block", "head", "length"), ("block", "length")
     trend = "Spearman correlation with the length of the mean over blocks and heads"
     coords = runs.coords() | {"block": blocks, "part": list(PARTS)}
-    return runs.took(v.route).dataset(
+    return runs.took(v).dataset(
         "mechanism of representational collapse",
         {name: values for name, values in coords.items() if name != "layer"},
         {

@@ -4,23 +4,23 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Bos, Bridge, Proxy, Target
+from squashlens.measure._rows import norms_at
 from squashlens.measure._session import Session
 from squashlens.measure.bound import composition
-from squashlens.measure.jacobian import norms_at
+from squashlens.model.capture import Given
 from squashlens.model.spans import differentiable, leaf_of, open_spans
-from squashlens.model.tokens import Prompts
 from squashlens.model.unembed import logits_of, require_understood
 from squashlens.theory.norms import spectral_norms
 
 
-def rollout(model: Bridge, prompts: Prompts, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
+def rollout(model: Bridge, prompts: Given, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
     """Attention rollout: row n of ``∏ ½(A + I)``, A averaged over heads. Abnar and Zuidema 2020."""
     return composition(model, prompts, query=query, bos=bos).sel(layer=0, drop=True).rename("rollout")
 
 
 def one_cotangent(
     model: Bridge,
-    prompts: Prompts,
+    prompts: Given,
     *,
     of: Proxy = "ones",
     query: int = -1,
@@ -36,7 +36,7 @@ def one_cotangent(
         span = open_spans(session.model, ids[None], [], [source], top)[source]
         output = span.outputs[target]
         direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
-        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms, progress=False)[0])
+        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
     return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
 
 

@@ -7,12 +7,13 @@ import xarray as xr
 from squashlens._typing import Bos, Bridge
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
-from squashlens.model.capture import forward
-from squashlens.model.tokens import Prompts, display_tokens
+from squashlens.model.capture import Given
+from squashlens.model.forward import forward
+from squashlens.model.tokens import display_tokens
 from squashlens.results import attributes
 
 
-def next_token(model: Bridge, prompt: Prompts, *, top: int = 3, bos: Bos = "family") -> xr.DataArray:
+def next_token(model: Bridge, prompt: Given, *, top: int = 3, bos: Bos = "family") -> xr.DataArray:
     """Probabilities of the `top` most likely next tokens after one prompt, (rank), dimensionless.
 
     >>> import squashlens as sl

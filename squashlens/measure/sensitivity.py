@@ -9,7 +9,7 @@ from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.measure.bound import path_bound
 from squashlens.measure.jacobian import jacobian_norms
-from squashlens.model.tokens import Prompts
+from squashlens.model.capture import Given
 from squashlens.results import attributes
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
@@ -17,7 +17,7 @@ ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobi
 
 def sensitivity(
     model: Bridge,
-    prompt: Prompts,
+    prompt: Given,
     *,
     norm: Norm = "spectral",
     query: int = -1,

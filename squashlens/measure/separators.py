@@ -31,6 +31,7 @@ from squashlens.errors import InputError
 from squashlens.measure._pairs import Ruler, Runs, check_choices, with_y
 from squashlens.model.hooks import Hook, mask_tokens, zero_values
 from squashlens.model.live import require_live
+from squashlens.model.streamed import written
 from squashlens.model.tokens import display_tokens
 from squashlens.prompts import Token, one_token
 from squashlens.sequences import Sequence
@@ -99,14 +100,15 @@ def separator_ablation(
     hooks = [kind for kind in get_args(Ablation) if kind in kinds]
     acting = {(kind, block): _hooked(runs, kind, block) for kind in hooks for block in blocks}
 
-    distances, routes, floors = {}, set(), []
+    distances, ways, floors = {}, [], []
     for name, variant in tqdm({**inputs, **acting}.items(), desc="ablations", delay=1, disable=not progress):
         own = replace(runs, sequence=variant.sequence)
-        pairs = own.pairs(**variant.options)
-        distances[name] = ruler.gap(pairs[0].values, pairs[1].values)
-        routes.add(pairs[0].route)
-        if name in ("none", "separators") and replay:
-            floors.append(own.noise(pairs, replay, ruler).values.amax(dim=-1))
+        with written("hooks inside attention are compared with none"):
+            pairs = own.pairs(**variant.options)
+            distances[name] = ruler.gap(pairs[0].values, pairs[1].values)
+            if name in ("none", "separators") and replay:
+                floors.append(own.noise(pairs, replay, ruler).values.amax(dim=-1))
+        ways.append(pairs[0])
     floor = torch.stack(floors).amax(dim=0) if floors else torch.zeros(len(runs.layers) + 1, dtype=torch.float64)
 
     edits = torch.stack([distances[name] for name in inputs])
@@ -124,7 +126,7 @@ def separator_ablation(
     counts = [[len(variant.sequence.plain(n)) for n in runs.lengths] for variant in inputs.values()]
     coords["tokens"] = (("edit", "length"), np.array(counts))
     facts = {} if other < 0 else {"substitute": display_tokens(runs.session.model, torch.tensor([[other]]))[0][0]}
-    session = runs.took(", ".join(sorted(routes)), **facts)
+    session = runs.took(*ways, **facts)
     return session.dataset("separator ablation", coords, found)
 
 

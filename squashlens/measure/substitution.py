@@ -11,18 +11,18 @@ from tqdm import tqdm
 from squashlens._typing import Bos, Bridge, Target, positive
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import dtype_of, residual_site, width
-from squashlens.model.capture import forward
-from squashlens.model.tokens import Prompts, bos_id
+from squashlens.model.anatomy import residual_site
+from squashlens.model.budget import batch_memory, pass_bytes
+from squashlens.model.capture import Given
+from squashlens.model.forward import forward
+from squashlens.model.tokens import bos_id
 from squashlens.model.unembed import log_probabilities
 from squashlens.theory.distances import distance, divergence
-
-MEMORY = 1e9  # bytes that a batch of prompts may take
 
 
 def substitution_effect(
     model: Bridge,
-    prompts: Prompts,
+    prompts: Given,
     *,
     among: Sequence[int] | None = None,
     replacements: int = 8,
@@ -130,8 +130,7 @@ def _variants(
 def _read(session: Session, rows: Tensor, query: int, target: Target, chunk: int | None) -> Tensor:
     """The target at the query for each row of ids, by forward passes of `chunk` rows."""
     model, n = session.model, rows.shape[1]
-    each = n * (8 * width(model) + 3 * int(model.cfg.n_heads) * n) * dtype_of(model).itemsize
-    size = chunk or max(1, int(MEMORY / each))
+    size = chunk or max(1, int(batch_memory(model) / pass_bytes(model, 1, n)))
     kept: list[Tensor] = []
     with torch.no_grad():
         for part in rows.split(size):

@@ -8,16 +8,16 @@ import xarray as xr
 
 from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive
 from squashlens.errors import InputError
-from squashlens.measure._attention import one_hot, patterns_of
+from squashlens.measure._attention import one_hot, patterns_of, written_out
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import n_blocks
-from squashlens.model.tokens import Prompts
+from squashlens.model.capture import Given
 from squashlens.theory.paths import by_hops, strongest, sweep
 
 
 def hops(
     model: Bridge,
-    prompt: Prompts,
+    prompt: Given,
     *,
     attention: AttentionKind = "model",
     query: int = -1,
@@ -55,7 +55,7 @@ def hops(
 
 def strongest_paths(
     model: Bridge,
-    prompt: Prompts,
+    prompt: Given,
     *,
     k: int = 10,
     attention: AttentionKind = "model",
@@ -87,7 +87,7 @@ def strongest_paths(
     )
     (top,) = session.spans(source, target).values()
     patterns = patterns_of(session, attention, range(source, top))
-    down = [patterns[b].reshape(session.positions, session.positions) for b in reversed(range(source, top))]
+    down = [written_out(session, patterns[b]) for b in reversed(range(source, top))]
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
     if down:
         weights, walks = strongest(down, session.query(query), k)
@@ -96,7 +96,8 @@ def strongest_paths(
     null = torch.ones(len(weights), dtype=torch.float64)
     uniform, same = patterns_of(session, "uniform", range(source, top)), walks[:, 1:] == walks[:, :-1]
     for step, block in enumerate(range(source, top)):
-        null *= uniform[block][walks[:, step + 1], walks[:, step]] + same[:, step].double()
+        alpha = written_out(session, uniform[block])[walks[:, step + 1], walks[:, step]]
+        null *= alpha + same[:, step].double()
     _, coords = session.coords()
     coords |= {"path": np.arange(len(weights)), "layer": np.arange(source, top + 1)}
     return session.dataset(
@@ -113,7 +114,7 @@ def strongest_paths(
 
 def depth_limit(
     model: Bridge,
-    prompt: Prompts,
+    prompt: Given,
     *,
     depth: int = 64,
     query: int = -1,
@@ -141,14 +142,14 @@ def depth_limit(
         raise InputError(f"depth={depth!r} is too shallow for a rate.", "Give a whole number of at least 4.")
     session = _one_prompt(model, prompt, bos, "depth_limit", depth=depth, query=query)
     last, blocks = session.query(query), range(n_blocks(session.model))
-    patterns = patterns_of(session, "model", blocks)
+    patterns = {b: written_out(session, p) for b, p in patterns_of(session, "model", blocks).items()}
     shares, rest, predicted, observed, absorbing = [], [], [], [], []
     for block in blocks:
         row = one_hot(session, query)
         rows = torch.cat([row, *sweep(row, [patterns[block]] * depth, gain=0.5)])
         shares.append(rows[:, 0])
         rest.append(rows[:, 1:].sum(dim=-1))  # not 1 − the first: rows of float32 sum to 1 only so far
-        own = patterns[block].reshape(session.positions, session.positions).diagonal()[1 : last + 1].double()
+        own = patterns[block].diagonal()[1 : last + 1].double()
         alone = own > 1 - SELF
         absorbing.append(int(alone.sum()))
         below = own[~alone]
@@ -180,7 +181,7 @@ def _rate(rest: torch.Tensor) -> float:
     return float((rest[clear - 1] / rest[start]) ** (1 / (clear - 1 - start)))
 
 
-def _one_prompt(model: Bridge, prompt: Prompts, bos: Bos, function: str, **arguments: object) -> Session:
+def _one_prompt(model: Bridge, prompt: Given, bos: Bos, function: str, **arguments: object) -> Session:
     session = Session.start(model, prompt, bos, function, **arguments)
     if len(session.ids) != 1:
         raise InputError(f"{function} looks at one prompt.", "Call it for each prompt.")

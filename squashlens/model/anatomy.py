@@ -20,6 +20,12 @@ def width(model: Bridge) -> int:
     return int(model.cfg.d_model)
 
 
+def projected(model: Bridge) -> int:
+    """Coordinates of one token's queries and keys in a block."""
+    heads = int(model.cfg.n_heads)
+    return (heads + int(getattr(model.cfg, "n_key_value_heads", None) or heads)) * int(model.cfg.d_head)
+
+
 def text_config(model: Bridge) -> Any:
     """The Hugging Face configuration of the language model."""
     config: Any = model.original_model.config

@@ -4,9 +4,9 @@ Residual streams and attention patterns leave the pass block by block, to the CP
 what they will take is estimated first, and refused where it does not fit.
 """
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,23 @@ from tqdm import tqdm
 
 from squashlens._typing import Bos, Bridge, Store, Target, one_of
 from squashlens.errors import InputError, StaleCaptureError
-from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks, pattern_site, residual_site, width
+from squashlens.model.anatomy import (
+    check_layer,
+    device_of,
+    dtype_of,
+    n_blocks,
+    pattern_site,
+    residual_site,
+    width,
+)
 from squashlens.model.fingerprint import weights_fingerprint
-from squashlens.model.hooks import Hook, ambient, hung
+from squashlens.model.forward import forward
+from squashlens.model.hooks import ambient
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import require_sound
+from squashlens.model.shelf import Shelf, prepared, read_index, write_index
 from squashlens.model.tokens import Prompts, display_tokens, tokens
-from squashlens.results import attributes
+from squashlens.results import attributes, versions
 
 SAY_ABOVE = 256e6  # bytes: a capture larger than this says so before it starts
 
@@ -35,13 +45,14 @@ class Capture:
 
     `residuals[ℓ]` is v⁽ℓ⁾ for ℓ = 0…L, (prompt, position, d); `y` is the last residual after the final norm;
     `patterns[b]` are the attention patterns of block b, (prompt, head, query, key), rows summing to 1.
-    Residuals are in the model's own units. The tensors are the model's, detached; nothing is rounded.
+    Residuals are in the model's own units. The tensors are the model's, detached; nothing is rounded. Of a capture on
+    disk each tensor is read when it is looked up.
     """
 
     ids: Int[Tensor, "prompt position"]
     labels: list[list[str]] = field(repr=False)
-    residuals: dict[int, Float[Tensor, "prompt position d"]] = field(repr=False)
-    patterns: dict[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
+    residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
+    patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
     fingerprint: str
     ambient_hooks: tuple[str, ...]
@@ -76,13 +87,12 @@ class Capture:
             dataset[name].attrs = {"units": units[str(name)]}
         return dataset
 
-    def require_current(self, model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
-        """Refuse this capture where weights, hooks, dtype or tokens are no longer those of its run."""
+    def require_current(self, model: Bridge, fingerprint: str) -> None:
+        """Refuse this capture where weights, hooks or dtype are no longer those of its run."""
         checks = {
-            "weights": (self.fingerprint, weights_fingerprint(model)),
+            "weights": (self.fingerprint, fingerprint),
             "hooks": (self.ambient_hooks, tuple(ambient(model))),
             "dtype": (self.dtype, str(dtype_of(model))),
-            "tokens": (self.ids.tolist(), ids.tolist()),
         }
         changed = [what for what, (then, now) in checks.items() if then != now]
         if changed:
@@ -91,27 +101,12 @@ class Capture:
             )
 
 
+Given = Prompts | Capture  # what a measurement is asked about
+
+
 def _numpy(tensor: Tensor) -> np.ndarray:
     """numpy has no bfloat16: half precision is widened, which loses nothing."""
     return (tensor.float() if tensor.dtype.itemsize < 4 else tensor).cpu().numpy()
-
-
-def forward(
-    model: Bridge,
-    ids: Int[Tensor, "prompt position"],
-    watch: Iterable[tuple[str, Callable[[Tensor], Tensor | None]]],
-    context: Mapping[str, Any] | None = None,
-) -> Tensor:
-    """Run the model with `watch` (hook point, function) added; returns the logits at the last position.
-
-    `context` is what the tokens stand in, in the model's own words: cache, mask, positions.
-    """
-    hooks = [Hook("squashlens", site, function) for site, function in watch]
-    options: dict[str, Any] = {"use_cache": False} | dict(context or {})
-    if "logits_to_keep" in inspect.signature(model.original_model.forward).parameters:
-        options["logits_to_keep"] = 1  # position × vocabulary is the largest tensor of many models
-    with hung(model, *hooks):
-        return model(ids, **options)[:, -1]
 
 
 def capture(
@@ -122,15 +117,17 @@ def capture(
     patterns: bool = True,
     layers: Iterable[int] | None = None,
     store: Store = "cpu",
+    folder: str | Path | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> Capture:
     """Run the model once and keep residual streams and attention patterns by layer.
 
     `layers` chooses among 0…L (`None`: all): v⁽ℓ⁾ for each, and for ℓ < L the pattern of block ℓ. y comes with
-    the residuals. ``store="cpu"`` moves each tensor off the device as soon as it exists.
+    the residuals. ``store="cpu"`` moves each tensor off the device as soon as it exists; ``"disk"`` writes it to
+    `folder` (safetensors) and lets it go, and `open_capture` has the folder back. Without patterns none is computed.
 
-    Refuses unknown layers and a capture that does not fit, with its size.
+    Refuses unknown layers, a capture that does not fit, with its size, and a folder that holds one.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -147,33 +144,68 @@ def capture(
         raise InputError("Nothing was asked for.", "Set residuals=True or patterns=True.")
     blocks = [layer for layer in chosen if layer < top] if patterns else []
     streams: list[Target] = [*chosen, "y"] if residuals else []
-    target = torch.device("cpu") if store == "cpu" else device_of(model)
+    if (store == "disk") != (folder is not None):
+        raise InputError("A folder goes with store='disk', and only with that.", "Give both or neither.")
+    target = device_of(model) if store == "device" else torch.device("cpu")
     size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
-    require_room(size, target, "This capture", "Choose fewer layers=, patterns=False, or a shorter prompt.")
+    path = None if folder is None else prepared(folder, size)
+    if path is None:
+        require_room(size, target, "This capture", "Use store='disk', fewer layers=, or patterns=False.")
     if progress and size > SAY_ABOVE:
-        tqdm.write(f"capture: {human(size)} to be kept on {target}")
+        tqdm.write(f"capture: {human(size)} to be kept {f'in {path}' if path else f'on {target}'}")
 
-    kept: dict[Any, Tensor] = {}
+    kept: dict[str, dict[int, Tensor]] = {"residual": {}, "pattern": {}, "y": {}}
+    shelves = {} if path is None else {kind: Shelf(path, kind, ()) for kind in kept}
 
-    def keep(key: Any) -> Callable[[Tensor], None]:
+    def keep(kind: str, number: int) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
-            kept[key] = tensor.detach().to(target)
+            if shelves:
+                shelves[kind].put(number, tensor.detach().cpu())
+            else:
+                kept[kind][number] = tensor.detach().to(target)
 
         return look
 
-    watch = [(residual_site(layer, model), keep(layer)) for layer in streams]
-    watch += [(pattern_site(block), keep(("pattern", block))) for block in blocks]
+    watch = [
+        (residual_site(layer, model), keep("y", 0) if layer == "y" else keep("residual", layer)) for layer in streams
+    ]
+    watch += [(pattern_site(block), keep("pattern", block)) for block in blocks]
     with torch.no_grad():
         forward(model, ids, watch)
+    facts: dict[str, Any] = {
+        "ids": ids.tolist(),
+        "labels": display_tokens(model, ids),
+        "residual": [layer for layer in streams if layer != "y"],
+        "pattern": blocks,
+        "y": [0] if residuals else [],
+        "fingerprint": weights_fingerprint(model),
+        "ambient_hooks": ambient(model),
+        "dtype": str(dtype_of(model)),
+    }
+    if path is None:
+        return _capture(facts, kept)
+    write_index(path, facts | {"versions": versions()})
+    return open_capture(path)
+
+
+def open_capture(folder: str | Path) -> Capture:
+    """The capture that ``capture(store="disk", folder=…)`` wrote, its tensors still on disk."""
+    facts = read_index(folder)
+    return _capture(
+        facts, {kind: Shelf(Path(folder), kind, tuple(facts[kind])) for kind in ("residual", "pattern", "y")}
+    )
+
+
+def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:
     return Capture(
-        ids=ids.cpu(),
-        labels=display_tokens(model, ids),
-        residuals={k: v for k, v in kept.items() if isinstance(k, int)},
-        patterns={b: kept["pattern", b] for b in blocks},
-        y=kept.get("y"),
-        fingerprint=weights_fingerprint(model),
-        ambient_hooks=tuple(ambient(model)),
-        dtype=str(dtype_of(model)),
+        ids=torch.tensor(facts["ids"]),
+        labels=facts["labels"],
+        residuals=tensors["residual"],
+        patterns=tensors["pattern"],
+        y=tensors["y"].get(0),
+        fingerprint=facts["fingerprint"],
+        ambient_hooks=tuple(facts["ambient_hooks"]),
+        dtype=facts["dtype"],
     )
 
 
@@ -183,28 +215,3 @@ def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_pattern
     each_stream = prompts * positions * width(model)
     each_pattern = prompts * int(model.cfg.n_heads) * positions**2
     return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(model).itemsize
-
-
-def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:
-    """A pattern averaged over its heads, as the path bound has it: float32, on the CPU."""
-    return pattern.detach().float().mean(dim=1).cpu()
-
-
-def mean_patterns(
-    model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
-) -> dict[int, Float[Tensor, "prompt query key"]]:
-    """Attention averaged over heads, block by block, reduced on the device and kept on the CPU in float32."""
-    blocks = list(blocks)
-    size = len(blocks) * ids.shape[0] * ids.shape[1] ** 2 * 4
-    require_room(size, torch.device("cpu"), "The attention patterns", "Use a shorter prompt.")
-    kept: dict[int, Tensor] = {}
-
-    def keep(block: int) -> Callable[[Tensor], None]:
-        def look(tensor: Tensor) -> None:
-            kept[block] = head_mean(tensor)
-
-        return look
-
-    with torch.no_grad():
-        forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
-    return kept

@@ -41,7 +41,10 @@ class OpenBlock:
 
     @property
     def pattern(self) -> Float[Tensor, "head query key"]:
-        return self.seen["hook_pattern"][0].detach().double()
+        """α in float64. Where a key is seen, a weight that came out as 0 is not 0 but below the range of float32."""
+        pattern, scores = (self.seen[name][0].detach() for name in ("hook_pattern", "hook_attn_scores"))
+        seen = scores > torch.finfo(scores.dtype).min / 2
+        return torch.where(seen, pattern.double().clamp(min=torch.finfo(torch.float32).tiny), pattern.double())
 
     @property
     def values(self) -> Float[Tensor, "key head value"]:

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -5,7 +5,7 @@ biases the model is a linear map at this input: Σ_i J_i v⁽⁰⁾_i = y_n. Tha
 freezing took. Bound and Jacobian use these same hooks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,12 @@ def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
     Theorem 5.1 is derived.
     """
     return Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda t: t.detach(), blocks)
+
+
+def apart(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
+    """Whether attention is frozen in every block, and the other hooks: without patterns it has none to hang on."""
+    frozen = [h for h in hooks if isinstance(h, Hook) and h.name == "freeze_attention" and h.blocks is None]
+    return bool(frozen), [h for h in hooks if h not in frozen]
 
 
 def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:

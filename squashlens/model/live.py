@@ -60,8 +60,31 @@ def probe_ids(model: Bridge) -> Tensor:
 
 
 def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
-    """Add a leaf at each site in one forward pass; a leaf that the logits do not depend on was never used."""
-    ids, name = probe_ids(model), type(model.original_model).__name__
+    """Refuse where a leaf that is added is not part of what the logits are computed from."""
+    name = type(model.original_model).__name__
+    remedy = "Ablations and freezing would silently do nothing, so the model is refused."
+    try:
+        fired = _reached(model, sites)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AttributeError, TypeError) as error:  # a component that cannot go on from an edit
+        raise UnsoundModelError(f"Replacing the {kind} hooks of {name} fails: {error}.", remedy) from error
+    dead = [site for site, reached in fired.items() if not reached]
+    silent = [s for s in sites if s not in fired] if all_fire else []
+    if dead or silent or not fired:
+        where = (dead + silent or [f"no {kind} hook at all"])[0]
+        raise UnsoundModelError(f"The {kind} hooks of {name} are inert ({where}).", remedy)
+
+
+def dead_points(model: Bridge, sites: list[str]) -> list[str]:
+    """Those of `sites` whose tensor the model does not go on with, as it is run now."""
+    fired = _reached(model, sites)
+    return [site for site in sites if not fired.get(site, False)]
+
+
+def _reached(model: Bridge, sites: list[str]) -> dict[str, bool]:
+    """Add a leaf at each site in one forward pass: for those that fire, whether the logits depend on it."""
+    ids = probe_ids(model)
     leaves: dict[str, Tensor] = {}
 
     def add(site: str) -> Any:
@@ -73,29 +96,17 @@ def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
 
         return with_leaf
 
-    remedy = "Ablations and freezing would silently do nothing, so the model is refused."
-    try:
-        with (
-            warnings.catch_warnings(),
-            torch.enable_grad(),
-            hung(model, *(Hook("probe", s, add(s)) for s in sites)),
-        ):
-            warnings.simplefilter("ignore")  # the bridge warns of every edited norm, which is the point here
-            logits = model(ids, use_cache=False).float()
-            weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(logits)
-            gradients: list[Tensor | None] = [None] * len(leaves)
-            if logits.requires_grad:  # else no leaf reached them at all
-                gradients = list(
-                    torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True)
-                )
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AttributeError, TypeError) as error:  # a component that cannot go on from an edit
-        raise UnsoundModelError(f"Replacing the {kind} hooks of {name} fails: {error}.", remedy) from error
-    fired = dict(zip(leaves, gradients, strict=True))
+    with (
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+        hung(model, *(Hook("probe", s, add(s)) for s in sites)),
+    ):
+        warnings.simplefilter("ignore")  # the bridge warns of every edited norm, which is the point here
+        logits = model(ids, use_cache=False).float()
+        weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(logits)
+        gradients: list[Tensor | None] = [None] * len(leaves)
+        if logits.requires_grad:  # else no leaf reached them at all
+            gradients = list(torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True))
     # A gradient of zero is another matter: the model goes on with the tensor, to something that has no effect.
-    dead = [s for s, g in fired.items() if g is None or not torch.isfinite(g).all().item()]
-    silent = [s for s in sites if s not in fired] if all_fire else []
-    if dead or silent or not fired:
-        where = (dead + silent or [f"no {kind} hook at all"])[0]
-        raise UnsoundModelError(f"The {kind} hooks of {name} are inert ({where}).", remedy)
+    pairs = zip(leaves, gradients, strict=True)
+    return {site: g is not None and bool(torch.isfinite(g).all()) for site, g in pairs}

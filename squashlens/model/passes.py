@@ -28,12 +28,13 @@ from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.model.branches import Branch, Ids, causal, context
-from squashlens.model.capture import forward
 from squashlens.model.edits import edits
+from squashlens.model.forward import forward
 from squashlens.model.hooks import Hook, ambient, hung, without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.memory import available, require_room
 from squashlens.model.proof import TOLERANCE
+from squashlens.model.streamed import implementation
 
 PASS_MEMORY = 1e9  # bytes that the attention of one pass over branches may take unless chunk= says otherwise
 
@@ -48,13 +49,14 @@ def no_hooks(tokens_of_trunk: int) -> Sequence[Hook]:
 
 @dataclass(frozen=True)
 class Readings:
-    """What each prompt's last token showed: `values[site]` is (branch, …); `route` says how it was run.
+    """What each prompt's last token showed: `values[site]` is (branch, …); `route` and `attention` say how it was run.
 
     A pattern row, (branch, head, position), is over the prompt's own positions and 0 beyond them.
     """
 
     values: dict[str, Tensor]
     route: str
+    attention: str
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def read(
     if len(each) < len(late):
         number = {branch: i for i, branch in enumerate(each)}
         rows = {site: values[[number[b] for b in late]] for site, values in rows.items()}
-    return Readings(rows, route)
+    return Readings(rows, route, implementation(model, sites))
 
 
 def _route(plan: Plan, passes: Passes, chunk: int | None, progress: bool) -> tuple[dict[str, Tensor], str]:

@@ -10,13 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
-from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
-from squashlens.model.capture import forward
+from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens.model.forward import forward
+from squashlens.model.freeze import apart
 from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.live import applied
-from squashlens.model.memory import available
 
-BATCH_MEMORY = 1e9  # bytes that one batch of cotangents may take unless chunk= says otherwise
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
 
 
@@ -74,8 +73,9 @@ def open_spans(
     watch.append((residual_site(top, model), read(bottoms[-1], top)))
     if top == n_blocks(model):
         watch.append((residual_site("y", model), read(bottoms[-1], "y")))
-    with differentiable(), applied(model, *hooks):
-        forward(model, ids.clone(), [*watch, *also])
+    frozen, others = apart(hooks)
+    with differentiable(), applied(model, *others):
+        forward(model, ids.clone(), [*watch, *also], frozen=frozen)
     return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
 
 
@@ -83,20 +83,13 @@ def vjps(
     output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
     """Vector–Jacobian products, `batch` cotangents at a time; zeros where the output does not depend on a leaf."""
+
+    def pulled(cotangent: Tensor) -> tuple[Tensor, ...]:
+        rows = torch.autograd.grad(output, leaves, cotangent, retain_graph=True, allow_unused=True)
+        return tuple(torch.zeros_like(x) if row is None else row for row, x in zip(rows, leaves, strict=True))
+
     for part in cotangents.split(batch):
         with differentiable():
-            rows = torch.autograd.grad(
-                output, leaves, part, retain_graph=True, is_grads_batched=True, allow_unused=True
-            )
-        yield tuple(
-            leaf.new_zeros(len(part), *leaf.shape) if row is None else row
-            for row, leaf in zip(rows, leaves, strict=True)
-        )
-
-
-def cotangents_per_batch(model: Bridge, prompts: int, positions: int) -> int:
-    """Cotangents that fit into a batch: each keeps about the activations of one block, several times over."""
-    config, d = model.cfg, width(model)
-    wide = 8 * d + 4 * int(getattr(config, "d_mlp", None) or 4 * d)
-    each = prompts * positions * (wide + 3 * int(config.n_heads) * positions) * dtype_of(model).itemsize
-    return min(d, max(1, int(min(BATCH_MEMORY, available(device_of(model)) / 4) / each)))
+            # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
+            rows = torch.func.vmap(pulled)(part)
+        yield rows

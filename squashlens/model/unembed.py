@@ -15,7 +15,7 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import device_of, dtype_of, residual_site, text_config
-from squashlens.model.capture import forward
+from squashlens.model.forward import forward
 from squashlens.model.hooks import without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.proof import TOLERANCE

@@ -9,6 +9,8 @@ L − 1; the matrix product here is the reading the proof supports.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from einops import einsum
@@ -16,9 +18,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
+@runtime_checkable
+class Flow(Protocol):
+    """A pattern that is known by what it does to a row: ``pushed(r) = r A``, with A averaged over heads."""
+
+    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]: ...
+
+
+Pattern = Float[Tensor, "*#prompt query key"] | Flow
+
+
+def _pushed(rows: Float[Tensor, "... query"], pattern: Pattern) -> Float[Tensor, "... key"]:
+    if isinstance(pattern, Tensor):
+        return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
+    return pattern.pushed(rows)
+
+
 def sweep(
     row: Float[Tensor, "*#prompt position"],
-    patterns: Iterable[Float[Tensor, "*#prompt query key"]],
+    patterns: Iterable[Pattern],
     *,
     attention_scale: float = 1.0,
     gain: float = 1.0,
@@ -34,14 +52,13 @@ def sweep(
     """
     for pattern in patterns:
         weighted = gain * row
-        attended = einsum(weighted, pattern.to(row.dtype), "... query, ... query key -> ... key")
-        row = attention_scale * attended + weighted
+        row = attention_scale * _pushed(weighted, pattern) + weighted
         yield row
 
 
 def by_hops(
     row: Float[Tensor, "*#prompt position"],
-    patterns: Iterable[Float[Tensor, "*#prompt query key"]],
+    patterns: Iterable[Pattern],
     *,
     attention_scale: float = 1.0,
     gain: float = 1.0,
@@ -58,7 +75,7 @@ def by_hops(
     rows = row[None]
     for pattern in patterns:
         weighted = gain * rows
-        attended = einsum(weighted, pattern.to(row.dtype), "hop ... query, ... query key -> hop ... key")
+        attended = _pushed(weighted, pattern)
         none = torch.zeros_like(weighted[:1])
         rows = torch.cat([weighted, none]) + torch.cat([none, attention_scale * attended])
     return rows
@@ -120,3 +137,35 @@ def uniform_attention(n: int, window: int | None = None) -> Float[Tensor, "query
     """
     seen = visible_attention(n, window)
     return seen / seen.sum(dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The null: every query attends evenly to what it may see, ``α_ji = 1 / min(j + 1, w)``. A row takes O(n)."""
+
+    window: int | None = None
+
+    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
+        n = rows.shape[-1]
+        seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
+        return Visible(self.window).pushed(rows / (seen if self.window is None else seen.clamp(max=self.window)))
+
+
+@dataclass(frozen=True)
+class Visible:
+    """All weights 1: every query gives all it has to each key it may see, so that paths are counted. O(n)."""
+
+    window: int | None = None
+
+    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
+        # Σ_{j ≥ i} r_j, less what stands a window further: summed in blocks of that length, not as a difference of
+        # two sums that may both be far larger.
+        if self.window is None or self.window >= rows.shape[-1]:
+            return rows.flip(-1).cumsum(-1).flip(-1)
+        n, w = rows.shape[-1], self.window
+        padded = torch.nn.functional.pad(rows, (0, (-n) % w + w))
+        parts = padded.unflatten(-1, (-1, w))
+        behind = parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]  # from i to the end of its part
+        ahead = parts.cumsum(-1)[..., 1:, :].roll(1, -1)  # from the start of the next part to before i + w
+        ahead[..., 0] = 0
+        return (behind + ahead).flatten(-2)[..., :n]

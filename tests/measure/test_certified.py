@@ -156,10 +156,10 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
         shared: Any = {"freeze": freeze, "bos": "as-given", "progress": False}
         truth = sl.jacobian_norms(model, IDS[:1], **shared)
         bound = sl.path_bound(model, IDS[:1], constants="measured", edges=edges, **shared)
-        np.testing.assert_allclose(bound.values, truth.values, rtol=1e-6)
+        np.testing.assert_allclose(bound.values, truth.values, rtol=1e-5)  # the allowance for a float32 softmax
     truth = sl.jacobian_norms(model, IDS, **shared)
     bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **shared)
-    np.testing.assert_allclose(bound.values, truth.values, rtol=1e-6)
+    np.testing.assert_allclose(bound.values, truth.values, rtol=1e-5)
 
 
 def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]) -> None:

@@ -44,7 +44,7 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
         model = bridge_of(family)
         shares = sl.hops(model, IDS, attention=attention, bos="as-given")
         bound = sl.path_bound(model, IDS, attention=attention, sigma_psi=0.0, bos="as-given")
-        np.testing.assert_allclose(shares.sum("hop"), bound / bound.sum(), rtol=1e-9)
+        np.testing.assert_allclose(shares.sum("hop"), bound / bound.sum(), rtol=1e-7)  # weights are float32
         assert shares.sizes == {"hop": 4, "position": 5}
         null = sl.path_bound(model, IDS, attention="uniform", sigma_psi=0.0, bos="as-given")
         np.testing.assert_allclose(shares["null"].sum("hop"), null / null.sum(), rtol=1e-9)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,14 +65,36 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
     model = sl.load(save_random(CONFIGS["gemma"], tmp_path), progress=False)
     run = sl.capture(model, IDS)
     fresh = sl.path_bound(model, IDS)
-    assert fresh.equals(sl.path_bound(model, IDS, capture=run))
-    with pytest.raises(StaleCaptureError, match="tokens"):
-        sl.path_bound(model, IDS[:, :-1], capture=run)
+    np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)
     with sl.applied(model, sl.freeze_attention()), pytest.raises(StaleCaptureError, match="hooks"):
-        sl.path_bound(model, IDS, capture=run)
+        sl.path_bound(model, run)
     model.original_model.get_output_embeddings().weight.data[0, 0] += 1e-3
     with pytest.raises(StaleCaptureError, match="weights"):
-        sl.path_bound(model, IDS, capture=run)
+        sl.path_bound(model, run)
+
+
+def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: Any) -> None:
+    held = sl.capture(tiny, "110 =", layers=[0, 3, 6])
+    run = sl.capture(tiny, "110 =", layers=[0, 3, 6], store="disk", folder=tmp_path / "run")
+    again = sl.open_capture(tmp_path / "run")
+    for capture in (run, again):
+        assert capture.to_xarray().identical(held.to_xarray())
+        assert capture.ids.tolist() == held.ids.tolist()
+    written = sorted(p.name for p in (tmp_path / "run").glob("residual*"))
+    assert written == [f"residual_{k:03d}.safetensors" for k in (0, 3, 6)]
+    np.testing.assert_array_equal(sl.jacobian_norms(tiny, again), sl.jacobian_norms(tiny, "110 ="))
+    with pytest.raises(InputError, match="blocks .1, 2, 4, 5."):
+        sl.path_bound(tiny, again)
+    expected = sl.path_bound(tiny, "110 =", source=3, target=4)
+    np.testing.assert_allclose(sl.path_bound(tiny, again, source=3, target=4), expected, rtol=1e-6)
+    with pytest.raises(InputError, match="already"):
+        sl.capture(tiny, "110 =", store="disk", folder=tmp_path / "run")
+    with pytest.raises(InputError, match="both or neither"):
+        sl.capture(tiny, "110 =", store="disk")
+    with pytest.raises(InputError, match="no capture in"):
+        sl.open_capture(tmp_path)
+    with pytest.raises(KeyError):
+        again.residuals[1]
 
 
 def test_too_large_is_refused_before_the_run(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

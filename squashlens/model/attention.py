@@ -1,0 +1,156 @@
+"""Attention that is never written down: a few rows of the pattern at a time, made from queries and keys and let go.
+
+Everything here is a pass over blocks of rows ``α_j = softmax(s_j)``, s the logits that the model has: scaled, capped,
+masked, with sinks. A pattern takes n² numbers for each head; a block of rows takes n, so that what is computed from the
+rows grows with n in memory and with n² in time alone.
+
+A block holds whole rows, so the softmax needs nothing kept from the forward pass.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+# Numbers of one block of rows, all heads together: on a CPU what its caches hold, on a GPU what fills it.
+CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
+LONGEST, SHORTEST = 256, 16  # rows of a block
+LINEAR = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One block's attention by what its logits are made of: ``s_jk = cap · tanh(scale · q_j · k_k / cap)``.
+
+    Queries and keys as they enter the dot product: with bias, head norm and rotation. Query head h reads group
+    h // (heads / groups). A query sees the keys up to its own, the last `window` of them if that is given; or, if
+    `mask` is, what that leaves (added to the logits). A sink is a logit of a key that has no value.
+    """
+
+    queries: Float[Tensor, "prompt head query dot"]
+    keys: Float[Tensor, "prompt group key dot"]
+    scale: float
+    cap: float | None = None
+    window: int | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    mask: Float[Tensor, "#prompt #head query key"] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are computed in: at least float32."""
+        return torch.promote_types(self.queries.dtype, torch.float32)
+
+    def to(self, device: torch.device) -> "Attention":
+        """The same, kept on another device."""
+        return replace(self, queries=self.queries.to(device), keys=self.keys.to(device))
+
+    def blocks(self, copies: int = 1, rows: slice | None = None) -> Iterator[tuple[slice, slice]]:
+        """Blocks of rows, each with the keys that it may see; `copies` of its weights are to fit."""
+        prompts, heads, n, _ = self.queries.shape
+        start, stop = (0, n) if rows is None else (rows.start, rows.stop)
+        cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (copies * prompts * heads)
+        while start < stop:
+            if self.mask is not None:
+                size, first, last = cells // self.keys.shape[2], 0, self.keys.shape[2]
+            else:
+                first = 0 if self.window is None else max(0, start - self.window + 1)
+                size, last = cells // (start + 1 - first), None
+            end = min(stop, start + min(LONGEST, max(SHORTEST, size)))
+            yield slice(start, end), slice(first, end if last is None else last)
+            start = end
+
+    def weights(
+        self, rows: slice, keys: slice, *, slope: bool = False
+    ) -> tuple[Float[Tensor, "prompt group each query key"], Float[Tensor, "prompt group each query key"] | None]:
+        """α of a block of rows, and if asked for the derivative of the cap at its logits (`None` without a cap)."""
+        groups = self.keys.shape[1]
+        queries = rearrange(self.queries[:, :, rows], "p (c e) j v -> p c (e j) v", c=groups).to(self.dtype)
+        pulled = (queries * self.scale) @ self.keys[:, :, keys].to(self.dtype).mT
+        logits = rearrange(pulled, "p c (e j) k -> p c e j k", j=rows.stop - rows.start)
+        bend = None
+        if self.cap is not None:  # in place: a block is as large as a cache has room for
+            logits.div_(self.cap).tanh_()
+            bend = 1 - logits**2 if slope else None
+            logits.mul_(self.cap)
+        logits = self._masked(logits, rows, keys)
+        if self.sinks is None:
+            return logits.softmax(dim=-1), bend
+        sink = rearrange(self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups).expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1], bend
+
+    def _masked(self, logits: Tensor, rows: slice, keys: slice) -> Tensor:
+        if self.mask is not None:
+            mask = self.mask[:, :, rows, keys].to(self.dtype)
+            heads = self.keys.shape[1] if mask.shape[1] > 1 else 1
+            return logits + rearrange(mask, "p (c e) j k -> p c e j k", c=heads)
+        device = logits.device
+        if self.window is None:  # only the last square of the block has anything to hide
+            size = rows.stop - rows.start
+            later = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
+            logits[..., rows.start - keys.start :].masked_fill_(later, -torch.inf)
+            return logits
+        behind = torch.arange(rows.start, rows.stop, device=device)[:, None] - torch.arange(
+            keys.start, keys.stop, device=device
+        )
+        return logits.masked_fill_((behind < 0) | (behind >= self.window), -torch.inf)
+
+    def averaged(self) -> Float[Tensor, "prompt query key"]:
+        """A written out, averaged over heads: n² numbers, for what needs them all."""
+        prompts, _, n, _ = self.queries.shape
+        found = torch.zeros(prompts, n, n, dtype=self.dtype, device=self.queries.device)
+        for block, keys in self.blocks():
+            found[:, block, keys] = self.weights(block, keys)[0].mean(dim=(1, 2))
+        return found
+
+    def pushed(self, rows: Float[Tensor, "*row prompt query"]) -> Float[Tensor, "*row prompt key"]:
+        """``r A`` for several rows r, A averaged over heads, in float64."""
+        flat = rows.reshape(-1, *rows.shape[-2:])[:, :, None]
+        return self.pushed_by_head(flat).mean(dim=2).reshape(rows.shape).to(rows.device)
+
+    def pushed_by_head(self, rows: Float[Tensor, "row prompt #head query"]) -> Float[Tensor, "row prompt head key"]:
+        """``r_h A_h`` for every head, on the device of the queries; a row may differ by head. float64."""
+        prompts, heads, n, _ = self.queries.shape
+        rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
+        total = torch.zeros(len(rows), prompts, heads, n, dtype=torch.float64, device=self.queries.device)
+        standing = rows.flatten(0, 2).any(dim=0).nonzero()
+        if not len(standing):
+            return total
+        for block, keys in self.blocks(rows=slice(int(standing[0]), int(standing[-1]) + 1)):
+            weights, _ = self.weights(block, keys)
+            left = rearrange(rows[..., block].to(weights.dtype), "r p (c e) j -> p c e r j", c=self.keys.shape[1])
+            total[..., keys] += rearrange(left @ weights, "p c e r k -> r p (c e) k")
+        return total
+
+
+def attended(
+    attention: Attention, values: Float[Tensor, "prompt group key value"]
+) -> Float[Tensor, "prompt head query value"]:
+    """``Σ_k α_jk w_k`` for every head, by a fused kernel where one computes just this, else by blocks of rows."""
+    fused = attention.cap is None and attention.sinks is None and attention.window is None
+    n = attention.queries.shape[2]
+    if fused and not (attention.mask is None and n != attention.keys.shape[2]):
+        each = attention.queries.shape[1] // attention.keys.shape[1]
+        keys, spread = (repeat(x, "p c k v -> p (c e) k v", e=each) for x in (attention.keys, values))
+        try:
+            # A kernel that is not among these writes the pattern; none is better than that one, in silence.
+            with sdpa_kernel(LINEAR), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # why each of them declined, before it raises
+                return scaled_dot_product_attention(
+                    attention.queries, keys, spread, attn_mask=attention.mask,
+                    is_causal=attention.mask is None, scale=attention.scale,
+                )  # fmt: skip
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+    found = attention.queries.new_empty(*attention.queries.shape[:-1], values.shape[-1])
+    for rows, keys in attention.blocks():
+        weights, _ = attention.weights(rows, keys)
+        mixed = rearrange(weights, "p c e j k -> p c (e j) k") @ values[:, :, keys].to(weights.dtype)
+        found[:, :, rows] = rearrange(mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start).to(found.dtype)
+    return found

@@ -1,0 +1,119 @@
+"""A forward pass that can be gone through again block by block, so that one block's graph is alive at a time.
+
+Kept are what enters each block and what it is called with: n · d numbers a block. To pull cotangents back, each block
+is run again from there, differentiated, and let go; attention makes its weights again in blocks of rows. Memory is
+that of one block, and grows with n; the price is a forward pass for every batch of cotangents.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, Target
+from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.model.forward import run
+from squashlens.model.freeze import apart
+from squashlens.model.hooks import Hook, Recipe, ambient, hung, spelt_out
+from squashlens.model.live import applied
+from squashlens.model.proof import TOLERANCE
+from squashlens.model.spans import differentiable, leaf_of, vjps
+from squashlens.model.streamed import streamed, why_not
+
+BEHIND = ("attn.hook_out", "mlp.hook_in")
+Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]  # the stream that enters a block, and what else it is given
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What each block of a pass was called with, from v⁽source⁾ up; `hooks` hang in every replay of it."""
+
+    model: Bridge
+    hooks: tuple[Hook | Recipe, ...]
+    frozen: bool
+    calls: dict[int, Call]
+
+    def gradients(
+        self, query: int, to: Target, cotangents: Float[Tensor, "cotangent prompt out"], batch: int
+    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
+        """Cotangents standing at one token of `to`, pulled back to the lowest block's stream, `batch` at a time."""
+        blocks = sorted(self.calls, reverse=True)
+        alone = self._only_row(blocks[0], query)
+        for part in cotangents.split(batch):
+            with differentiable(), self._running():
+                for block in blocks:
+                    leaf, above = self._opened(block, [query] if block == blocks[0] else None, alone)
+                    if block == blocks[0]:
+                        above = (self.model.ln_final(above) if to == "y" else above)[:, 0]
+                    ((part,),) = vjps(above, [leaf], part, len(part))
+            yield part
+
+    def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:
+        """One block run again: the stream that enters it as a leaf, and the one that leaves it, at `rows` if given."""
+        entering, more, others = self.calls[block]
+        leaves: list[Tensor] = []
+
+        def plant(tensor: Tensor) -> Tensor:
+            leaves.append(leaf_of(tensor))
+            return leaves[0]
+
+        # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
+        # added with all its rows; those of the others are wrong then, and nobody reads them.
+        narrow = [Hook("row", f"blocks.{block}.{site}", lambda t: t[:, rows]) for site in BEHIND if rows and alone]
+        with hung(self.model, Hook("leaf", residual_site(block, self.model), plant), *narrow):
+            left = self.model.blocks[block](entering, *more, **others)
+        left = left[0] if isinstance(left, tuple) else left
+        return leaves[0], left if rows is None else left[:, rows]
+
+    def _only_row(self, block: int, query: int) -> bool:
+        """Whether the top block may go on with one row behind its attention: tried, and compared."""
+        if why_not(self.model, [f"blocks.{block}.{site}" for site in BEHIND]) is not None:
+            return False
+        with torch.no_grad(), self._running():
+            try:
+                found, truth = (self._opened(block, [query], alone)[1] for alone in (True, False))
+            except (RuntimeError, IndexError, TypeError, ValueError):  # a block that counts its tokens
+                return False
+        allowed = TOLERANCE[dtype_of(self.model)] * max(1.0, truth.abs().max().item())
+        return bool((found.double() - truth.double()).abs().max() <= allowed)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with applied(self.model, *self.hooks), streamed(self.model, frozen=self.frozen):
+            yield
+
+
+def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
+    """Whether blocks can be run again one by one: without patterns, and with nobody's hooks to see it happen twice."""
+    sites = [p for h in spelt_out(model, apart(hooks)[1]) for p in h.points(n_blocks(model))]
+    return not ambient(model) and why_not(model, sites) is None
+
+
+def record(
+    model: Bridge, ids: Int[Tensor, "prompt position"], hooks: Sequence[Hook | Recipe], source: int, top: int
+) -> Replay:
+    """One forward pass, of which blocks `source` … `top` − 1 can be run again."""
+    calls: dict[int, Call] = {}
+
+    def keep(block: int) -> Callable[..., None]:
+        def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            others = dict(kwargs)
+            entering, *more = args or [others.pop("hidden_states")]
+            calls[block] = (entering.detach(), tuple(more), others)
+
+        return look
+
+    frozen, others = apart(hooks)
+    replay = Replay(model, tuple(others), frozen, calls)
+    handles = [model.blocks[b].register_forward_pre_hook(keep(b), with_kwargs=True) for b in range(source, top)]
+    try:
+        with torch.inference_mode(False), torch.no_grad(), replay._running():
+            run(model, ids.clone())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return replay

@@ -1,0 +1,90 @@
+"""Blocks run again one by one against the whole graph at once, for every freeze set and family."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.model import attention
+from squashlens.model.anatomy import n_blocks
+from squashlens.model.freeze import freezing
+from squashlens.model.hooks import Hook, hung
+from squashlens.model.replay import record, replayable
+from squashlens.model.streamed import written
+from tests.cases import CONFIGS, MORE, save_random
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5], [2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])
+FREEZE: list[Any] = [s for k in range(4) for s in itertools.combinations(("attention", "norms", "gates"), k)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    held: dict[str, Any] = {}
+
+    def get(name: str) -> Any:
+        if name not in held:
+            folder = save_random((CONFIGS | MORE)[name], tmp_path_factory.mktemp(name))
+            held[name] = sl.load(folder, device="cpu", dtype=torch.float64, progress=False)
+        return held[name]
+
+    return get
+
+
+@pytest.mark.parametrize("freeze", FREEZE, ids="+".join)
+@pytest.mark.parametrize("name", [*CONFIGS, *MORE])
+def test_equals_the_whole_graph(name: str, freeze: Any, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SHORTEST", 3)
+    monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
+    model = models(name)
+    for read in ({"query": 8, "norm": "frobenius"}, {"source": 1, "target": 2}):
+        options: Any = read | {"freeze": freeze, "bos": "as-given", "progress": False, "chunk": 5}
+        found = sl.jacobian_norms(model, IDS, **options)
+        with written("the test"):
+            truth = sl.jacobian_norms(model, IDS, **options)
+        np.testing.assert_allclose(found, truth, rtol=2e-6)  # the bridge's softmax is in float32
+        assert float(truth.max()) > 0
+        by_blocks = sl.provenance(found)["attention_implementation"] == "streamed, block by block"
+        assert by_blocks == (not (name == "qwen3" and "norms" in freeze))
+        assert "the test" in sl.provenance(truth)["attention_implementation"]
+
+
+def test_one_row_behind_attention_is_all_that_the_top_block_needs(models: Any) -> None:
+    """Taken only where it changes nothing: an MLP that mixes tokens would be seen at once."""
+    for name in ("gemma", "gpt2", "neox", "olmo2", "phi"):
+        replay = record(models(name), IDS, [], 0, 3)
+        assert replay._only_row(2, 8)
+    model = models("llama")
+    replay = record(model, IDS, [], 0, n_blocks(model))
+    mix = Hook("mix", "blocks.2.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
+    with hung(model, mix):
+        assert not replay._only_row(2, 8)
+
+
+def test_hooks_that_would_see_a_block_twice_forbid_it(models: Any) -> None:
+    model = models("llama")
+    assert replayable(model, [])
+    with hung(model, Hook("mine", "blocks.0.hook_mlp_out", lambda t: None)):
+        assert not replayable(model, [])
+    assert replayable(model, freezing(("norms", "gates", "attention")))
+
+
+def test_only_one_block_of_graph_is_alive(models: Any) -> None:
+    """The number of graphs that are open when a batch comes back does not grow with depth."""
+    model = models("gemma")
+    replay = record(model, IDS, [], 0, 3)
+    opened: list[int] = []
+    original = type(replay)._opened
+
+    def count(self: Any, block: int, *others: Any) -> Any:
+        opened.append(block)
+        return original(self, block, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(replay), "_opened", count)
+        rows = list(replay.gradients(8, "y", torch.eye(16, dtype=torch.float64)[:, None].expand(-1, 2, -1), 8))
+    assert opened == [2, 2, 2, 1, 0, 2, 1, 0]  # twice to see whether one row will do, then each batch down
+    assert [r.requires_grad for r in rows] == [False, False]
+    assert not any(entering.requires_grad for entering, *_ in replay.calls.values())
