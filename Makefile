@@ -1,5 +1,6 @@
 # make report    install into .venv and write report.html for the bundled model
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
+# make bench     what things cost beside the obvious script, into docs/benchmarks.md (about ten minutes)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
 
 PY ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 export UV_FIND_LINKS ?= $(shell $(PY) -m pip config get global.find-links 2>/dev/null)
 WORKERS ?= 2
 
-.PHONY: report test lint unit test-all train clean
+.PHONY: report test lint unit test-all bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -33,6 +34,9 @@ test: lint unit
 test-all: lint
 	$(BIN)/pytest -n $(WORKERS) -m "not cuda" -q -rs
 	$(BIN)/python -m tests.mutations
+
+bench: .venv/.ok
+	$(BIN)/python -m tests.benchmarks
 
 train: .venv/.ok
 	$(BIN)/python -m squashlens.zoo.train --out runs/tiny-gemma

@@ -44,9 +44,39 @@ HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
 AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle.py", "tests/theory/test_ranks.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
+ATTENTION, STREAMED = "tests/model/test_attention.py", "tests/model/test_streamed.py"
+REPLAY, BUDGET = "tests/model/test_replay.py", "tests/model/test_budget.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
 MUTATIONS = (
+    # attention that is not written down
+    Mutation("the next token is seen", "model/attention.py", ".triu(1)", ".triu(2)", ATTENTION),
+    Mutation("a window one too long", "model/attention.py", "(behind >= self.window)", "(behind > self.window)", ATTENTION),
+    Mutation("keys of the window not reached", "model/attention.py", "max(0, start - self.window + 1)", "max(0, start - self.window + 2)", ATTENTION),
+    Mutation("a cap of another height", "model/attention.py", "logits.mul_(self.cap)", "logits.mul_(1.0)", ATTENTION),
+    Mutation("sinks left out of the softmax", "model/attention.py", "torch.cat([logits, sink], dim=-1)", "torch.cat([logits, sink - 1e9], dim=-1)", ATTENTION),
+    Mutation("heads summed in a row product", "model/attention.py", "self.pushed_by_head(flat).mean(dim=2)", "self.pushed_by_head(flat).sum(dim=2)", ATTENTION),
+    Mutation("rows behind the last one skipped", "model/attention.py", "int(standing[-1]) + 1)):", "int(standing[-1]))):", ATTENTION),
+    Mutation("a kernel that writes the pattern", "model/attention.py", "is_causal=attention.mask is None", "is_causal=False", ATTENTION),
+    Mutation("softmax without its derivative", "model/pullback.py", "pulled -= weights[:, :, None] * pulled.sum(dim=-1, keepdim=True)", "pulled -= 0 * pulled.sum(dim=-1, keepdim=True)", ATTENTION),
+    Mutation("the cap's derivative dropped", "model/pullback.py", 'pulled *= rearrange(slope, "p c e j k -> p c 1 (e j) k")', "pulled *= 1", ATTENTION),
+    Mutation("keys of each cotangent mixed", "model/pullback.py", "(pulled.mT @ (asking * attention.scale)", "(pulled.flip(2).mT @ (asking * attention.scale)", ATTENTION),
+    Mutation("streams not frozen", "model/streamed.py", "mixed(attention, value, stream.frozen)", "mixed(attention, value, False)", REPLAY),
+    Mutation("hooks inside attention overlooked", "model/streamed.py", "blind = [name for name in standing if name not in proof.live]", "blind = []", STREAMED),
+    Mutation("watched points that are silent", "model/streamed.py", "(points[site].name or site) not in proof.live]", "(points[site].name or site) == 0]", STREAMED),
+    Mutation("any mask taken for a window", "model/streamed.py", "if not bool((shown == seen).all()):", "if False:", STREAMED),
+    Mutation("streaming believed untried", "model/streamed.py", "not (a.double() - b.double()).abs().max().item() <= allowed", "False", STREAMED),
+    Mutation("the model left patched", "model/streamed.py", 'attn.__dict__.pop("forward", None)', "pass", STREAMED),
+    Mutation("the null's window forgotten", "theory/paths.py", "seen.clamp(max=self.window)", "seen", PATHS),
+    Mutation("the null's window one short", "theory/paths.py", "(-n) % w + w))", "(-n) % w + w))[..., :-1].nan_to_num() if False else torch.nn.functional.pad(rows * 0.5, (0, (-n) % w + w))", PATHS),
+    Mutation("another row read in the top block", "model/replay.py", "else left[:, rows]", "else left[:, [rows[0] - 1]]", REPLAY),
+    Mutation("one row taken untried", "model/replay.py", "return bool((found.double() - truth.double()).abs().max() <= allowed)", "return True", REPLAY),
+    Mutation("blocks replayed under a user's hook", "model/replay.py", "return not ambient(model) and", "return", REPLAY),
+    Mutation("positions repeated in the wrong place", "measure/_rows.py", "batch[:, :, start:stop]", "batch[:, :, : stop - start]", JACOBIAN),
+    Mutation("an interval of one deviation", "theory/norms.py", "quantile * samples.std(dim=0)", "samples.std(dim=0)", JACOBIAN),
+    Mutation("an estimate that forgets what is kept", "model/budget.py", "kept = n_blocks(model) * queries_and_keys(model, prompts, n)", "kept = 0", BUDGET),
+    Mutation("another layer from the shelf", "model/shelf.py", 'return load_file(self._file(number))["tensor"]', 'return load_file(self._file(self.numbers[0]))["tensor"]', CAPTURE),
+    Mutation("a weight below float32 taken for none", "model/dissection.py", "pattern.double().clamp(min=torch.finfo(torch.float32).tiny)", "pattern.double()", CERTIFIED),
     # the measured bound
     Mutation("key term without its weight", "theory/edges.py", '"out h c, i h c -> i h out") * alpha[:, :, None]', '"out h c, i h c -> i h out")', EDGES),
     Mutation("values not relative to the mean", "theory/edges.py", "away = from_top - einsum", "away = from_top + 0 * einsum", EDGES),
@@ -87,9 +117,9 @@ MUTATIONS = (
     Mutation("null of a path without the residual", "measure/walks.py", "walks[:, step]] + same[:, step].double()", "walks[:, step]]", PATHTOOLS),
     # the path product
     Mutation("α transposed", "theory/paths.py", "... query, ... query key -> ... key", "... key, ... query key -> ... query", PATHS),
-    Mutation("δ dropped", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * attended", PATHS),
+    Mutation("δ dropped", "theory/paths.py", "attention_scale * _pushed(weighted, pattern) + weighted", "attention_scale * _pushed(weighted, pattern)", PATHS),
     Mutation("gain dropped", "theory/paths.py", "weighted = gain * row\n", "weighted = row\n", PATHS),
-    Mutation("1/β₁ on the residual too", "theory/paths.py", "attention_scale * attended + weighted", "attention_scale * (attended + weighted)", PATHS),
+    Mutation("1/β₁ on the residual too", "theory/paths.py", "attention_scale * _pushed(weighted, pattern) + weighted", "attention_scale * (_pushed(weighted, pattern) + weighted)", PATHS),
     Mutation("window off by one", "theory/paths.py", "key > query - window", "key >= query - window", PATHS),
     Mutation("null not normalised", "theory/paths.py", "seen / seen.sum(dim=-1, keepdim=True)", "seen", PATHS),
     Mutation("null sees the future", "theory/paths.py", "visible = key <= query", "visible = key >= query", PATHS),
@@ -99,8 +129,8 @@ MUTATIONS = (
     Mutation("slowest rate without its half", "measure/walks.py", "(1 + below.max().item()) / 2", "below.max().item()", PATHTOOLS),
     Mutation("first token among the rates", "measure/walks.py", ".diagonal()[1 : last + 1]", ".diagonal()[: last + 1]", PATHTOOLS),
     # the bound on a model
-    Mutation("sum over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().sum(dim=1)", BOUND),
-    Mutation("max over heads for the mean", "model/capture.py", "float().mean(dim=1)", "float().amax(dim=1)", BOUND),
+    Mutation("sum over heads for the mean", "model/forward.py", "float().mean(dim=1)", "float().sum(dim=1)", STREAMED),
+    Mutation("max over heads for the mean", "model/forward.py", "float().mean(dim=1)", "float().amax(dim=1)", STREAMED),
     Mutation("captured blocks mixed up", "measure/_attention.py", "head_mean(held[b])", "head_mean(held[blocks[0]])", CAPTURE),
     Mutation("blocks bottom-up", "measure/bound.py", "reversed(range(source, top))", "range(source, top)", BOUND),
     Mutation("a block too few", "measure/bound.py", "reversed(range(source, top))", "reversed(range(source + 1, top))", BOUND),
@@ -128,9 +158,9 @@ MUTATIONS = (
     Mutation("root dropped", "theory/norms.py", "[..., -1].clamp(min=0).sqrt()", "[..., -1].clamp(min=0)", NORMS),
     Mutation("sum for the sum of squares", "theory/norms.py", ".double().square().sum", ".double().abs().sum", NORMS),
     Mutation("cotangents of half length", "measure/jacobian.py", "return torch.eye(d, dtype=torch.float64), {}", "return 0.5 * torch.eye(d, dtype=torch.float64), {}", JACOBIAN),
-    Mutation("query off by one", "measure/jacobian.py", "at_query = output[:, query]", "at_query = output[:, query - 1]", JACOBIAN),
+    Mutation("query off by one", "measure/_rows.py", "alone = output[:, query]", "alone = output[:, query - 1]", REPLAY),
     Mutation("last cotangents left out", "model/spans.py", "in cotangents.split(batch):", "in cotangents.split(batch)[:-1]:", JACOBIAN),
-    Mutation("Frobenius without its root", "measure/jacobian.py", "return total.sqrt()", "return total", JACOBIAN),
+    Mutation("Frobenius without its root", "measure/_rows.py", "map(squared_frobenius, batches())).sqrt()", "map(squared_frobenius, batches()))", JACOBIAN),
     Mutation("freezing that does nothing", "model/freeze.py", "lambda t: t.detach(), blocks)", "lambda t: t, blocks)", JACOBIAN),
     Mutation("freezing the first block only", "model/hooks.py", "range(n_blocks) if self.blocks is None", "range(1) if self.blocks is None", JACOBIAN),
     Mutation("QK-norms left live", "model/freeze.py", 'if name.endswith("hook_scale")]', 'if name.endswith("hook_scale") and ".attn." not in name]', FREEZE),

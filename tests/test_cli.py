@@ -72,6 +72,16 @@ def test_a_verb_prints_a_table_and_saves(
         assert f"{float(result.values[1]):.6g}" in said
 
 
+def test_a_sketch_says_how_far_it_got(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "sketch.nc"
+    arguments = ["jacobian", "--prompt", PROMPT, "--norm", "frobenius", "--rtol", "0.4", "--chunk", "16", "--quiet"]
+    main([*arguments, "--out", str(out)])
+    assert "sketched frobenius norm" in capsys.readouterr().out
+    found = sl.open_result(out)
+    assert sl.provenance(found)["sketch"]["reached"] <= 0.4
+    assert (found["low"] < found["high"]).all()
+
+
 def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
     main(["bound", "--prompt", PROMPT, "--constants", "measured", "--edges", "exact", "--group", "6", "--freeze",
           "attention", "norms", "--quiet"])  # fmt: skip

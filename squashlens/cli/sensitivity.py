@@ -92,6 +92,12 @@ def jacobian(
     prompt: Prompt = EXAMPLE_PROMPT,
     norm: Norm = "spectral",
     freeze: Freeze = (),
+    rtol: Annotated[
+        float | None, tyro.conf.arg(help="Sketch a Frobenius norm until its 95 % interval is ± this part of it.")
+    ] = None,
+    chunk: Annotated[
+        int | None, tyro.conf.arg(help="Vector–Jacobian products at a time; as many as fit if not given.")
+    ] = None,
     query: Query = -1,
     out: Out = None,
     figure: Figure = None,
@@ -104,7 +110,10 @@ def jacobian(
         import squashlens as sl
 
         bridge = opened(model, device, quiet, out, figure)
-        result = sl.jacobian_norms(bridge, prompt, norm=norm, freeze=freeze, query=query, progress=not quiet)
+        result = sl.jacobian_norms(
+            bridge, prompt, norm=norm, freeze=freeze, query=query, chunk=chunk, progress=not quiet,
+            method="exact" if rtol is None else "sketch", rtol=rtol,
+        )  # fmt: skip
         _deliver(result, out)
         _draw(bridge, prompt, query, figure, quiet, norm=norm)
 

@@ -11,7 +11,7 @@ from squashlens.model.attention import CELLS, LONGEST, SHORTEST
 from squashlens.model.memory import available, human, require_room
 
 STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers puts together from several
-BATCH_MEMORY = {"cpu": 5e8, "cuda": 4e9}  # bytes that what runs side by side may take unless chunk= says otherwise
+BATCH_MEMORY = {"cpu": 1e8, "cuda": 4e9}  # bytes that what runs side by side may take unless chunk= says otherwise
 
 
 def pass_bytes(model: Bridge, prompts: int, n: int) -> int:

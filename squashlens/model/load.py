@@ -5,7 +5,7 @@ Raw weights, eager attention, eval mode, no gradients on parameters, safetensors
 
 import difflib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ def load(
     name: str | Path,
     *,
     device: str | torch.device | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
     verify: bool = True,
@@ -55,9 +56,10 @@ def load(
     """Open a decoder-only model as a `TransformerBridge` and prove that it is right.
 
     `name` is a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name. `device` defaults to
-    CUDA where there is one. `dtype` is that of the run: float32 unless said otherwise, whatever the
-    checkpoint's. The proof (logits, residual streams and patterns against the plain model; every pattern and
-    norm-scale hook live) can be left out with ``verify=False``; results then carry *unverified*.
+    CUDA where there is one; `device_map` in its place spreads the blocks over several devices, as accelerate has
+    it (``"auto"``, ``"balanced"``, or a device for each module). `dtype` is that of the run: float32 unless said
+    otherwise, whatever the checkpoint's. The proof (logits, residual streams and patterns against the plain model;
+    every pattern and norm-scale hook live) can be left out with ``verify=False``; results then carry *unverified*.
 
     Refuses: unknown names (with near ones), gated models without a token (with the steps to take), encoders,
     checkpoints without safetensors, models that do not fit, and any that fails the proof.
@@ -67,15 +69,18 @@ def load(
     >>> model.cfg.n_layers
     6
     """
+    if device is not None and device_map is not None:
+        raise InputError("device= and device_map= both say where the model goes.", "Give one of them.")
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype not in TOLERANCE:
         raise InputError(f"dtype={dtype!r} is not one to run in.", f"Use one of {', '.join(map(str, TOLERANCE))}.")
     source = _resolve(name)
     config = _open_config(source, revision)
     _require_decoder(config, source)
-    _require_fit(config, source, device, dtype, progress)
+    if device_map is None:  # else accelerate places it, and says where it does not fit
+        _require_fit(config, source, device, dtype, progress)
     with _loading_bars(progress):
-        return _bridge(source, config, device, dtype, revision, verify)
+        return _bridge(source, config, device, device_map, dtype, revision, verify)
 
 
 @contextmanager
@@ -193,8 +198,9 @@ def _require_fit(config: Any, source: str, device: torch.device, dtype: torch.dt
 
 
 def _bridge(
-    source: str, config: Any, device: torch.device, dtype: torch.dtype, revision: str | None, verify: bool
-) -> Bridge:
+    source: str, config: Any, device: torch.device, device_map: Any, dtype: torch.dtype, revision: str | None,
+    verify: bool,
+) -> Bridge:  # fmt: skip
     from transformers import AutoModelForCausalLM
 
     try:
@@ -202,6 +208,7 @@ def _bridge(
             source,
             revision=revision,
             dtype=dtype,
+            device_map=device_map,
             attn_implementation="eager",
             use_safetensors=True,
             trust_remote_code=False,
@@ -213,7 +220,7 @@ def _bridge(
                 "Pickled weights can run code and are not opened; convert them with `save_pretrained`.",
             ) from error
         raise _access_error(source, error) from error
-    inner = inner.to(device).eval().requires_grad_(False)
+    inner = (inner if device_map is not None else inner.to(device)).eval().requires_grad_(False)
     plain = shared_copy(inner) if verify else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

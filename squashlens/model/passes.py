@@ -34,9 +34,10 @@ from squashlens.model.hooks import Hook, ambient, hung, without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.memory import available, require_room
 from squashlens.model.proof import TOLERANCE
-from squashlens.model.streamed import implementation
+from squashlens.model.streamed import implementation, why_not
 
 PASS_MEMORY = 1e9  # bytes that the attention of one pass over branches may take unless chunk= says otherwise
+MASK = 24  # bytes of one query and key in a mask while it is made
 
 
 OnTrunk = Callable[[int], Sequence[Hook]]
@@ -171,7 +172,7 @@ def _together(plan: Plan, chunk: int | None, progress: bool) -> dict[str, Tensor
         keys = keys.masked_fill(keys > torch.tensor(ends, dtype=torch.long)[:, None], -1)
         with hung(model, *plan.hooks(n)):
             forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), setting)
-    groups = list(_groups(plan, leaving, chunk or _chunk(model, n)))
+    groups = list(_groups(plan, leaving, chunk or _chunk(plan, n)))
     for group in tqdm(groups, desc="branches", unit="pass", delay=1, disable=not progress):
         _on_cache(plan, rows, group, cache, trunk_positions)
     return rows.values
@@ -252,10 +253,12 @@ class _Rows:
         return keep
 
 
-def _chunk(model: Bridge, n: int) -> int:
-    """Branch tokens whose attention, in its three copies, fits in a pass: solves 3 H q (n + q) bytes = budget."""
-    budget = min(PASS_MEMORY, available(device_of(model)) / 4)
-    cells = budget / (3 * int(model.cfg.n_heads) * dtype_of(model).itemsize)
+def _chunk(plan: Plan, n: int) -> int:
+    """Branch tokens q that fit in a pass: solves each · q (n + q) = budget, each of the mask or of three patterns."""
+    model = plan.model
+    written = why_not(model, plan.sites) is not None
+    each = 3 * int(model.cfg.n_heads) * dtype_of(model).itemsize if written else MASK
+    cells = min(PASS_MEMORY, available(device_of(model)) / 4) / each
     return max(1, int((math.sqrt(n * n + 4 * cells) - n) / 2))
 
 

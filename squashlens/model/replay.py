@@ -49,7 +49,7 @@ class Replay:
                     leaf, above = self._opened(block, [query] if block == blocks[0] else None, alone)
                     if block == blocks[0]:
                         above = (self.model.ln_final(above) if to == "y" else above)[:, 0]
-                    ((part,),) = vjps(above, [leaf], part, len(part))
+                    ((part,),) = vjps(above, [leaf], part.to(above.device), len(part))
             yield part
 
     def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:

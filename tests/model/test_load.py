@@ -88,6 +88,14 @@ def test_size_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "small: 0.0 M parameters, 25.8 kB in float32" in capsys.readouterr().out
 
 
+def test_a_device_map_places_the_model(tiny: Any) -> None:
+    placed = sl.load("tiny-gemma", device_map={"": "cpu"}, progress=False)
+    assert sl.path_bound(placed, "110 =").equals(sl.path_bound(tiny, "110 ="))
+    assert sl.jacobian_norms(placed, "110 =").equals(sl.jacobian_norms(tiny, "110 ="))
+    with pytest.raises(InputError, match="both say"):
+        sl.load("tiny-gemma", device="cpu", device_map="auto")
+
+
 def test_dtype_must_be_one() -> None:
     with pytest.raises(InputError, match="dtype"):
         raw(sl.load)("tiny-gemma", dtype="float32")

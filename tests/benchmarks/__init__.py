@@ -1,0 +1,1 @@
+"""What squashlens costs beside what one would do without it; `make bench` runs all of it and writes the page."""

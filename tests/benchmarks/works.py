@@ -1,0 +1,197 @@
+"""The works that are timed, ours and what a user would do today. Each runs in a process of its own."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GemmaConfig
+
+import squashlens as sl
+from squashlens.sequences import Sequence
+
+torch.set_num_threads(2)
+FOLDER = Path("runs/benchmarks")
+SHAPE: dict[str, Any] = dict(
+    hidden_size=512, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
+    head_dim=64, max_position_embeddings=65536, pad_token_id=0, bos_token_id=2, eos_token_id=1,
+)  # fmt: skip
+
+
+def folder(vocabulary: int = 512) -> Path:
+    """A random Gemma of 8 blocks, d = 512, 8 heads, seeded; kept for the next process."""
+    path = FOLDER / f"gemma-{vocabulary}"
+    if not (path / "config.json").exists():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(GemmaConfig(vocab_size=vocabulary, **SHAPE)).save_pretrained(path)
+    return path
+
+
+def bridge(vocabulary: int = 512) -> Any:
+    model = sl.load(folder(vocabulary), device="cpu", progress=False)
+    sl.path_bound(model, torch.tensor([2, 3, 4]))  # what is proved at first use is not what is timed
+    return model
+
+
+def plain(attention: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder(), attn_implementation=attention).eval().requires_grad_(False)
+
+
+def ids_of(n: int) -> torch.Tensor:
+    ids = torch.randint(3, 512, (n,), generator=torch.Generator().manual_seed(0))
+    ids[0] = 2
+    return ids
+
+
+Work = Callable[[], Any]
+
+
+def bound(n: int, vocabulary: int = 512) -> Work:
+    model, ids = bridge(vocabulary), ids_of(n)
+    return lambda: sl.path_bound(model, ids)
+
+
+def cached_patterns(n: int) -> Work:
+    """TransformerLens keeps every pattern, then matrices are multiplied."""
+    model, ids = bridge(), ids_of(n)
+
+    def work() -> Any:
+        with torch.no_grad():
+            _, cache = model.run_with_cache(ids[None], names_filter=lambda name: name.endswith("hook_pattern"))
+        product = torch.eye(n)
+        for block in range(8):
+            product = (2 * (cache[f"blocks.{block}.attn.hook_pattern"][0].mean(dim=0) + torch.eye(n))) @ product
+        return product[-1]
+
+    return work
+
+
+def averaged_patterns(n: int) -> Work:
+    """The same, kinder to memory: patterns averaged over heads as they come."""
+    model, ids = bridge(), ids_of(n)
+
+    def work() -> Any:
+        means: list[torch.Tensor] = []
+        hooks = [(f"blocks.{b}.attn.hook_pattern", lambda t, hook: means.append(t[0].mean(dim=0))) for b in range(8)]
+        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+            model(ids[None], use_cache=False)
+        product = torch.eye(n)
+        for mean in means:
+            product = (2 * (mean + torch.eye(n))) @ product
+        return product[-1]
+
+    return work
+
+
+def plain_pass(n: int) -> Work:
+    model, ids = plain("sdpa"), ids_of(n)[None]
+
+    def work() -> None:
+        with torch.no_grad():
+            model(ids, use_cache=False, logits_to_keep=1)
+
+    return work
+
+
+def collapse(n: int) -> Work:
+    model = bridge()
+    sequence = Sequence("constant", (7,) * n, (7, 8), prefix=(2,))
+    return lambda: sl.collapse(model, sequence, progress=False)
+
+
+def two_passes_a_length(n: int, every: int = 16) -> Work:
+    """Two forward passes for every sixteenth length; the page multiplies."""
+    model = plain("sdpa")
+
+    def work() -> None:
+        with torch.no_grad():
+            for k in range(every, n + 1, every):
+                for m in (k, k + 1):
+                    ids = torch.tensor([[2] + [7] * m])
+                    model(ids, use_cache=False, output_hidden_states=True)
+
+    return work
+
+
+def frobenius(n: int, **options: Any) -> Work:
+    model, ids = bridge(), ids_of(n)
+    return lambda: sl.jacobian_norms(model, ids, norm="frobenius", progress=False, **options)
+
+
+def sketch(n: int) -> Work:
+    return frobenius(n, method="sketch", rtol=0.05)
+
+
+def jacrev(n: int, chunk: int = 32) -> Work:
+    model = plain("eager")
+    start = model.get_input_embeddings()(ids_of(n)[None])
+
+    def last(embeddings: torch.Tensor) -> torch.Tensor:
+        return model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[0, -1]
+
+    return lambda: torch.func.jacrev(last, chunk_size=chunk)(start).square().sum(dim=(0, -1)).sqrt()
+
+
+def tiny_exact() -> Work:
+    model = sl.load("tiny-gemma", device="cpu", progress=False)
+    sl.path_bound(model, "110 =")
+    prompt = "How many ones are in the following sequence? " + "110111011101" * 2 + " ="
+    return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", progress=False)
+
+
+def tiny_sketch() -> Work:
+    model = sl.load("tiny-gemma", device="cpu", progress=False)
+    sl.path_bound(model, "110 =")
+    prompt = "How many ones are in the following sequence? " + "110111011101" * 2 + " ="
+    return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", method="sketch", rtol=0.05, progress=False)
+
+
+def measured(n: int) -> Work:
+    model, ids = bridge(), ids_of(n)
+    return lambda: sl.path_bound(model, ids, constants="measured", progress=False)
+
+
+def repeated_calls(n: int, times: int = 200) -> Work:
+    """Two hundred bounds after the first twenty: what the process has grown by is the result."""
+    model, ids = bridge(), ids_of(n)
+    for _ in range(20):
+        sl.path_bound(model, ids)
+
+    def work() -> float:
+        before = resident("VmRSS")
+        for _ in range(times):
+            sl.path_bound(model, ids)
+        return resident("VmRSS") - before
+
+    return work
+
+
+def resident(key: str) -> float:
+    """Megabytes of this process, as Linux counts them."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) / 1000
+    raise RuntimeError(f"Linux says nothing of {key}.")
+
+
+def main() -> None:
+    """Run one work: its name, its arguments as JSON, how often."""
+    name, arguments, times = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+    work = globals()[name](**arguments)
+    seconds, peak, result = [], 0.0, None
+    for _ in range(times):
+        Path("/proc/self/clear_refs").write_text("5")
+        before, start = resident("VmRSS"), time.perf_counter()
+        result = work()
+        seconds.append(time.perf_counter() - start)
+        peak = max(peak, resident("VmHWM") - before)
+    extra = {} if not hasattr(result, "attrs") else sl.provenance(result).get("sketch", {})
+    grown = result if isinstance(result, float) else None
+    print(json.dumps({"seconds": seconds, "peak": peak, "sketch": extra, "grown": grown}))
+
+
+if __name__ == "__main__":
+    main()
