@@ -85,10 +85,10 @@ def spectral_of(
     for start in range(0, reach, room.positions):
         stop = min(reach, start + room.positions)
         with tempfile.TemporaryDirectory() as folder:
-            kept, done = None, 0
+            kept, done, device = None, 0, torch.device("cpu")
             for batch in batches():
                 if kept is None:
-                    width = batch.shape[2]
+                    width, device = batch.shape[2], batch.device
                     kept = _buffer((batch.shape[1], stop - start, rows, batch.shape[3]), batch, room.way, folder)
                 part = rearrange(batch[:, :, start:stop], "k p i d -> p i k d")
                 kept[:, :, done : done + len(batch)] = part
@@ -96,7 +96,7 @@ def spectral_of(
             if kept is None:
                 raise CapacityError("There are no rows to take norms of.", "Ask for at least one cotangent.")
             places = tqdm(range(stop - start), desc="norms", unit="token", delay=1, disable=not progress)
-            found.append(torch.stack([norms(kept[:, place].contiguous()) for place in places], dim=1))
+            found.append(torch.stack([norms(kept[:, place].to(device)) for place in places], dim=1))
             del kept
     whole = torch.cat(found, dim=1)
     return torch.nn.functional.pad(whole, (0, width - reach))

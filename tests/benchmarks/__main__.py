@@ -142,7 +142,7 @@ def main() -> None:
         return done[key]
 
     for comparison in COMPARISONS:
-        if all(word in comparison.name for word in options.words):
+        if not options.words or any(word in comparison.name for word in options.words):
             found = {"ours": run(comparison.ours), "theirs": comparison.theirs and run(comparison.theirs)}
             held[comparison.name] = found
             print(comparison.name, "|", row(comparison, found), flush=True)
@@ -174,20 +174,22 @@ def shown(side: dict[str, Any]) -> str:
 
 def page(held: dict[str, Any]) -> str:
     rows = [f"| {row(c, held[c.name])} |" for c in COMPARISONS if c.name in held]
-    cpu = platform.processor() or platform.machine()
+    said = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in said if line.startswith("model name")]
+    cpu = names[0] if names else platform.machine()
     return f"""# Benchmarks
 
 Written by `make bench`; do not edit. A random Gemma of 8 blocks, d = 512, 8 heads, MLP 2048, float32, on 2 threads of
-a CPU ({cpu}); Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers_version}. Each
-work runs in a process of its own: the median time of up to three runs, and the most memory the process took beyond
-what it had before the work (resident, as Linux counts it). A ratio is ours over theirs.
+a CPU ({cpu}); Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers_version}.
+Each work runs in a process of its own: the median time of up to three runs, and the most memory the process took
+beyond what it had before the work (resident, as Linux counts it). A ratio is ours over theirs.
 
 | what | against | ours | theirs | ratio | aimed at |
 |---|---|---|---|---|---|
 {chr(10).join(rows)}
 
 What a run is going to take in memory is estimated before it starts; the tests hold the estimates to within 25 % of the
-allocator's own peak on five shapes of model.
+allocator's own peak on four shapes of model.
 """
 
 

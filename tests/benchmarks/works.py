@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, GemmaConfig
 import squashlens as sl
 from squashlens.sequences import Sequence
 
-torch.set_num_threads(2)
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
     hidden_size=512, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
@@ -179,6 +178,7 @@ def resident(key: str) -> float:
 
 def main() -> None:
     """Run one work: its name, its arguments as JSON, how often."""
+    torch.set_num_threads(2)
     name, arguments, times = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
     work = globals()[name](**arguments)
     seconds, peak, result = [], 0.0, None
