@@ -114,7 +114,7 @@ MUTATIONS = (
     Mutation("all-ones for the top logit", "measure/proxies.py", "torch.autograd.grad(logits.max(), leaf)", "torch.autograd.grad(leaf.sum(), leaf)", AUDIT),
     Mutation("needle of the first prompt everywhere", "measure/needle.py", "np.atleast_2d(values.values)[rows, at]", "np.atleast_2d(values.values)[0, at]", NEEDLE),
     Mutation("needle's bound times the null", "measure/needle.py", "bound / null}", "bound * null}", NEEDLE),
-    Mutation("null of a path without the residual", "measure/walks.py", "walks[:, step]] + same[:, step].double()", "walks[:, step]]", PATHTOOLS),
+    Mutation("null of a path without the residual", "measure/walks.py", "null *= alpha + same[:, step].double()", "null *= alpha", PATHTOOLS),
     # the path product
     Mutation("α transposed", "theory/paths.py", "... query, ... query key -> ... key", "... key, ... query key -> ... query", PATHS),
     Mutation("δ dropped", "theory/paths.py", "attention_scale * _pushed(weighted, pattern) + weighted", "attention_scale * _pushed(weighted, pattern)", PATHS),
@@ -139,7 +139,7 @@ MUTATIONS = (
     Mutation("β₃ dropped", "measure/bound.py", 'row / betas["beta3"] if', 'row if', BOUND),
     Mutation("β₃ also without the final norm", "measure/bound.py", 'row / betas["beta3"] if to == "y" else row', 'row / betas["beta3"]', BOUND),
     Mutation("β₁ inverted", "measure/bound.py", 'attention_scale=1 / betas["beta1"]', 'attention_scale=betas["beta1"]', BOUND),
-    Mutation("null ignores windows", "measure/_attention.py", "make(session.positions, w)", "make(session.positions)", BOUND),
+    Mutation("null ignores windows", "measure/_attention.py", "make(native[b])", "make()", BOUND),
     Mutation("composition not halved", "measure/bound.py", "gain=0.5", "gain=1.0", BOUND),
     Mutation("layers upside down", "measure/bound.py", "torch.stack(rows[::-1])", "torch.stack(rows)", BOUND),
     # where things are read
@@ -171,7 +171,7 @@ MUTATIONS = (
     # the proof
     Mutation("logits not compared", "model/proof.py", 'pairs = [("logits", logits, truth.logits)]', "pairs = []", PROOF),
     Mutation("anything is close enough", "model/proof.py", "if difference <= allowed:", "if True:", PROOF),
-    Mutation("dead hooks overlooked", "model/live.py", "s for s, g in fired.items() if g is None", "s for s, g in fired.items() if g is not None and", PROOF),
+    Mutation("dead hooks overlooked", "model/live.py", "for site, reached in fired.items() if not reached]", "for site, reached in fired.items() if reached is None]", PROOF),
     Mutation("foreign bridges trusted", "model/proof.py", "    if model not in _status:", "    if False:", PROOF),
     # tokens, hooks, results
     Mutation("two BOS pass", "model/tokens.py", "if found[0] == wanted or", "if found[0] >= wanted or", TOKENS),
