@@ -56,7 +56,7 @@ MUTATIONS = (
     Mutation("a cap of another height", "model/attention.py", "logits.mul_(self.cap)", "logits.mul_(1.0)", ATTENTION),
     Mutation("sinks left out of the softmax", "model/attention.py", "torch.cat([logits, sink], dim=-1)", "torch.cat([logits, sink - 1e9], dim=-1)", ATTENTION),
     Mutation("heads summed in a row product", "model/attention.py", "self.pushed_by_head(flat).mean(dim=2)", "self.pushed_by_head(flat).sum(dim=2)", ATTENTION),
-    Mutation("rows behind the last one skipped", "model/attention.py", "int(standing[-1]) + 1)):", "int(standing[-1]))):", ATTENTION),
+    Mutation("rows behind the last one skipped", "model/attention.py", "int(places[-1]) + 1) if", "int(places[-1])) if", ATTENTION),
     Mutation("a kernel that writes the pattern", "model/attention.py", "is_causal=attention.mask is None", "is_causal=False", ATTENTION),
     Mutation("softmax without its derivative", "model/pullback.py", "pulled -= weights[:, :, None] * pulled.sum(dim=-1, keepdim=True)", "pulled -= 0 * pulled.sum(dim=-1, keepdim=True)", ATTENTION),
     Mutation("the cap's derivative dropped", "model/pullback.py", 'pulled *= rearrange(slope, "p c e j k -> p c 1 (e j) k")', "pulled *= 1", ATTENTION),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -118,14 +118,17 @@ class Attention:
         prompts, heads, n, _ = self.queries.shape
         rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
         total = torch.zeros(len(rows), prompts, heads, n, dtype=torch.float64, device=self.queries.device)
-        standing = rows.flatten(0, 2).any(dim=0).nonzero()
-        if not len(standing):
-            return total
-        for block, keys in self.blocks(rows=slice(int(standing[0]), int(standing[-1]) + 1)):
+        for block, keys in self.blocks(rows=reach(rows.flatten(0, 2).any(dim=0))):
             weights, _ = self.weights(block, keys)
             left = rearrange(rows[..., block].to(weights.dtype), "r p (c e) j -> p c e r j", c=self.keys.shape[1])
             total[..., keys] += rearrange(left @ weights, "p c e r k -> r p (c e) k")
         return total
+
+
+def reach(standing: Bool[Tensor, " query"]) -> slice:
+    """From the first to the last row at which something stands; none if nothing does."""
+    places = standing.nonzero()
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
 def attended(

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens.model.attention import Attention, attended
+from squashlens.model.attention import Attention, attended, reach
 
 Gradients = tuple[
     Float[Tensor, "cotangent prompt head query dot"] | None,
@@ -39,8 +39,7 @@ def gradients(
     to_values = torch.zeros(many, *values.shape, **new)
     to_queries = None if frozen else torch.zeros(many, prompts, heads, n, width, **new)
     to_keys = None if frozen else torch.zeros(many, *attention.keys.shape, **new)
-    standing = cotangents.any(dim=-1).flatten(0, 2).any(dim=0).nonzero()
-    span = slice(int(standing[0]), int(standing[-1]) + 1) if len(standing) else slice(0, 0)
+    span = reach(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
     for rows, keys in attention.blocks(copies=1 if frozen else max(1, many), rows=span):
         weights, slope = attention.weights(rows, keys, slope=not frozen)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
