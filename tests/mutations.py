@@ -34,7 +34,7 @@ class Mutation:
 
 
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
-PATHS, NORMS = "tests/theory/test_paths.py", "tests/theory/test_norms.py"
+PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
 WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
@@ -149,10 +149,11 @@ MUTATIONS = (
     Mutation("a layer off by one", "model/anatomy.py", 'f"blocks.{layer}.hook_resid_pre"', 'f"blocks.{layer}.hook_resid_post"', CAPTURE),
     Mutation("window where there is none", "model/anatomy.py", "window if kind == SLIDING else None", "window", BOUND),
     # certified norms
-    Mutation("steps as if the start were lucky", "theory/norms.py", "1.648 * math.sqrt(d) * norms", "1.648 * math.sqrt(d)", NORMS),
-    Mutation("upper is lower", "theory/norms.py", "largest * (1 + inflation), failure", "largest, failure", NORMS),
-    Mutation("Ritz values of a basis gone askew", "theory/norms.py", 'image = image - torch.einsum("okd,ok->od", basis, along)', "image = image", NORMS),
-    Mutation("exhausted by an absolute size", "theory/norms.py", "size > EXHAUSTED * scale", "size > EXHAUSTED", NORMS),
+    Mutation("steps as if the start were lucky", "theory/lanczos.py", "1.648 * math.sqrt(d) * norms", "1.648 * math.sqrt(d)", LANCZOS),
+    Mutation("upper is lower", "theory/lanczos.py", "return ritz.sqrt(), outside.sqrt()", "return ritz.sqrt(), ritz.sqrt()", LANCZOS),
+    Mutation("a certificate for one norm of many", "theory/lanczos.py", "2 * math.log(together / failure)", "2 * math.log(1 / failure)", LANCZOS),
+    Mutation("a link of the recurrence left out", "theory/lanczos.py", "* here - link * before)", "* here)", LANCZOS),
+    Mutation("exhausted by an absolute size", "theory/lanczos.py", "size > EXHAUSTED * scale", "size > EXHAUSTED", LANCZOS),
     # the Jacobian
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),
     Mutation("root dropped", "theory/norms.py", "[..., -1].clamp(min=0).sqrt()", "[..., -1].clamp(min=0)", NORMS),

@@ -27,7 +27,8 @@ from squashlens.model.dissection import OpenBlock, open_blocks
 from squashlens.model.freeze import freezing
 from squashlens.model.memory import human, require_room
 from squashlens.model.spans import open_spans
-from squashlens.theory.norms import certified_spectral_norms, spectral_norms
+from squashlens.theory.lanczos import certified_spectral_norms
+from squashlens.theory.norms import spectral_norms
 
 SMALL = 512  # matrices up to this size get an exact norm; beyond, Lanczos is several times faster
 INFLATION, FAILURE = 0.10, 1e-6  # what Lanczos may add to a bound in all, and its chance to be wrong
