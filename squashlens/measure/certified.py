@@ -7,7 +7,7 @@ block ends at y, final norm and all, so that no constant is taken for that apart
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,16 +19,21 @@ from tqdm import tqdm
 
 from squashlens._typing import Edges, Target
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure._attention import one_hot
 from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, require_form
+from squashlens.measure._local import local_edges, require_local_form
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, quantisation, width
-from squashlens.model.budget import cotangents_on_graph
+from squashlens.model.budget import cotangents_on_graph, tokens_at_a_time
 from squashlens.model.dissection import OpenBlock, open_blocks
 from squashlens.model.freeze import freezing
+from squashlens.model.local import opened
 from squashlens.model.memory import human, require_room
+from squashlens.model.replay import record, require_replayable
 from squashlens.model.spans import open_spans
 from squashlens.theory.lanczos import certified_spectral_norms
 from squashlens.theory.norms import spectral_norms
+from squashlens.theory.paths import Pattern, pushed
 
 SMALL = 512  # matrices up to this size get an exact norm; beyond, Lanczos is several times faster
 INFLATION, FAILURE = 0.10, 1e-6  # what Lanczos may add to a bound in all, and its chance to be wrong
@@ -52,12 +57,15 @@ class Norms:
         if min(blocks.shape[-2:]) <= SMALL or not len(blocks):
             return spectral_norms(blocks)
         wide = blocks.double()
+        return self.of(lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], len(wide), wide.shape[-1], wide.device)
+
+    def of(self, gram: Callable[[Tensor], Tensor], many: int, d: int, device: torch.device) -> Float[Tensor, " many"]:
+        """Norms of operators with d columns, known by ``JᵀJ x`` alone."""
         found = certified_spectral_norms(
-            lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], len(wide), wide.shape[-1],
-            generator=torch.Generator(wide.device).manual_seed(len(wide)),
+            gram, many, d, generator=torch.Generator(device).manual_seed(many),
             inflation=(1 + INFLATION) ** (1 / self.steps) - 1, failure=FAILURE, norms=self.total,
         )  # fmt: skip
-        self.failure = FAILURE
+        self.failure = max(self.failure, found.failure_probability)
         return found.upper
 
 
@@ -89,18 +97,21 @@ def certified_bounds(
             last_only = place == 0 and stretch not in wanted
             wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
     n, steps = query + 1, max(map(len, stretches.values()))
-    norms = Norms(total=len(session.ids) * sum(len(queries) * n for queries in wanted.values()), steps=steps)
-    _say(session, group, wanted, n, progress)
+    each = 2 if edges == "local" else n  # norms for every query
+    norms = Norms(total=len(session.ids) * sum(len(queries) * each for queries in wanted.values()), steps=steps)
     found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
     peak = 0.0
     for prompt in range(len(session.ids)):
-        taken, logits = _matrices(session, prompt, wanted, freeze, edges, group, norms, chunk, progress)
-        peak = max(peak, logits)
-        for to, chain in stretches.items():
-            row = torch.zeros(session.positions, dtype=torch.float64)
-            row[query] = 1.0
-            for stretch in reversed(chain):
-                row = row @ taken[stretch]
+        rows = {to: one_hot(session, query)[prompt] for to in spans}
+        if edges == "local":
+            made = _local(session, prompt, wanted, freeze, norms, chunk, progress)
+        else:
+            made = _matrices(session, prompt, wanted, freeze, edges, group, norms, chunk, progress)
+        for stretch, matrix, logit in made:
+            peak = max(peak, logit)
+            for to in (to for to, chain in stretches.items() if stretch in chain):
+                rows[to] = pushed(rows[to][None], matrix)[0]
+        for to, row in rows.items():
             found[to][prompt] = row
     rounding = 4 * EPS * (1 + peak)  # the bridge takes its softmax in float32, of a float64 model too
     certificate: dict[str, Any] = {
@@ -120,37 +131,65 @@ def _stretches(source: int, top: int, to: Target, group: int) -> list[Stretch]:
     return list(zip(bounds[:-1] or bounds, ends, strict=True))
 
 
+Made = Iterator[tuple[Stretch, Pattern, float]]  # edges of each stretch, top-down, and the largest logit they rest on
+
+
 def _matrices(
     session: Session, prompt: int, wanted: Mapping[Stretch, range], freeze: Sequence[str],
     edges: Edges, group: int, norms: Norms, chunk: int | None, progress: bool,
-) -> tuple[dict[Stretch, Float[Tensor, "query key"]], float]:  # fmt: skip
-    """The edges of every stretch on one prompt, on the CPU, and the largest attention logit they depend on."""
+) -> Made:  # fmt: skip
+    """The edges of every stretch on one prompt as a matrix on the CPU."""
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
+    _say(session, group, wanted, max(queries.stop for queries in wanted.values()), progress)
     batch = chunk or cotangents_on_graph(model, 1, session.positions)
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
-    opened: dict[int, OpenBlock] = {}
+    cut: dict[int, OpenBlock] = {}
     if group == 1 and max(tops.values()) > bottoms[0]:
         with _allowed_where(edges == "exact"):
-            opened = open_blocks(model, ids, hooks, range(bottoms[0], max(tops.values())), batch)
+            cut = open_blocks(model, ids, hooks, range(bottoms[0], max(tops.values())), batch)
     whole = open_spans(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
-    found: dict[Stretch, Tensor] = {}
-    logits = [0.0]
-    for bottom, to in tqdm(wanted, desc="path bound", unit="stretch", delay=1, disable=not progress):
+    for bottom, to in _top_down(wanted, progress):
         queries = wanted[bottom, to]
         span = whole.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to])[bottom]
-        if bottom in opened:
-            block = opened[bottom]
+        if bottom in cut:
             with _allowed_where(edges == "exact"):
+                block = cut[bottom]
                 maps = maps_of(block, to, freeze, queries)
                 require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
-                found[bottom, to] = edges_of(maps, edges, queries, norms).cpu()
-                logits.append(block.largest_logit())
-        if (bottom, to) not in found:
-            if progress and group == 1 and bottom < n_blocks(model):
-                tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
-            found[bottom, to] = edges_by_autograd(span, to, queries, norms, batch, progress).cpu()
-    return found, max(logits)
+                found = edges_of(maps, edges, queries, norms).cpu(), block.largest_logit()
+                yield (bottom, to), *found
+                continue
+        if progress and group == 1 and bottom < n_blocks(model):
+            tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
+        yield (bottom, to), edges_by_autograd(span, to, queries, norms, batch, progress).cpu(), 0.0
+
+
+def _local(
+    session: Session, prompt: int, wanted: Mapping[Stretch, range], freeze: Sequence[str],
+    norms: Norms, chunk: int | None, progress: bool,
+) -> Made:  # fmt: skip
+    """The edges of every stretch on one prompt as factors of its tokens."""
+    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
+    top = n_blocks(model)
+    require_replayable(model, hooks)
+    size = chunk or tokens_at_a_time(model)
+    replay = record(model, ids, hooks, min(bottom for bottom, _ in wanted), top)
+    for bottom, to in _top_down(wanted, progress):
+        queries = wanted[bottom, to]
+        if bottom == top:  # nothing but the final norm
+            span = open_spans(model, ids, hooks, [bottom], top)[bottom]
+            yield (bottom, to), edges_by_autograd(span, to, queries, norms, size, progress).cpu(), 0.0
+            continue
+        block = opened(replay, bottom, to)
+        edges = local_edges(block, queries, size, norms.of)
+        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]})
+        yield (bottom, to), edges, block.attention.largest_logit()
+
+
+def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:
+    stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
+    yield from tqdm(stretches, desc="path bound", unit="stretch", delay=1, disable=not progress)
 
 
 @contextmanager

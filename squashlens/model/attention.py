@@ -50,6 +50,15 @@ class Attention:
         """The same, kept on another device."""
         return replace(self, queries=self.queries.to(device), keys=self.keys.to(device))
 
+    def double(self) -> "Attention":
+        """The same in float64."""
+        return replace(self, queries=self.queries.double(), keys=self.keys.double())
+
+    def largest_logit(self) -> float:
+        """What no |s_jk| exceeds: the cap, or the longest query's length times the longest key's."""
+        most = self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * self.scale
+        return most if self.cap is None else min(most, self.cap)
+
     def blocks(self, copies: int = 1, rows: slice | None = None) -> Iterator[tuple[slice, slice]]:
         """Blocks of rows, each with the keys that it may see; `copies` of its weights are to fit."""
         prompts, heads, n, _ = self.queries.shape

@@ -11,6 +11,7 @@ from squashlens.model.attention import CELLS, LONGEST, SHORTEST
 from squashlens.model.memory import available, human, require_room
 
 STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers puts together from several
+LANCZOS = 64  # vectors of a basis: what a flat spectrum takes
 BATCH_MEMORY = {"cpu": 1e8, "cuda": 4e9}  # bytes that what runs side by side may take unless chunk= says otherwise
 
 
@@ -59,6 +60,13 @@ def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:
     wide = 8 * width(model) + 4 * _widths(model)[1] + 3 * int(model.cfg.n_heads) * n
     each = prompts * n * wide * dtype_of(model).itemsize
     return min(width(model), max(1, int(batch_memory(model) / each)))
+
+
+def tokens_at_a_time(model: Bridge) -> int:
+    """As many tokens as can have their own maps taken side by side: a Lanczos basis, one head's rows, the MLP's graph."""
+    d, m, q, _ = _widths(model)
+    each = LANCZOS * 8 * d + 24 * d * int(model.cfg.d_head) + 4 * (8 * m + 8 * d + 4 * q)
+    return max(1, int(batch_memory(model) / each))
 
 
 def batch_memory(model: Bridge) -> float:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
+from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.model.forward import run
 from squashlens.model.freeze import apart
@@ -22,7 +23,7 @@ from squashlens.model.hooks import Hook, Recipe, ambient, hung, spelt_out
 from squashlens.model.live import applied
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.spans import differentiable, leaf_of, vjps
-from squashlens.model.streamed import streamed, why_not
+from squashlens.model.streamed import Mix, streamed, why_not
 
 BEHIND = ("attn.hook_out", "mlp.hook_in")
 Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]  # the stream that enters a block, and what else it is given
@@ -44,7 +45,7 @@ class Replay:
         blocks = sorted(self.calls, reverse=True)
         alone = self._only_row(blocks[0], query)
         for part in cotangents.split(batch):
-            with differentiable(), self._running():
+            with differentiable(), self.running():
                 for block in blocks:
                     leaf, above = self._opened(block, [query] if block == blocks[0] else None, alone)
                     if block == blocks[0]:
@@ -73,7 +74,7 @@ class Replay:
         """Whether the top block may go on with one row behind its attention: tried, and compared."""
         if why_not(self.model, [f"blocks.{block}.{site}" for site in BEHIND]) is not None:
             return False
-        with torch.no_grad(), self._running():
+        with torch.no_grad(), self.running():
             try:
                 found, truth = (self._opened(block, [query], alone)[1] for alone in (True, False))
             except (RuntimeError, IndexError, TypeError, ValueError):  # a block that counts its tokens
@@ -82,15 +83,30 @@ class Replay:
         return bool((found.double() - truth.double()).abs().max() <= allowed)
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
-        with applied(self.model, *self.hooks), streamed(self.model, frozen=self.frozen):
+    def running(self, mix: Mix | None = None) -> Iterator[None]:
+        """Blocks run in the body go as they went when they were recorded, or with `mix` in place of attention."""
+        with applied(self.model, *self.hooks), streamed(self.model, frozen=self.frozen, mix=mix):
             yield
 
 
-def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
-    """Whether blocks can be run again one by one: without patterns, and with nobody's hooks to see it happen twice."""
+def why_not_replayed(model: Bridge, hooks: Sequence[Hook | Recipe]) -> str | None:
+    """Why blocks cannot be run again one by one: hooks that would see it happen twice, or patterns; `None` if so."""
     sites = [p for h in spelt_out(model, apart(hooks)[1]) for p in h.points(n_blocks(model))]
-    return not ambient(model) and why_not(model, sites) is None
+    return "hooks stand on the model" if ambient(model) else why_not(model, sites)
+
+
+def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
+    """Whether blocks can be run again one by one."""
+    return why_not_replayed(model, hooks) is None
+
+
+def require_replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> None:
+    """Refuse edges that need blocks to be run again, with the reason."""
+    reason = why_not_replayed(model, hooks)
+    if reason is not None:
+        raise UnsoundModelError(
+            f"Local edges run blocks again without patterns, and {reason}.", "Use edges='analytic', or fewer hooks."
+        )
 
 
 def record(
@@ -111,7 +127,7 @@ def record(
     replay = Replay(model, tuple(others), frozen, calls)
     handles = [model.blocks[b].register_forward_pre_hook(keep(b), with_kwargs=True) for b in range(source, top)]
     try:
-        with torch.inference_mode(False), torch.no_grad(), replay._running():
+        with torch.inference_mode(False), torch.no_grad(), replay.running():
             run(model, ids.clone())
     finally:
         for handle in handles:

@@ -33,6 +33,7 @@ from squashlens.model.pullback import mixed
 NAME = "squashlens"  # under which the attention function is registered
 STRIDE = 4
 See = Callable[[int, Attention], None]
+Mix = Callable[[int, Attention, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class _Stream:
     block_of: dict[int, int]
     see: See | None
     frozen: bool
+    mix: Mix | None = None
 
 
 _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
@@ -101,10 +103,13 @@ def written(reason: str) -> Iterator[None]:
 
 
 @contextmanager
-def streamed(model: Bridge, see: See | None = None, *, frozen: bool = False) -> Iterator[None]:
+def streamed(
+    model: Bridge, see: See | None = None, *, frozen: bool = False, mix: Mix | None = None
+) -> Iterator[None]:
     """Run the body's forward passes without patterns; `see` is shown what each block's are made of.
 
-    With `frozen` weights the derivative of the softmax is dropped. Leaves the model as it was.
+    With `frozen` weights the derivative of the softmax is dropped. `mix` takes the place of attention itself: what
+    it returns for a block's attention and values goes on. Leaves the model as it was.
     """
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
@@ -114,7 +119,7 @@ def streamed(model: Bridge, see: See | None = None, *, frozen: bool = False) -> 
     before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
     sites = [block.attn for block in model.blocks]
     block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
-    token = _stream.set(_Stream(block_of, see, frozen))
+    token = _stream.set(_Stream(block_of, see, frozen, mix))
     try:
         for config, _ in before:
             config._attn_implementation = NAME
@@ -154,8 +159,11 @@ def _attend(
         attention_mask.size if windowed else None, s_aux,
         None if windowed else attention_mask,
     )  # fmt: skip
+    block = stream.block_of[id(module)]
     if stream.see is not None:
-        stream.see(stream.block_of[id(module)], attention)
+        stream.see(block, attention)
+    if stream.mix is not None:
+        return stream.mix(block, attention, value).transpose(1, 2).contiguous(), None
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     found = mixed(attention, value, stream.frozen) if needed else attended(attention, value)
     return found.transpose(1, 2).contiguous(), None

@@ -28,7 +28,7 @@ class Flow(Protocol):
 Pattern = Float[Tensor, "*#prompt query key"] | Flow
 
 
-def _pushed(rows: Float[Tensor, "... query"], pattern: Pattern) -> Float[Tensor, "... key"]:
+def pushed(rows: Float[Tensor, "... query"], pattern: Pattern) -> Float[Tensor, "... key"]:
     if isinstance(pattern, Tensor):
         return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
     return pattern.pushed(rows)
@@ -52,7 +52,7 @@ def sweep(
     """
     for pattern in patterns:
         weighted = gain * row
-        row = attention_scale * _pushed(weighted, pattern) + weighted
+        row = attention_scale * pushed(weighted, pattern) + weighted
         yield row
 
 
@@ -75,7 +75,7 @@ def by_hops(
     rows = row[None]
     for pattern in patterns:
         weighted = gain * rows
-        attended = _pushed(weighted, pattern)
+        attended = pushed(weighted, pattern)
         none = torch.zeros_like(weighted[:1])
         rows = torch.cat([weighted, none]) + torch.cat([none, attention_scale * attended])
     return rows
