@@ -60,7 +60,8 @@ def bound(
         tyro.conf.arg(help="The constants above, or those of the model at this input: then the bound is certified."),
     ] = "paper",
     edges: Annotated[
-        Literal["analytic", "attention", "exact"], tyro.conf.arg(help="Measured constants: how each block is bounded.")
+        Literal["local", "analytic", "attention", "exact"],
+        tyro.conf.arg(help="Measured constants: how each block is bounded; local is for long prompts."),
     ] = "analytic",
     group: Annotated[int, tyro.conf.arg(help="Exact edges: blocks composed before a norm is taken.")] = 1,
     freeze: Freeze = (),

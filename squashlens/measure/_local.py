@@ -25,11 +25,11 @@ from squashlens.errors import UnsoundModelError
 from squashlens.measure._edges import DEVIATION
 from squashlens.model.attention import Attention, reach
 from squashlens.model.local import Chunk, Derivative, LocalBlock
-from squashlens.theory.lanczos import certified_spectral_norms
 
 SAMPLES = 16  # random directions × tokens for each coordinate of a metric, and no fewer directions than
 DIRECTIONS = 4
-FLOOR = 1e-6  # of a metric's largest diagonal entry, added to all: what no direction showed is not taken for nothing
+SIDE_BY_SIDE = 16  # cotangents of one group's coordinates
+FLOOR = 1e-8  # of a metric's largest diagonal entry, added to all: far above what rounding makes of a direction unseen
 LOST = 1e-13  # what a difference in float64 can have lost, relative to what it is taken of
 Certify = Callable[[Callable[[Tensor], Tensor], int, int, torch.device], Float[Tensor, " operator"]]
 
@@ -47,16 +47,19 @@ class LocalEdges:
 
     def pushed(self, rows: Float[Tensor, "row query"]) -> Float[Tensor, "row key"]:
         """``r E`` for several rows r."""
+        device = rows.device
+        rows = rows.to(self.diagonal)
         found = rows * self.diagonal
-        for block, keys in self.attention.blocks(copies=4, rows=reach(rows.any(dim=0))):
+        for block, keys in self.attention.blocks(rows=reach(rows.any(dim=0))):
             weights, slope = self.attention.weights(block, keys, slope=self.by_key is not None)
             total = found.new_zeros(block.stop - block.start, keys.stop - keys.start)
             for group in range(weights.shape[1]):
                 bend = None if slope is None else slope[0, group]
                 total += self._of_group(group, block, keys, weights[0, group], bend)
-            total[torch.arange(keys.start, keys.stop) == torch.arange(block.start, block.stop)[:, None]] = 0
+            places = torch.arange(len(self.diagonal), device=total.device)
+            total[places[block, None] == places[keys]] = 0  # the diagonal is apart
             found[:, keys] += (rows * self.excess)[:, block] @ total
-        return found
+        return found.to(device)
 
     def _of_group(
         self, group: int, block: slice, keys: slice, weights: Float[Tensor, "each query key"],
@@ -72,7 +75,7 @@ class LocalEdges:
             sizes = mean.square().sum(dim=-1, keepdim=True) + values.square().sum(dim=-1)[:, None]
             away = (sizes - 2 * mean @ values.mT).clamp_(min=0).add_(LOST * sizes).sqrt_()
             queries, products = self.attention.queries[0, heads, block], self.by_key[group, keys]
-            left, right = pairs_of(queries.shape[-1])
+            left, right = _pairs(queries.shape[-1], queries.device)
             asking = queries[..., left] * queries[..., right] * torch.where(left == right, 1.0, 2.0)
             sizes = queries.square().sum(dim=-1, keepdim=True) * products[:, left == right].sum(dim=-1)
             heard = (asking @ products.mT).clamp_(min=0).add_(LOST * sizes).sqrt_() * self.attention.scale
@@ -80,9 +83,9 @@ class LocalEdges:
         return (weights * felt).sum(dim=0)
 
 
-def pairs_of(width: int) -> tuple[Tensor, Tensor]:
+def _pairs(width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows and columns of a symmetric matrix's upper triangle."""
-    rows, columns = torch.triu_indices(width, width)
+    rows, columns = torch.triu_indices(width, width, device=device)
     return rows, columns
 
 
@@ -90,7 +93,7 @@ def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify) 
     """The factors of one block's edges into `queries`, from chunks of `size` tokens."""
     keys = range(queries.stop)
     root = torch.linalg.cholesky(_metric(block, queries, size))
-    _, heads, n, width = block.mixed.shape
+    heads, n = block.mixed.shape[1:3]
     by_head = rearrange(root @ root.mT, "(h c) (k e) -> h k c e", h=heads, k=heads)
     own = torch.linalg.cholesky(by_head[range(heads), range(heads)])
     diagonal, excess = root.new_zeros(n), root.new_zeros(n)
@@ -106,7 +109,7 @@ def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify) 
             sizes = torch.linalg.eigvalsh(factors.mT[:, None] @ products @ factors[:, None])[..., -1]
             by_value.unflatten(0, (groups, -1))[group, :, chunk.rows] = sizes.clamp(min=0).sqrt()
             if by_key is not None:
-                left, right = pairs_of(dot)
+                left, right = _pairs(dot, products.device)
                 products = _products(Derivative(chunk.attention.keys, chunk.entering), group)
                 by_key[group, chunk.rows] = products[:, left, right]
     values = repeat(block.values[0], "c j v -> (c e) j v", e=heads // groups) @ own
@@ -123,7 +126,9 @@ def _excess(chunk: Chunk, root: Float[Tensor, "stack stack"], certify: Certify) 
     """‖∂F_j S^{-½}‖, S = L Lᵀ."""
     closing = Derivative(chunk.leaving, chunk.mixed)
     _, heads, tokens, _ = chunk.mixed.shape
-    inverse = torch.linalg.solve_triangular(root, torch.eye(len(root), dtype=root.dtype, device=root.device), upper=False)
+    inverse = torch.linalg.solve_triangular(
+        root, torch.eye(len(root), dtype=root.dtype, device=root.device), upper=False
+    )
 
     def gram(x: Tensor) -> Tensor:
         tangent = rearrange(x @ inverse, "j (h c) -> 1 h j c", h=heads)
@@ -137,9 +142,9 @@ def _products(derivative: Derivative, group: int) -> Float[Tensor, "token value 
     """∂x_i ∂x_iᵀ of every token for x of one group."""
     width = derivative.output.shape[-1]
     cotangents = derivative.output.new_zeros(width, *derivative.output.shape)
-    for coordinate in range(width):
-        cotangents[coordinate, 0, group, :, coordinate] = 1
-    rows = rearrange(derivative.pulled(cotangents)[:, 0], "v i d -> i v d").double()
+    cotangents[:, 0, group] = torch.eye(width, device=cotangents.device)[:, None]
+    rows = torch.cat([derivative.pulled(part)[:, 0] for part in cotangents.split(SIDE_BY_SIDE)])
+    rows = rearrange(rows, "v i d -> i v d").double()
     return rows @ rows.mT
 
 

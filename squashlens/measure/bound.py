@@ -59,18 +59,20 @@ def path_bound(
         source: layer ℓ whose residual stream v⁽ℓ⁾ the paths start from.
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾; a list gives a leading `target` dimension.
         freeze: measured constants only: what is held constant, as in `jacobian_norms`.
-        edges: ``"analytic"`` from value and key terms; ``"attention"`` with the exact norm of what attention does;
-            ``"exact"`` norms of the blocks' Jacobians, by autograd where a block is of an unknown form.
+        edges: ``"local"`` from norms of single tokens' maps, in memory linear in n, for long prompts; ``"analytic"``
+            from value and key terms; ``"attention"`` with the exact norm of what attention does; ``"exact"`` norms of
+            the blocks' Jacobians, by autograd where a block is of an unknown form.
         group: with exact edges, blocks composed before the norm is taken, counted from the top; L gives the Jacobian.
-        chunk: cotangents per batch; chosen to fit in about a gigabyte if not given.
+        chunk: cotangents per batch, or tokens at a time with local edges; chosen to fit if not given.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts; 0 behind the query. float64. With measured
         constants the attributes `rounding`, the allowance that is in the numbers, and `failure_probability`, the chance
-        that a norm was underestimated (0 unless matrices are larger than 512); the provenance has the whole
+        that a norm was underestimated (0 but for local edges or matrices larger than 512); the provenance has the whole
         `certificate`, with the dtype certified where that is not the model's.
 
-    Refuses: quantised weights; a block of an unknown form, by name, unless ``edges="exact"``.
+    Refuses: quantised weights; a block of an unknown form, by name, unless ``edges="exact"``; with local edges, a model
+    that cannot be run without patterns or has hooks on it.
 
     Source: Barbero et al. 2024, Theorem 5.1 / B.5 (ᾱ as the proof has it); docs/bound.md for measured constants.
 

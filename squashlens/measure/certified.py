@@ -24,18 +24,19 @@ from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, requ
 from squashlens.measure._local import local_edges, require_local_form
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, quantisation, width
-from squashlens.model.budget import cotangents_on_graph, tokens_at_a_time
+from squashlens.model.budget import cotangents_on_graph, local_bytes, tokens_at_a_time
 from squashlens.model.dissection import OpenBlock, open_blocks
 from squashlens.model.freeze import freezing
 from squashlens.model.local import opened
 from squashlens.model.memory import human, require_room
 from squashlens.model.replay import record, require_replayable
 from squashlens.model.spans import open_spans
-from squashlens.theory.lanczos import certified_spectral_norms
+from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.paths import Pattern, pushed
 
 SMALL = 512  # matrices up to this size get an exact norm; beyond, Lanczos is several times faster
+FEW = 64  # columns of which an operator is multiplied by every one, where it is not written out
 INFLATION, FAILURE = 0.10, 1e-6  # what Lanczos may add to a bound in all, and its chance to be wrong
 Stretch = tuple[int, Target]  # the layer it starts at and what it ends at
 EPS = torch.finfo(torch.float32).eps
@@ -63,10 +64,17 @@ class Norms:
         """Norms of operators with d columns, known by ``JᵀJ x`` alone."""
         found = certified_spectral_norms(
             gram, many, d, generator=torch.Generator(device).manual_seed(many),
-            inflation=(1 + INFLATION) ** (1 / self.steps) - 1, failure=FAILURE, norms=self.total,
+            inflation=self._inflation(d), failure=FAILURE, norms=self.total,
         )  # fmt: skip
         self.failure = max(self.failure, found.failure_probability)
         return found.upper
+
+    def vectors(self, d: int) -> int:
+        """How many vectors of d coordinates an operator's basis may come to hold."""
+        return lanczos_steps(d, self.total, self._inflation(d), FAILURE) + 1
+
+    def _inflation(self, d: int) -> float:
+        return 0.0 if d <= FEW else (1 + INFLATION) ** (1 / self.steps) - 1
 
 
 def certifiable(session: Session) -> tuple[Session, str | None]:
@@ -102,17 +110,19 @@ def certified_bounds(
     found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
     peak = 0.0
     for prompt in range(len(session.ids)):
-        rows = {to: one_hot(session, query)[prompt] for to in spans}
+        rows: dict[Target, Tensor] = {to: one_hot(session, query)[prompt] for to in spans}
         if edges == "local":
             made = _local(session, prompt, wanted, freeze, norms, chunk, progress)
         else:
             made = _matrices(session, prompt, wanted, freeze, edges, group, norms, chunk, progress)
         for stretch, matrix, logit in made:
             peak = max(peak, logit)
-            for to in (to for to, chain in stretches.items() if stretch in chain):
-                rows[to] = pushed(rows[to][None], matrix)[0]
-        for to, row in rows.items():
-            found[to][prompt] = row
+            for to in spans:
+                if stretch in stretches[to]:
+                    rows[to] = pushed(rows[to][None], matrix)[0]
+            del matrix
+        for to in spans:
+            found[to][prompt] = rows[to]
     rounding = 4 * EPS * (1 + peak)  # the bridge takes its softmax in float32, of a float64 model too
     certificate: dict[str, Any] = {
         "rounding_per_step": rounding,
@@ -173,7 +183,11 @@ def _local(
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
     top = n_blocks(model)
     require_replayable(model, hooks)
-    size = chunk or tokens_at_a_time(model)
+    n, vectors = session.positions, norms.vectors(width(model))
+    size = chunk or tokens_at_a_time(model, n, vectors)
+    require_room(
+        local_bytes(model, n, size, vectors), device_of(model), "A block's local edges", "Use a shorter prompt."
+    )
     replay = record(model, ids, hooks, min(bottom for bottom, _ in wanted), top)
     for bottom, to in _top_down(wanted, progress):
         queries = wanted[bottom, to]
@@ -184,7 +198,10 @@ def _local(
         block = opened(replay, bottom, to)
         edges = local_edges(block, queries, size, norms.of)
         require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]})
-        yield (bottom, to), edges, block.attention.largest_logit()
+        logit = block.attention.largest_logit()
+        del block  # with the edges it is most of what is held, and the next is made before this one would be let go
+        yield (bottom, to), edges, logit
+        del edges
 
 
 def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:
@@ -207,7 +224,7 @@ def _say(session: Session, group: int, wanted: Mapping[Stretch, range], n: int, 
     model = session.model
     d, device = width(model), device_of(model)
     size = 4 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
-    require_room(size, device, "The maps of one block", "Use a shorter prompt.")
+    require_room(size, device, "The maps of one block", "Use edges='local', or a shorter prompt.")
     if progress and (size > 1e9 or group > 1):
         products = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 2
         tqdm.write(f"path bound: up to {human(size)}, about {products:.0f} times the cost of the exact Jacobian")

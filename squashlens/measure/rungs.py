@@ -50,6 +50,7 @@ def ladder(
     yield Rung(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **walk))
     for freeze in sets:
         yield bound("analytic edges", freeze)
+    yield bound("local edges", edges="local")
     yield bound("attention edges", edges="attention")
     yield bound("exact edges", edges="exact")
     yield bound("exact edges", ("attention",), edges="exact")

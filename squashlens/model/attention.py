@@ -54,6 +54,16 @@ class Attention:
         """The same in float64."""
         return replace(self, queries=self.queries.double(), keys=self.keys.double())
 
+    def of_group(self, group: int) -> "Attention":
+        """That of the query heads which read one key/value group."""
+        each = self.queries.shape[1] // self.keys.shape[1]
+        heads = slice(group * each, (group + 1) * each)
+        mask = self.mask if self.mask is None or self.mask.shape[1] == 1 else self.mask[:, heads]
+        return replace(
+            self, queries=self.queries[:, heads], keys=self.keys[:, group : group + 1], mask=mask,
+            sinks=None if self.sinks is None else self.sinks[heads],
+        )  # fmt: skip
+
     def largest_logit(self) -> float:
         """What no |s_jk| exceeds: the cap, or the longest query's length times the longest key's."""
         most = self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * self.scale

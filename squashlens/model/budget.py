@@ -11,7 +11,6 @@ from squashlens.model.attention import CELLS, LONGEST, SHORTEST
 from squashlens.model.memory import available, human, require_room
 
 STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers puts together from several
-LANCZOS = 64  # vectors of a basis: what a flat spectrum takes
 BATCH_MEMORY = {"cpu": 1e8, "cuda": 4e9}  # bytes that what runs side by side may take unless chunk= says otherwise
 
 
@@ -62,11 +61,31 @@ def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:
     return min(width(model), max(1, int(batch_memory(model) / each)))
 
 
-def tokens_at_a_time(model: Bridge) -> int:
-    """As many tokens as can have their own maps taken side by side: a Lanczos basis, one head's rows, the MLP's graph."""
-    d, m, q, _ = _widths(model)
-    each = LANCZOS * 8 * d + 24 * d * int(model.cfg.d_head) + 4 * (8 * m + 8 * d + 4 * q)
-    return max(1, int(batch_memory(model) / each))
+def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
+    """As many tokens as can have their own maps taken side by side, with bases of `vectors` each."""
+    return max(1, int(batch_memory(model) / _own_maps(model, n, vectors)))
+
+
+def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
+    """Local edges: the streams, one block's attention in float64, and what is most of four things that take turns: the
+    maps of `size` tokens; products of keys' derivatives beside rows of attention, or beside the block's own graph."""
+    d, m, q, k = _widths(model)
+    item = dtype_of(model).itemsize
+    kept = n * (item * (n_blocks(model) * d + q + d) + 8 * (2 * q + 2 * k))
+    products = 8 * n * k * (int(model.cfg.d_head) + 1) // 2
+    whole = n * item * (7 * m + 5 * (q + k) + 12 * d)
+    return kept + max(min(n, size) * _own_maps(model, n, vectors), products + max(whole, 13 * _cells(model, 1, n)))
+
+
+def _own_maps(model: Bridge, n: int, vectors: int) -> int:
+    """Of one token: rows of attention and what softmax does, or a basis and the graph both ways, or rows of maps."""
+    d, m, q, k = _widths(model)
+    dot = int(model.cfg.d_head)
+    graph = 4 * (8 * m + 8 * d + 4 * q)  # that of the last tokens is let go when these have theirs
+    each = max(1, q // k)  # query heads of one key/value group
+    before = 16 * q * dot + 24 * each * n + graph
+    basis = 4 * q * dot + 8 * vectors * max(d, q) + graph
+    return max(before, basis, 12 * d * dot + 16 * dot**2)
 
 
 def batch_memory(model: Bridge) -> float:

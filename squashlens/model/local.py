@@ -7,17 +7,17 @@ in the tokens' own queries, keys and values and has the derivative that attentio
     C_j = Σ_k α_jk (w_k − z_j) s'_jk k_kᵀ,
 
 s' the derivative of the logit by the dot product. What the chunk's graph gives are then the diagonal blocks
-∂v'_j/∂v_j of the whole block's Jacobian, and every token-local map on the way. Tokens meet nowhere in it, so that memory
-goes with the chunk. That the chunk is what the block does is checked against the recorded stream.
+∂v'_j/∂v_j of the whole block's Jacobian, and every token-local map on the way. Tokens meet nowhere in it, so memory
+goes with the chunk. That a chunk is what the block does is checked: its queries, keys, values and output are.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,6 +29,8 @@ from squashlens.model.hooks import Hook, hung
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.replay import Replay
 from squashlens.model.spans import differentiable, leaf_of
+
+TILE = 512  # keys
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class LocalBlock:
     def whole(self) -> tuple[Tensor, Tensor]:
         """All tokens with attention as it is, to be differentiated: the stream as a leaf, and what the block leaves."""
         with differentiable(), self.replay.running():
-            return self._run(self.replay.calls[self.block])
+            return _run(self.replay, self.block, self.to, self.replay.calls[self.block])
 
     def chunk(self, rows: slice, *, own: bool) -> Chunk:
         """The graph of some tokens; refused where it does not leave what the block left.
@@ -100,23 +102,19 @@ class LocalBlock:
         seen: list[tuple[Attention, Tensor, Tensor]] = []
 
         def mix(_: int, attention: Attention, values: Tensor) -> Tensor:
-            if around is None:
-                found = leaf_of(self.mixed[:, :, rows])
-            else:
-                ours = replace(self.attention, queries=self.attention.queries[:, :, rows])
-                found = stand_in(around, attention, values, ours, self.values[:, :, rows])
-            seen.append((attention, values, found))
-            return found
+            constant = leaf_of(self.mixed[:, :, rows])
+            seen.append((attention, values, constant if around is None else stand_in(around, attention, values)))
+            return seen[0][2]
 
+        call = _at(self.replay.calls[self.block], rows, self.left.shape[1])
         with differentiable(), self.replay.running(mix):
-            leaf, leaving = self._run(_at(self.replay.calls[self.block], rows, self.left.shape[1]))
-        truth = self.left[:, rows]
-        allowed = TOLERANCE[dtype_of(self.replay.model)] * max(1.0, truth.abs().max().item())
-        if not (leaving.detach() - truth).abs().max().item() <= allowed:  # NaN too
-            raise UnsoundModelError(
-                f"Block {self.block} does something else to some of its tokens than to all of them.",
-                "Use edges='analytic', which runs it whole.",
-            )
+            leaf, leaving = _run(self.replay, self.block, self.to, call)
+        attention, values, _ = seen[0]
+        self._require_same(leaving, self.left[:, rows])
+        for found, truth in (
+            (attention.queries, self.attention.queries), (attention.keys, self.attention.keys), (values, self.values)
+        ):  # fmt: skip
+            self._require_same(found, truth[:, :, rows])
         return Chunk(rows, leaf, *seen[0], leaving)
 
     def chunks(self, tokens: range, size: int, *, own: bool = False) -> Iterator[Chunk]:
@@ -124,19 +122,13 @@ class LocalBlock:
         for first in tokens[::size]:
             yield self.chunk(slice(first, min(tokens.stop, first + size)), own=own)
 
-    def _run(self, call: Any) -> tuple[Tensor, Tensor]:
-        entering, more, others = call
-        model, leaves = self.replay.model, []
-
-        def plant(tensor: Tensor) -> Tensor:
-            leaves.append(leaf_of(tensor))
-            return leaves[0]
-
-        with hung(model, Hook("leaf", residual_site(self.block, model), plant)):
-            left = model.blocks[self.block](entering, *more, **others)
-            left = left[0] if isinstance(left, tuple) else left
-            return leaves[0], model.ln_final(left) if self.to == "y" else left
-
+    def _require_same(self, found: Tensor, truth: Tensor) -> None:
+        allowed = TOLERANCE[dtype_of(self.replay.model)] * max(1.0, truth.abs().max().item())
+        if not (found.detach() - truth).abs().max().item() <= allowed:  # NaN too
+            raise UnsoundModelError(
+                f"Block {self.block} does something else to some of its tokens than to all of them.",
+                "Use edges='analytic', which runs it whole.",
+            )
 
 
 def opened(replay: Replay, block: int, to: Target) -> LocalBlock:
@@ -148,12 +140,24 @@ def opened(replay: Replay, block: int, to: Target) -> LocalBlock:
         return seen[0][2]
 
     with torch.no_grad(), replay.running(keep):
-        entering, more, others = replay.calls[block]
-        left = replay.model.blocks[block](entering, *more, **others)
-        left = left[0] if isinstance(left, tuple) else left
-        left = replay.model.ln_final(left) if to == "y" else left
+        _, left = _run(replay, block, to, replay.calls[block])
     attention, values, mixed = seen[0]
     return LocalBlock(replay, block, to, attention.double(), values.double(), mixed, left)
+
+
+def _run(replay: Replay, block: int, to: Target, call: Any) -> tuple[Tensor, Tensor]:
+    """One block with what it is called with: the stream that enters as a leaf, and what leaves."""
+    entering, more, others = call
+    leaves: list[Tensor] = []
+
+    def plant(tensor: Tensor) -> Tensor:
+        leaves.append(leaf_of(tensor))
+        return leaves[0]
+
+    with hung(replay.model, Hook("leaf", residual_site(block, replay.model), plant)):
+        left = replay.model.blocks[block](entering, *more, **others)
+        left = left[0] if isinstance(left, tuple) else left
+        return leaves[0], replay.model.ln_final(left) if to == "y" else left
 
 
 def _at(call: Any, rows: slice, n: int) -> Any:
@@ -169,65 +173,69 @@ def _at(call: Any, rows: slice, n: int) -> Any:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What attention amounts to for some queries, in float64: z̄, α_jj, s'_jj, and C unless the weights are frozen."""
+    """What attention amounts to for some queries, in float64: z̄, α_jj, α_jj s'_jj, and C unless weights are frozen."""
 
     mean: Float[Tensor, "head query value"]
     own: Float[Tensor, "head query"]
-    slope: Float[Tensor, "head query"]
+    felt: Float[Tensor, "head query"]
     sensed: Float[Tensor, "head query value dot"] | None
 
 
 def statistics(
     attention: Attention, values: Float[Tensor, "1 group key value"], rows: slice, frozen: bool
 ) -> Statistics:
-    """Sums over keys, block of rows by block of rows; the largest buffer holds key × value × dot of one group."""
-    heads, groups = attention.queries.shape[1], values.shape[1]
-    found: list[tuple[Tensor, ...]] = []
-    for block, keys in attention.blocks(rows=rows):
-        weights, slope = attention.weights(block, keys, slope=not frozen)
-        mean = torch.einsum("cejk,ckv->cejv", weights[0], values[0, :, keys])
-        here = torch.arange(block.stop - block.start, device=mean.device)
-        own = weights[0][..., here, here + block.start - keys.start]
-        bend = torch.ones_like(own) if slope is None else slope[0][..., here, here + block.start - keys.start]
-        parts = [mean, own, attention.scale * bend]
-        if not frozen:
-            felt = weights[0] * attention.scale if slope is None else weights[0] * slope[0] * attention.scale
-            parts.append(torch.stack([
-                _covariance(felt[c], mean[c], values[0, c, keys], attention.keys[0, c, keys]) for c in range(groups)
-            ]))  # fmt: skip
-        found.append(tuple(rearrange(part, "c e j ... -> (c e) j ...", c=groups, e=heads // groups) for part in parts))
-    joined = [torch.cat(parts, dim=1) for parts in zip(*found, strict=True)]
-    return Statistics(joined[0], joined[1], joined[2], None if frozen else joined[3])
+    """Sums over keys, for queries of which one group's rows are held at once."""
+    (_, heads, n, dot), (_, groups, _, width) = attention.queries.shape, values.shape
+    first = 0 if attention.window is None else max(0, rows.start - attention.window + 1)
+    keys = slice(first, rows.stop if attention.mask is None else n)
+    new = values.new_zeros(heads, rows.stop - rows.start, width)
+    found = Statistics(
+        new, new[..., 0].clone(), new[..., 0].clone(), None if frozen else new.new_zeros(*new.shape, dot)
+    )
+    here = torch.arange(rows.stop - rows.start, device=new.device)
+    for group in range(groups):
+        part = slice(group * heads // groups, (group + 1) * heads // groups)
+        weights, slope = attention.of_group(group).weights(rows, keys, slope=not frozen)
+        alpha = weights[0, 0]
+        felt = alpha * attention.scale if slope is None else alpha * slope[0, 0] * attention.scale
+        found.mean[part] = alpha @ values[0, group, keys]
+        found.own[part] = alpha[:, here, here + rows.start - keys.start]
+        found.felt[part] = felt[:, here, here + rows.start - keys.start]
+        if found.sensed is not None:
+            ours = values[0, group, keys], attention.keys[0, group, keys]
+            _add_sensed(found.sensed[part], felt, found.mean[part], *ours)
+    return found
 
 
-def _covariance(
-    felt: Float[Tensor, "each query key"], mean: Float[Tensor, "each query value"],
-    values: Float[Tensor, "key value"], keys: Float[Tensor, "key dot"],
-) -> Float[Tensor, "each query value dot"]:  # fmt: skip
-    """Σ_k felt_jk (w_k − z_j) k_kᵀ, as one product of matrices."""
-    outer = (values[:, :, None] * keys[:, None]).flatten(1)
-    whole = (felt.flatten(0, 1) @ outer).view(*felt.shape[:2], values.shape[1], keys.shape[1])
-    return whole - mean[..., None] * (felt @ keys)[..., None, :]
+def _add_sensed(
+    to: Float[Tensor, "each query value dot"], felt: Float[Tensor, "each query key"],
+    mean: Float[Tensor, "each query value"], values: Float[Tensor, "key value"], keys: Float[Tensor, "key dot"],
+) -> None:  # fmt: skip
+    """Σ_k felt_jk (w_k − z_j) k_kᵀ: products of matrices, of as many keys at a time as a cache holds."""
+    flat = to.flatten(2).flatten(0, 1)
+    for start in range(0, len(keys), TILE):
+        part = slice(start, start + TILE)
+        outer = (values[part, :, None] * keys[part, None]).flatten(1)
+        flat.addmm_(felt[..., part].flatten(0, 1), outer)
+    to.sub_(mean[..., None] * (felt @ keys)[..., None, :])
 
 
 def stand_in(
-    around: Statistics, attention: Attention, values: Float[Tensor, "1 group token value"],
-    ours: Attention, theirs: Float[Tensor, "1 group token value"],
-) -> Float[Tensor, "1 head token value"]:  # fmt: skip
-    """z̄ with the derivative that attention has in the tokens' own queries, keys and values.
+    around: Statistics, attention: Attention, values: Float[Tensor, "1 group token value"]
+) -> Float[Tensor, "1 head token value"]:
+    """z̄ with the derivative that attention has in the tokens' own queries, keys and values, which carry the graph."""
+    each, dtype = attention.queries.shape[1] // values.shape[1], values.dtype
 
-    `attention` and `values` carry the graph, `ours` and `theirs` are the same numbers in float64.
-    """
-    each = ours.queries.shape[1] // theirs.shape[1]
+    def spread(tensor: Tensor) -> Tensor:
+        return repeat(tensor[0], "c j v -> (c e) j v", e=each)
 
     def change(tensor: Tensor) -> Tensor:
-        moved = (tensor - tensor.detach()).double()[0]
-        return repeat(moved, "c j v -> (c e) j v", e=len(around.own) // len(moved))
+        return tensor - tensor.detach()
 
-    found = around.mean + around.own[..., None] * change(values)
+    found = around.mean.to(dtype) + around.own[..., None].to(dtype) * spread(change(values))
     if around.sensed is not None:
-        by_key = (ours.queries[0] * change(attention.keys)).sum(dim=-1)
-        away = repeat(theirs[0], "c j v -> (c e) j v", e=each) - around.mean
-        found = found + (around.own * around.slope * by_key)[..., None] * away
-        found = found + torch.einsum("hjcv,hjv->hjc", around.sensed, change(attention.queries))
-    return found[None].to(values.dtype)
+        away = around.felt[..., None] * (spread(values.detach()).double() - around.mean)
+        asked = (attention.queries[0].detach() * spread(change(attention.keys))).sum(dim=-1, keepdim=True)
+        found = found + away.to(dtype) * asked
+        found = found + torch.einsum("hjcv,hjv->hjc", around.sensed.to(dtype), change(attention.queries)[0])
+    return found[None]

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,10 +58,11 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Which hook points bite while a model is streamed, and, if it cannot be, why."""
+    """Which hook points bite while a model is streamed, and, if it cannot be, why; of weights as they were."""
 
     live: frozenset[str] = frozenset()
     reason: str | None = None
+    edits: int = 0
 
 
 _written: "ContextVar[str | None]" = ContextVar("written", default=None)
@@ -72,9 +73,11 @@ def why_not(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     """Why this model, as it stands, is not streamed while `sites` are watched; `None` if it is."""
     if _written.get() is not None:
         return _written.get()
-    if model not in _proofs:
+    # A bridge may hold some weights twice; edited in one place, the two ways to run it part.
+    edits = sum(parameter._version for parameter in model.parameters())
+    if model not in _proofs or _proofs[model].edits != edits:
         with torch.inference_mode(False), without_ambient(model):
-            _proofs[model] = _prove(model)
+            _proofs[model] = replace(_prove(model), edits=edits)
     proof, points = _proofs[model], model.hook_dict
     if proof.reason is not None:
         return proof.reason
@@ -103,9 +106,7 @@ def written(reason: str) -> Iterator[None]:
 
 
 @contextmanager
-def streamed(
-    model: Bridge, see: See | None = None, *, frozen: bool = False, mix: Mix | None = None
-) -> Iterator[None]:
+def streamed(model: Bridge, see: See | None = None, *, frozen: bool = False, mix: Mix | None = None) -> Iterator[None]:
     """Run the body's forward passes without patterns; `see` is shown what each block's are made of.
 
     With `frozen` weights the derivative of the softmax is dropped. `mix` takes the place of attention itself: what

@@ -46,11 +46,13 @@ def lanczos_steps(d: int, norms: int, inflation: float, failure: float) -> int:
 
     From a start that is uniform on the sphere, k steps on a positive d × d matrix miss the largest eigenvalue by a
     relative ε with probability at most ``1.648 √d exp(−√ε (2k − 1))``; ε = 1 − (1 + inflation)⁻² for the norm,
-    which is its root. At most d: then Lanczos is exact.
+    which is its root. At most d, and d without any inflation: then Lanczos is exact.
 
     >>> lanczos_steps(2048, 1, 0.05, 1e-6), lanczos_steps(2048, 100_000, 0.05, 1e-6)
     (31, 50)
     """
+    if inflation == 0:
+        return d
     missed = 1 - (1 + inflation) ** -2
     needed = (math.log(1.648 * math.sqrt(d) * norms / failure) / math.sqrt(missed) + 1) / 2
     return min(d, max(1, math.ceil(needed)))
@@ -83,23 +85,25 @@ def certified_spectral_norms(
     steps = lanczos_steps(d, together, inflation, failure)
     goal = math.log(2 * d / math.pi) + 2 * math.log(together / failure)  # of ln Σ p_m², which is −ln t
     start = torch.randn(operators, d, dtype=torch.float64, device=generator.device, generator=generator)
-    basis = (start / start.norm(dim=-1, keepdim=True))[:, None]
+    basis = start.new_zeros(operators, steps + 1, d)
+    basis[:, 0] = start / start.norm(dim=-1, keepdim=True)
     projected = start.new_zeros(operators, steps, steps)
     links = start.new_zeros(operators, steps)
     scale = start.new_zeros(operators, 1)
     for k in range(steps):
         image = gram(basis[:, k]).double()
         scale = torch.maximum(scale, image.norm(dim=-1, keepdim=True))
-        along = torch.einsum("okd,od->ok", basis, image)
+        held = basis[:, : k + 1]
+        along = torch.einsum("okd,od->ok", held, image)
         projected[:, : k + 1, k] = projected[:, k, : k + 1] = along
-        image = image - torch.einsum("okd,ok->od", basis, along)
-        image = image - torch.einsum("okd,od,oke->oe", basis, image, basis)  # once more, to stay orthogonal
+        image = image - torch.einsum("okd,ok->od", held, along)
+        image = image - torch.einsum("okd,od,oke->oe", held, image, held)  # once more, to stay orthogonal
         size = image.norm(dim=-1, keepdim=True)
         # An operator whose Krylov space is used up goes on with zeros, which add nothing.
         size = torch.where(size > EXHAUSTED * scale, size, 0.0)
-        basis = torch.cat([basis, torch.where(size > 0, image / size, 0.0)[:, None]], dim=1)
+        basis[:, k + 1] = torch.where(size > 0, image / size, 0.0)
         links[:, k] = size[:, 0]
-        if (k + 1) % LOOK == 0 and k + 1 < steps:
+        if inflation > 0 and (k + 1) % LOOK == 0 and k + 1 < steps:
             lower, upper = _between(projected[:, : k + 1, : k + 1], links[:, : k + 1], goal)
             if bool((upper <= lower * (1 + inflation)).all()):
                 return Certified(lower, upper, failure, k + 1)

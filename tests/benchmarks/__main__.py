@@ -115,6 +115,13 @@ COMPARISONS = [
         "stated",
     ),
     Comparison(
+        "measured constants, local edges, n = 4096, two blocks",
+        Side("measured", {"n": 4096, "source": 6, "edges": "local"}, 1),
+        Side("bound", {"n": 4096, "source": 6}),
+        "constants of the paper, the same two blocks",
+        "stated",
+    ),
+    Comparison(
         "200 calls, n = 512", Side("repeated_calls", {"n": 512}, 1), None, "the process before them", "no growth"
     ),
     Comparison(

@@ -48,9 +48,9 @@ def ids_of(n: int) -> torch.Tensor:
 Work = Callable[[], Any]
 
 
-def bound(n: int, vocabulary: int = 512) -> Work:
+def bound(n: int, vocabulary: int = 512, source: int = 0) -> Work:
     model, ids = bridge(vocabulary), ids_of(n)
-    return lambda: sl.path_bound(model, ids)
+    return lambda: sl.path_bound(model, ids, source=source)
 
 
 def cached_patterns(n: int) -> Work:
@@ -148,9 +148,9 @@ def tiny_sketch() -> Work:
     return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", method="sketch", rtol=0.05, progress=False)
 
 
-def measured(n: int) -> Work:
+def measured(n: int, source: int = 0, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.path_bound(model, ids, constants="measured", progress=False)
+    return lambda: sl.path_bound(model, ids, source=source, constants="measured", progress=False, **options)
 
 
 def repeated_calls(n: int, times: int = 200) -> Work:

@@ -10,6 +10,7 @@ from transformers import Gemma2Config, GemmaConfig, GPT2Config, LlamaConfig
 
 import squashlens as sl
 from squashlens.errors import CapacityError
+from squashlens.measure.certified import Norms
 from squashlens.model import budget
 from squashlens.model.forward import forward
 from tests.cases import save_random
@@ -63,6 +64,18 @@ def test_estimates_are_within_a_quarter_of_the_peak(shape: str, tmp_path: Any) -
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
 
 
+@pytest.mark.parametrize("shape", ["wide heads", "no gate"])
+def test_local_edges_take_what_is_estimated(shape: str, tmp_path: Any) -> None:
+    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)
+    sl.path_bound(model, torch.tensor([2, 3, 4]))
+    n, size = 240, 80
+    ids = torch.tensor([2, *torch.randint(3, 60, (n - 1,), generator=torch.Generator().manual_seed(0)).tolist()])
+    options: Any = {"constants": "measured", "edges": "local", "source": 2, "chunk": size, "progress": False}
+    most = peak(lambda: sl.path_bound(model, ids, **options))
+    vectors = Norms(total=2 * (n + 1), steps=2).vectors(128)
+    assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
+
+
 def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = sl.tokens(tiny, "How many ones are in the following sequence? 110 =")[0]
     room = budget.products_bytes(tiny, 1, len(ids), 40)
@@ -76,6 +89,10 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monk
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:
     """Beyond what a block of rows takes, which does not grow."""
-    for estimate in (budget.pass_bytes, budget.bound_bytes, lambda m, p, n: budget.products_bytes(m, p, n, 4)):
+    estimates: list[Any] = [
+        budget.pass_bytes, budget.bound_bytes, lambda m, p, n: budget.products_bytes(m, p, n, 4),
+        lambda m, p, n: budget.local_bytes(m, n, 64, 95),
+    ]  # fmt: skip
+    for estimate in estimates:
         at = [estimate(tiny, 1, n) for n in (20_000, 40_000, 80_000)]
         assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]), rel=0.05)

@@ -11,7 +11,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.model import attention
 from squashlens.model.freeze import freezing
 from squashlens.model.hooks import Hook, hung
-from squashlens.model.local import Chunk, Derivative, opened
+from squashlens.model.local import Chunk, Derivative, opened, statistics
 from squashlens.model.replay import record
 from tests.cases import CONFIGS, MORE, save_random
 
@@ -69,3 +69,50 @@ def test_own_derivative_is_the_blocks_diagonal(
             rows, columns = by_products(chunk)
             torch.testing.assert_close(rows, truth[chunk.rows], rtol=2e-6, atol=2e-6 * truth.abs().max().item())
             torch.testing.assert_close(columns, rows, rtol=2e-6, atol=2e-6 * truth.abs().max().item())
+
+
+def test_a_chunk_that_is_not_what_the_block_does_is_refused(models: Any) -> None:
+    """An MLP that mixes tokens gives a chunk of them something else than all of them."""
+    model = models("llama")
+    mix = Hook("mix", "blocks.1.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
+    with hung(model, mix):
+        local = opened(record(model, IDS, [], 0, 2), 1, 2)
+        with pytest.raises(UnsoundModelError, match="something else to some of its tokens"):
+            local.chunk(slice(2, 5), own=True)
+
+
+def test_a_chunk_knows_its_place(models: Any) -> None:
+    """Rotations are those of the tokens' own positions; positions that count from 0 again would be seen."""
+    for name in ("gemma", "gpt2", "neox"):
+        local = opened(record(models(name), IDS, [], 0, 2), 1, 2)
+        chunk = local.chunk(slice(4, 9), own=False)
+        torch.testing.assert_close(chunk.attention.keys.double(), local.attention.keys[:, :, 4:9], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(chunk.values.double(), local.values[:, :, 4:9], rtol=1e-9, atol=1e-9)
+
+
+def test_what_the_softmax_does_against_its_written_form(models: Any) -> None:
+    """C_j by explicit sums, where a cap bends the logits, and key/value heads are shared; keys in several tiles."""
+    model = models("gemma2")
+    local = opened(record(model, IDS, [], 0, 2), 1, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("squashlens.model.local.TILE", 3)
+        found = statistics(local.attention, local.values, slice(3, 11), frozen=False)
+    assert found.sensed is not None
+    heads, groups = local.attention.queries.shape[1], local.values.shape[1]
+    for h in range(heads):
+        g = h // (heads // groups)
+        for place, j in enumerate(range(3, 11)):
+            dots = local.attention.keys[0, g, : j + 1] @ local.attention.queries[0, h, j] * local.attention.scale
+            cap, window = local.attention.cap, local.attention.window
+            assert cap is not None
+            logits = cap * torch.tanh(dots / cap)
+            if window is not None:
+                logits[: max(0, j + 1 - window)] = -torch.inf
+            alpha, bend = logits.softmax(0), 1 - torch.tanh(dots / cap) ** 2
+            w, k = local.values[0, g, : j + 1], local.attention.keys[0, g, : j + 1]
+            mean = alpha @ w
+            wanted = torch.einsum("k,kc,kv->cv", alpha * bend * local.attention.scale, w - mean, k)
+            torch.testing.assert_close(found.mean[h, place], mean)
+            torch.testing.assert_close(found.own[h, place], alpha[j])
+            torch.testing.assert_close(found.felt[h, place], alpha[j] * bend[j] * local.attention.scale)
+            torch.testing.assert_close(found.sensed[h, place], wanted)
