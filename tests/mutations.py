@@ -40,6 +40,7 @@ UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_result
 WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
+LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
 AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle.py", "tests/theory/test_ranks.py"
@@ -71,7 +72,7 @@ MUTATIONS = (
     Mutation("the null's window one short", "theory/paths.py", "(-n) % w + w))", "(-n) % w + w))[..., :-1].nan_to_num() if False else torch.nn.functional.pad(rows * 0.5, (0, (-n) % w + w))", PATHS),
     Mutation("another row read in the top block", "model/replay.py", "else left[:, rows]", "else left[:, [rows[0] - 1]]", REPLAY),
     Mutation("one row taken untried", "model/replay.py", "return bool((found.double() - truth.double()).abs().max() <= allowed)", "return True", REPLAY),
-    Mutation("blocks replayed under a user's hook", "model/replay.py", "return not ambient(model) and", "return", REPLAY),
+    Mutation("blocks replayed under a user's hook", "model/replay.py", "if ambient(model) else why_not(model, sites)", "if False else why_not(model, sites)", REPLAY),
     Mutation("positions repeated in the wrong place", "measure/_rows.py", "batch[:, :, start:stop]", "batch[:, :, : stop - start]", JACOBIAN),
     Mutation("an interval of one deviation", "theory/norms.py", "quantile * samples.std(dim=0)", "samples.std(dim=0)", JACOBIAN),
     Mutation("an estimate that forgets what is kept", "model/budget.py", "kept = n_blocks(model) * queries_and_keys(model, prompts, n)", "kept = 0", BUDGET),
@@ -92,8 +93,8 @@ MUTATIONS = (
     Mutation("heads to groups by remainder", "model/dissection.py", "key (group each) ...", "key (each group) ...", CERTIFIED),
     Mutation("final norm left out", "measure/certified.py", "ends: list[Target] = [*bounds[1:-1], to]", "ends: list[Target] = [*bounds[1:-1], top]", CERTIFIED),
     Mutation("groups from the bottom", "measure/certified.py", "sorted({source, *range(top, source, -group)})", "sorted({top, *range(source, top, group)})", CERTIFIED),
-    Mutation("inflation per block, not in all", "measure/certified.py", "inflation=(1 + INFLATION) ** (1 / self.steps) - 1", "inflation=INFLATION", CERTIFIED),
-    Mutation("freezing forgotten", "measure/certified.py", "ids[prompt : prompt + 1], freezing(freeze)", "ids[prompt : prompt + 1], freezing(())", CERTIFIED),
+    Mutation("inflation per block, not in all", "measure/certified.py", "(1 + INFLATION) ** (1 / self.steps) - 1", "INFLATION", CERTIFIED),
+    Mutation("freezing forgotten", "measure/certified.py", "open_blocks(model, ids, hooks,", "open_blocks(model, ids, [],", CERTIFIED),
     Mutation("form not required", "measure/_edges.py", "if not difference <= DEVIATION * size:", "if not difference <= 1e9 * size:", CERTIFIED),
     Mutation("rounding not allowed for", "measure/certified.py", "rows * (1 + rounding) ** len(stretches[to])", "rows * (1 - rounding) ** len(stretches[to])", CERTIFIED),
     # sketches, swaps, the audit
@@ -117,9 +118,9 @@ MUTATIONS = (
     Mutation("null of a path without the residual", "measure/walks.py", "null *= alpha + same[:, step].double()", "null *= alpha", PATHTOOLS),
     # the path product
     Mutation("α transposed", "theory/paths.py", "... query, ... query key -> ... key", "... key, ... query key -> ... query", PATHS),
-    Mutation("δ dropped", "theory/paths.py", "attention_scale * _pushed(weighted, pattern) + weighted", "attention_scale * _pushed(weighted, pattern)", PATHS),
+    Mutation("δ dropped", "theory/paths.py", "attention_scale * pushed(weighted, pattern) + weighted", "attention_scale * pushed(weighted, pattern)", PATHS),
     Mutation("gain dropped", "theory/paths.py", "weighted = gain * row\n", "weighted = row\n", PATHS),
-    Mutation("1/β₁ on the residual too", "theory/paths.py", "attention_scale * _pushed(weighted, pattern) + weighted", "attention_scale * (_pushed(weighted, pattern) + weighted)", PATHS),
+    Mutation("1/β₁ on the residual too", "theory/paths.py", "attention_scale * pushed(weighted, pattern) + weighted", "attention_scale * (pushed(weighted, pattern) + weighted)", PATHS),
     Mutation("window off by one", "theory/paths.py", "key > query - window", "key >= query - window", PATHS),
     Mutation("null not normalised", "theory/paths.py", "seen / seen.sum(dim=-1, keepdim=True)", "seen", PATHS),
     Mutation("null sees the future", "theory/paths.py", "visible = key <= query", "visible = key >= query", PATHS),
@@ -154,6 +155,23 @@ MUTATIONS = (
     Mutation("a certificate for one norm of many", "theory/lanczos.py", "2 * math.log(together / failure)", "2 * math.log(1 / failure)", LANCZOS),
     Mutation("a link of the recurrence left out", "theory/lanczos.py", "* here - link * before)", "* here)", LANCZOS),
     Mutation("exhausted by an absolute size", "theory/lanczos.py", "size > EXHAUSTED * scale", "size > EXHAUSTED", LANCZOS),
+    # local edges
+    Mutation("the softmax forgets the mean", "model/local.py", "to.sub_(mean[..., None] * (felt @ keys)[..., None, :])", "to.sub_(0 * mean[..., None] * (felt @ keys)[..., None, :])", LOCALMAPS),
+    Mutation("own value with another's weight", "model/local.py", "alpha[:, here, here + rows.start - keys.start]", "alpha[:, here, here]", LOCALMAPS),
+    Mutation("own key left out", "model/local.py", "found = found + away.to(dtype) * asked", "found = found + 0 * away.to(dtype) * asked", LOCALMAPS),
+    Mutation("the cap's derivative left out", "model/local.py", "alpha * slope[0, 0] * attention.scale", "alpha * attention.scale", LOCALMAPS),
+    Mutation("a window that starts a token late", "model/local.py", "rows.start - attention.window + 1", "rows.start - attention.window + 2", LOCALMAPS),
+    Mutation("positions from 0 in every chunk", "model/local.py", "return call[:, rows]", "return call[:, : rows.stop - rows.start]", LOCALMAPS),
+    Mutation("a chunk is not compared", "model/local.py", "if not (found.detach() - truth).abs().max().item() <= allowed:  # NaN too", "if False:", LOCALMAPS),
+    Mutation("sinks of other heads", "model/attention.py", "heads = slice(group * each, (group + 1) * each)", "heads = slice(0, each)", LOCALMAPS),
+    Mutation("key term without its length", "measure/_local.py", "felt = felt + away * (heard", "felt = felt + 0 * away * (heard", LOCAL),
+    Mutation("pairs of coordinates once", "measure/_local.py", "torch.where(left == right, 1.0, 2.0)", "torch.where(left == right, 1.0, 1.0)", LOCAL),
+    Mutation("what F adds left out", "measure/_local.py", "(rows * self.excess)[:, block] @ total", "rows[:, block] @ total", LOCAL),
+    Mutation("the diagonal counted twice", "measure/_local.py", "total[places[block, None] == places[keys]] = 0", "total[places[block, None] == places[keys]] *= 1", LOCAL),
+    Mutation("the metric of another head", "measure/_local.py", "by_head[range(heads), range(heads)]", "by_head[range(heads), range(heads)].flip(0)", LOCAL),
+    Mutation("an edge nobody checks", "measure/_local.py", "if off or not", "if off and not", LOCAL),
+    Mutation("edges of the block above", "measure/certified.py", "block = opened(replay, bottom, to)", "block = opened(replay, max(b for b, _ in wanted), to)", CERTIFIED),
+    Mutation("a proof that outlives its weights", "model/streamed.py", "or _proofs[model].edits != edits", "", STREAMED),
     # the Jacobian
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),
     Mutation("root dropped", "theory/norms.py", "[..., -1].clamp(min=0).sqrt()", "[..., -1].clamp(min=0)", NORMS),

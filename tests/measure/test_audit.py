@@ -97,7 +97,7 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     for name, part in parts.items():
         np.testing.assert_allclose(value.sel(rung=name).values, part.values, rtol=1e-9, err_msg=name)
     bounds = found.sel(rung=found["bounds"] != "")
-    assert bounds.sizes["rung"] == 13
+    assert bounds.sizes["rung"] == 14
     assert (bounds["tightness"].values >= 1 - 1e-9).all()
     tight = value.sel(rung="analytic edges, norms frozen") / value.sel(rung="Jacobian, norms frozen")
     np.testing.assert_allclose(found["tightness"].sel(rung="analytic edges, norms frozen"), tight)

@@ -69,6 +69,15 @@ def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, open_m
         assert float(bound.min()) == 0 or options == {} or "attention" in options
 
 
+def test_a_model_is_proved_anew_when_its_weights_are_edited(tmp_path: Any) -> None:
+    """GPT-NeoX's bridge holds queries, keys and values twice; edited in one place the two ways to run it part."""
+    model = sl.load(save_random(MORE["neox"], tmp_path), device="cpu", progress=False)
+    assert why_not(model) is None
+    with torch.no_grad():
+        model.blocks[1].attn.q.weight.mul_(3)
+    assert "comes out differently" in str(why_not(model))
+
+
 def test_hooks_bite_as_they_do_with_patterns(open_model: Any) -> None:
     model = open_model("gemma2", torch.float32)
     for site in ("blocks.1.hook_resid_pre", "blocks.1.attn.hook_v", "blocks.0.attn.hook_z", "blocks.2.hook_mlp_out"):
