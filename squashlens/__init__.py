@@ -13,8 +13,9 @@ Read in this order:
    `separator_ablation` (what separators do, layer by layer).
 5. Draw with `figures`; or write it all up with `report`.
 6. Keep: `save`, `open_result`, `provenance`.
-7. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`, `mask_tokens`,
-   `zero_values` or any `Hook`, around any of the above.
+7. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
+   `mask_attention`, `sliding_window`, `attention_temperature`, `uniform_attention`; `zero_pattern`, `zero_values`,
+   `zero_residual`; `rounding`; or any `Hook`, around any of the above.
 
 Names load at first use; importing squashlens imports neither torch nor TransformerLens and changes nothing.
 """
@@ -37,9 +38,20 @@ if TYPE_CHECKING:
     from squashlens.measure.walks import depth_limit, hops, strongest_paths
     from squashlens.model.capture import Capture, capture, open_capture
     from squashlens.model.freeze import freeze_attention, freeze_gates, freeze_norms
-    from squashlens.model.hooks import Hook, mask_tokens, zero_values
+    from squashlens.model.hooks import Hook
+    from squashlens.model.interventions import (
+        attention_temperature,
+        mask_attention,
+        mask_tokens,
+        sliding_window,
+        uniform_attention,
+        zero_pattern,
+        zero_residual,
+        zero_values,
+    )
     from squashlens.model.live import applied
     from squashlens.model.load import load
+    from squashlens.model.rounding import rounding
     from squashlens.model.tokens import tokens
     from squashlens.reporting.page import report
     from squashlens.results import open_result, provenance, save
@@ -70,8 +82,15 @@ _HOMES = {
     "freeze_attention": "model.freeze",
     "freeze_gates": "model.freeze",
     "freeze_norms": "model.freeze",
-    "mask_tokens": "model.hooks",
-    "zero_values": "model.hooks",
+    "attention_temperature": "model.interventions",
+    "mask_attention": "model.interventions",
+    "mask_tokens": "model.interventions",
+    "sliding_window": "model.interventions",
+    "uniform_attention": "model.interventions",
+    "zero_pattern": "model.interventions",
+    "zero_residual": "model.interventions",
+    "zero_values": "model.interventions",
+    "rounding": "model.rounding",
     "report": "reporting.page",
     "save": "results",
     "open_result": "results",
@@ -83,6 +102,7 @@ __all__ = [
     "Capture",
     "Hook",
     "applied",
+    "attention_temperature",
     "audit",
     "audit_table",
     "capture",
@@ -97,6 +117,7 @@ __all__ = [
     "hops",
     "jacobian_norms",
     "load",
+    "mask_attention",
     "mask_tokens",
     "mechanism",
     "needle",
@@ -107,12 +128,17 @@ __all__ = [
     "prompts",
     "provenance",
     "report",
+    "rounding",
     "save",
     "sensitivity",
     "separator_ablation",
+    "sliding_window",
     "strongest_paths",
     "substitution_effect",
     "tokens",
+    "uniform_attention",
+    "zero_pattern",
+    "zero_residual",
     "zero_values",
     "zoo",
 ]

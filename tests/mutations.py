@@ -40,6 +40,7 @@ UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_result
 WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
+INTERVENTIONS = "tests/model/test_interventions.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
@@ -251,9 +252,16 @@ MUTATIONS = (
     Mutation("weight of the old token", "measure/mechanism.py", "star[:, k, :, n].double()", "star[:, k, :, n - 1].double()", MECHANISM),
     Mutation("MLP in attention's place", "measure/mechanism.py", 'branches = [f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out")]', 'branches = [f"blocks.{block}.{name}" for name in ("hook_mlp_out", "hook_attn_out")]', MECHANISM),
     # separators
-    Mutation("masked from themselves", "model/hooks.py", ":, None] > place", ":, None] >= place", HOOKS),
-    Mutation("a score of zero for a mask", "model/hooks.py", "hidden & later, -torch.inf)", "hidden & later, 0.0)", SEPARATORS),
-    Mutation("keys zeroed for values", "model/hooks.py", "attn.hook_v", "attn.hook_k", SEPARATORS),
+    Mutation("masked from themselves", "model/interventions.py", "hidden(query, key) & (query > key), -torch.inf", "hidden(query, key) & (query >= key), -torch.inf", HOOKS),
+    Mutation("a score of zero for a mask", "model/interventions.py", "hidden(query, key) & (query > key), -torch.inf)", "hidden(query, key) & (query > key), 0.0)", SEPARATORS),
+    Mutation("a window without the query in it", "model/interventions.py", "query - key >= window", "query - key > window", INTERVENTIONS),
+    Mutation("a sink one token short", "model/interventions.py", "(key >= sink)", "(key >= sink - 1)", INTERVENTIONS),
+    Mutation("cold for hot", "model/interventions.py", "scores / temperature, scores)", "scores * temperature, scores)", INTERVENTIONS),
+    Mutation("evenly over what is hidden too", "model/interventions.py", "torch.where(_seen(scores), torch.zeros_like(scores), scores)", "torch.zeros_like(scores)", INTERVENTIONS),
+    Mutation("every head for some", "model/interventions.py", "chosen.view(-1, *[1] * (before.ndim - dim - 1)), after, before)", "chosen.view(-1, *[1] * (before.ndim - dim - 1)), after, after)", INTERVENTIONS),
+    Mutation("weights zeroed that stay", "model/interventions.py", "_among(key, places) & (query > key), 0.0)", "_among(key, places) & (query >= key), 0.0)", INTERVENTIONS),
+    Mutation("positions of a cached pass from 0", "model/interventions.py", "return place[keys - queries :, None], place", "return place[:queries, None], place", INTERVENTIONS),
+    Mutation("keys zeroed for values", "model/interventions.py", '("attn_scores", "pattern", "v")', '("attn_scores", "pattern", "k")', SEPARATORS),
     Mutation("a branch's own tokens ablated", "model/passes.py", "plan.hooks(branch.at)", "plan.hooks(len(branch))", SEPARATORS),
     Mutation("retained upside down", "measure/separators.py", "(ablated - none) / effect", "(separators - ablated) / effect", SEPARATORS),
     Mutation("divided by noise", "measure/separators.py", "effect.abs() > NOISE_FLOORS * floor[:, None]", "effect.abs() > floor[:, None]", SEPARATORS),

@@ -29,7 +29,8 @@ from tqdm import tqdm
 from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Passes, Scale, one_of
 from squashlens.errors import InputError
 from squashlens.measure._pairs import Ruler, Runs, check_choices, with_y
-from squashlens.model.hooks import Hook, mask_tokens, zero_values
+from squashlens.model.hooks import Hook
+from squashlens.model.interventions import mask_tokens, zero_values
 from squashlens.model.live import require_live
 from squashlens.model.streamed import written
 from squashlens.model.tokens import display_tokens

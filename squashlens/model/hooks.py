@@ -1,4 +1,4 @@
-"""Hooks as values: factories that touch no model, and one context manager that applies and restores.
+"""Hooks as values that touch no model, and one context manager that applies and restores.
 
 A `Hook` says where (`site`), what (`edit`) and under which name it appears in the provenance. `hung`
 puts it on a model and takes exactly that away again; hooks that others have set stay where they are.
@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
@@ -66,57 +65,6 @@ class Recipe:
 def spelt_out(model: Bridge, hooks: Iterable[Hook | Recipe]) -> list[Hook]:
     """Recipes replaced by the hooks they make for this model."""
     return [one for hook in hooks for one in (hook.make(model) if isinstance(hook, Recipe) else [hook])]
-
-
-def mask_tokens(positions: Iterable[int], blocks: tuple[int, ...] | None = None) -> Hook:
-    """Keep later tokens from attending to those at `positions`: their attention logits become −∞.
-
-    The weights of each row renormalise over what is left. A masked token still attends to itself, so no row
-    is empty. Positions a prompt does not reach are not there to be masked. In a pass that continues a cache,
-    positions count from the start of the cache.
-    """
-    places = _places(positions, "mask_tokens")
-
-    def edit(scores: Tensor) -> Tensor:
-        queries, keys = scores.shape[-2:]
-        place = torch.arange(keys, device=scores.device)
-        hidden = torch.isin(place, torch.tensor(places, device=scores.device))
-        later = place[keys - queries :, None] > place
-        return scores.masked_fill(hidden & later, -torch.inf)
-
-    return Hook(f"mask_tokens{_shown(places)}", "blocks.{block}.attn.hook_attn_scores", edit, blocks)
-
-
-def zero_values(positions: Iterable[int], blocks: tuple[int, ...] | None = None) -> Hook:
-    """Let the tokens at `positions` be attended to and give nothing: their value vectors, biases included, become 0.
-
-    Attention weights stay as they are. Positions a prompt does not reach are not there to be zeroed.
-    """
-    places = _places(positions, "zero_values")
-
-    def edit(values: Tensor) -> Tensor:
-        place = torch.arange(values.shape[1], device=values.device)
-        hidden = torch.isin(place, torch.tensor(places, device=values.device))
-        return values.masked_fill(hidden[:, None, None], 0.0)
-
-    return Hook(f"zero_values{_shown(places)}", VALUES, edit, blocks)
-
-
-VALUES = "blocks.{block}.attn.hook_v"
-
-
-def _places(positions: Iterable[int], factory: str) -> tuple[int, ...]:
-    places = tuple(positions)
-    if not places or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in places):
-        raise InputError(
-            f"{factory}: {places!r} are not positions.", "Give at least one, counted from 0 at the prompt's start."
-        )
-    return places
-
-
-def _shown(places: tuple[int, ...]) -> str:
-    inner = ", ".join(map(str, places)) if len(places) <= 6 else f"{places[0]} … {places[-1]}, {len(places)} in all"
-    return f"({inner})"
 
 
 @contextmanager

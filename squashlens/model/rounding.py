@@ -1,0 +1,63 @@
+"""Rounding inside the model: what a stream, keys, values or weights keep when they are stored in fewer bits.
+
+The forward pass goes on with the rounded numbers; the derivative is that of the model without rounding, whose own is 0
+nearly everywhere ("straight through").
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import choices_of, one_of
+from squashlens.errors import InputError
+from squashlens.model.hooks import Hook
+
+Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+Rounded = Literal["residual", "keys", "values", "patterns"]
+SITES: dict[Rounded, str] = {
+    "residual": "blocks.{block}.hook_resid_pre",
+    "keys": "blocks.{block}.attn.hook_k",
+    "values": "blocks.{block}.attn.hook_v",
+    "patterns": "blocks.{block}.attn.hook_pattern",
+}
+
+
+def rounding(to: Stored | int, what: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
+    """Round `what` in each of `blocks` to a format, or to so many bits behind the leading one.
+
+    The residual stream where it enters a block; keys and values as they are projected, before any rotation; patterns as
+    the softmax leaves them. With a number of mantissa bits the exponent's range stays: 7 are bfloat16's, 10 float16's.
+    A number beyond a format's range is refused, at the pass that meets it.
+    """
+    one_of(what, Rounded, "what")
+    if isinstance(to, bool) or not (to in choices_of(Stored) or (isinstance(to, int) and to >= 0)):
+        raise InputError(
+            f"rounding: {to!r} is not a format.", f"Use one of {', '.join(choices_of(Stored))}, or mantissa bits."
+        )
+
+    def edit(tensor: Tensor) -> Tensor:
+        return tensor + (rounded(tensor.detach(), to) - tensor.detach())
+
+    label = f"{to} bits" if isinstance(to, int) else to
+    return Hook(f"rounding({what} to {label})", SITES[what], edit, blocks)
+
+
+def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
+    """The nearest numbers that `to` can hold, ties to even, in the tensor's own dtype.
+
+    >>> rounded(torch.tensor([1.03, 1000.0, 0.3]), 3).tolist()
+    [1.0, 1024.0, 0.3125]
+    """
+    if isinstance(to, int):
+        mantissa, exponent = torch.frexp(tensor)  # 0.5 ≤ |mantissa| < 1
+        scale = 2.0 ** (to + 1)
+        return torch.ldexp((mantissa * scale).round() / scale, exponent)
+    form = getattr(torch, to)
+    largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
+    if largest > torch.finfo(form).max:  # some formats would have infinity there, some NaN, some their largest number
+        raise InputError(
+            f"{largest:.4g} is beyond the range of {to}.",
+            "Use bfloat16, or a number of mantissa bits, which keeps the range.",
+        )
+    return tensor.to(form).to(tensor.dtype)
