@@ -14,31 +14,18 @@ from squashlens.model.freeze import freezing
 from squashlens.model.hooks import Hook, hung
 from squashlens.model.replay import record, replayable
 from squashlens.model.streamed import written
-from tests.cases import CONFIGS, MORE, save_random
+from tests.cases import CONFIGS, MORE
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5], [2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])
 FREEZE: list[Any] = [s for k in range(4) for s in itertools.combinations(("attention", "norms", "gates"), k)]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    held: dict[str, Any] = {}
-
-    def get(name: str) -> Any:
-        if name not in held:
-            folder = save_random((CONFIGS | MORE)[name], tmp_path_factory.mktemp(name))
-            held[name] = sl.load(folder, device="cpu", dtype=torch.float64, progress=False)
-        return held[name]
-
-    return get
-
-
 @pytest.mark.parametrize("freeze", FREEZE, ids="+".join)
 @pytest.mark.parametrize("name", [*CONFIGS, *MORE])
-def test_equals_the_whole_graph(name: str, freeze: Any, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_whole_graph(name: str, freeze: Any, float64_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SHORTEST", 3)
     monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
-    model = models(name)
+    model = float64_of(name)
     for read in ({"query": 8, "norm": "frobenius"}, {"source": 1, "target": 2}):
         options: Any = read | {"freeze": freeze, "bos": "as-given", "progress": False, "chunk": 5}
         found = sl.jacobian_norms(model, IDS, **options)
@@ -51,29 +38,29 @@ def test_equals_the_whole_graph(name: str, freeze: Any, models: Any, monkeypatch
         assert "the test" in sl.provenance(truth)["attention_implementation"]
 
 
-def test_one_row_behind_attention_is_all_that_the_top_block_needs(models: Any) -> None:
+def test_one_row_behind_attention_is_all_that_the_top_block_needs(float64_of: Any) -> None:
     """Taken only where it changes nothing: an MLP that mixes tokens would be seen at once."""
     for name in ("gemma", "gpt2", "neox", "olmo2", "phi"):
-        replay = record(models(name), IDS, [], 0, 3)
+        replay = record(float64_of(name), IDS, [], 0, 3)
         assert replay._only_row(2, 8)
-    model = models("llama")
+    model = float64_of("llama")
     replay = record(model, IDS, [], 0, n_blocks(model))
     mix = Hook("mix", "blocks.2.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
     with hung(model, mix):
         assert not replay._only_row(2, 8)
 
 
-def test_hooks_that_would_see_a_block_twice_forbid_it(models: Any) -> None:
-    model = models("llama")
+def test_hooks_that_would_see_a_block_twice_forbid_it(float64_of: Any) -> None:
+    model = float64_of("llama")
     assert replayable(model, [])
     with hung(model, Hook("mine", "blocks.0.hook_mlp_out", lambda t: None)):
         assert not replayable(model, [])
     assert replayable(model, freezing(("norms", "gates", "attention")))
 
 
-def test_only_one_block_of_graph_is_alive(models: Any) -> None:
+def test_only_one_block_of_graph_is_alive(float64_of: Any) -> None:
     """The number of graphs that are open when a batch comes back does not grow with depth."""
-    model = models("gemma")
+    model = float64_of("gemma")
     replay = record(model, IDS, [], 0, 3)
     opened: list[int] = []
     original = type(replay)._opened
