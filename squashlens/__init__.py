@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from squashlens.model.live import applied
     from squashlens.model.load import load
+    from squashlens.model.places import places
     from squashlens.model.rounding import rounding
     from squashlens.model.tokens import tokens
     from squashlens.reporting.page import report
@@ -91,6 +92,7 @@ _HOMES = {
     "zero_residual": "model.interventions",
     "zero_values": "model.interventions",
     "rounding": "model.rounding",
+    "places": "model.places",
     "report": "reporting.page",
     "save": "results",
     "open_result": "results",
@@ -125,6 +127,7 @@ __all__ = [
     "open_capture",
     "open_result",
     "path_bound",
+    "places",
     "prompts",
     "provenance",
     "report",
