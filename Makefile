@@ -1,6 +1,6 @@
 # make report    install into .venv and write report.html for the bundled model
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
-# make bench     what things cost beside the obvious script, into docs/benchmarks.md (about ten minutes)
+# make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
 
 PY ?= python3

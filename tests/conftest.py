@@ -39,7 +39,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     def folder(name: str) -> Path:
         if not (root / name).exists():
-            cases.save_random(cases.CONFIGS[name], root / name)
+            cases.save_random((cases.CONFIGS | cases.MORE)[name], root / name)
         return root / name
 
     return folder
@@ -78,19 +78,3 @@ def plain_of(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
 @pytest.fixture(autouse=True)
 def _names_for_doctests(doctest_namespace: dict[str, Any], tmp_path: Path) -> None:
     doctest_namespace.update(torch=torch, tmp_path=tmp_path)
-
-
-@pytest.fixture(scope="session")
-def float64_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    """Any family's tiny random model in float64, as a proven bridge; shared, so leave it as it was."""
-    import squashlens as sl
-
-    held: dict[str, Any] = {}
-
-    def bridge(name: str) -> Any:
-        if name not in held:
-            folder = cases.save_random((cases.CONFIGS | cases.MORE)[name], tmp_path_factory.mktemp(name))
-            held[name] = sl.load(folder, device="cpu", dtype=torch.float64, progress=False)
-        return held[name]
-
-    return bridge

@@ -25,6 +25,8 @@ from squashlens.errors import UnsoundModelError
 from squashlens.measure._edges import DEVIATION
 from squashlens.model.attention import Attention, reach
 from squashlens.model.local import Chunk, Derivative, LocalBlock
+from squashlens.model.spans import vjps
+from squashlens.theory.norms import away_from_singular
 
 SAMPLES = 16  # random directions × tokens for each coordinate of a metric, and no fewer directions than
 DIRECTIONS = 4
@@ -105,12 +107,12 @@ def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify) 
     for chunk in block.chunks(keys, size):
         for group in range(groups):
             factors = own.unflatten(0, (groups, -1))[group]
-            products = _products(Derivative(chunk.values, chunk.entering), group)
+            products = _products(chunk.values, chunk.entering, group)
             sizes = torch.linalg.eigvalsh(factors.mT[:, None] @ products @ factors[:, None])[..., -1]
             by_value.unflatten(0, (groups, -1))[group, :, chunk.rows] = sizes.clamp(min=0).sqrt()
             if by_key is not None:
                 left, right = _pairs(dot, products.device)
-                products = _products(Derivative(chunk.attention.keys, chunk.entering), group)
+                products = _products(chunk.attention.keys, chunk.entering, group)
                 by_key[group, chunk.rows] = products[:, left, right]
     values = repeat(block.values[0], "c j v -> (c e) j v", e=heads // groups) @ own
     return LocalEdges(block.attention, values, diagonal, excess, by_value, by_key)
@@ -138,12 +140,14 @@ def _excess(chunk: Chunk, root: Float[Tensor, "stack stack"], certify: Certify) 
     return certify(gram, tokens, len(root), root.device)
 
 
-def _products(derivative: Derivative, group: int) -> Float[Tensor, "token value value"]:
+def _products(
+    output: Float[Tensor, "1 group token value"], leaf: Float[Tensor, "1 token in"], group: int
+) -> Float[Tensor, "token value value"]:
     """∂x_i ∂x_iᵀ of every token for x of one group."""
-    width = derivative.output.shape[-1]
-    cotangents = derivative.output.new_zeros(width, *derivative.output.shape)
+    width = output.shape[-1]
+    cotangents = output.new_zeros(width, *output.shape)
     cotangents[:, 0, group] = torch.eye(width, device=cotangents.device)[:, None]
-    rows = torch.cat([derivative.pulled(part)[:, 0] for part in cotangents.split(SIDE_BY_SIDE)])
+    rows = torch.cat([part[:, 0] for (part,) in vjps(output, [leaf], cotangents, SIDE_BY_SIDE)])
     rows = rearrange(rows, "v i d -> i v d").double()
     return rows @ rows.mT
 
@@ -155,11 +159,10 @@ def _metric(block: LocalBlock, queries: range, size: int) -> Float[Tensor, "stac
     metric = block.values.new_zeros(heads * width, heads * width)
     for chunk in block.chunks(queries, size):
         directions = _directions(chunk.leaving, heads * width, len(queries), generator)
-        rows = Derivative(chunk.leaving, chunk.mixed).pulled(directions)
+        ((rows,),) = vjps(chunk.leaving, [chunk.mixed], directions, len(directions))
         rows = rearrange(rows, "g 1 h j c -> (g j) (h c)").double()
         metric += rows.mT @ rows
-    largest = metric.diagonal().max().clamp(min=torch.finfo(metric.dtype).tiny)
-    return metric + FLOOR * largest * torch.eye(len(metric), dtype=metric.dtype, device=metric.device)
+    return away_from_singular(metric, FLOOR)
 
 
 def _directions(

@@ -107,12 +107,15 @@ def certified_bounds(
     n, steps = query + 1, max(map(len, stretches.values()))
     each = 2 if edges == "local" else n  # norms for every query
     norms = Norms(total=len(session.ids) * sum(len(queries) * each for queries in wanted.values()), steps=steps)
+    size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
+    if size is None:
+        _say(session, group, wanted, n, progress)
     found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
     peak = 0.0
     for prompt in range(len(session.ids)):
         rows: dict[Target, Tensor] = {to: one_hot(session, query)[prompt] for to in spans}
-        if edges == "local":
-            made = _local(session, prompt, wanted, freeze, norms, chunk, progress)
+        if size is not None:
+            made = _local(session, prompt, wanted, freeze, norms, size, progress)
         else:
             made = _matrices(session, prompt, wanted, freeze, edges, group, norms, chunk, progress)
         for stretch, matrix, logit in made:
@@ -150,7 +153,6 @@ def _matrices(
 ) -> Made:  # fmt: skip
     """The edges of every stretch on one prompt as a matrix on the CPU."""
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
-    _say(session, group, wanted, max(queries.stop for queries in wanted.values()), progress)
     batch = chunk or cotangents_on_graph(model, 1, session.positions)
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
@@ -162,32 +164,26 @@ def _matrices(
     for bottom, to in _top_down(wanted, progress):
         queries = wanted[bottom, to]
         span = whole.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to])[bottom]
+        found: tuple[Tensor, float] | None = None
         if bottom in cut:
             with _allowed_where(edges == "exact"):
-                block = cut[bottom]
-                maps = maps_of(block, to, freeze, queries)
+                maps = maps_of(cut[bottom], to, freeze, queries)
                 require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
-                found = edges_of(maps, edges, queries, norms).cpu(), block.largest_logit()
-                yield (bottom, to), *found
-                continue
-        if progress and group == 1 and bottom < n_blocks(model):
-            tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
-        yield (bottom, to), edges_by_autograd(span, to, queries, norms, batch, progress).cpu(), 0.0
+                found = edges_of(maps, edges, queries, norms).cpu(), cut[bottom].largest_logit()
+        if found is None:
+            if progress and group == 1 and bottom < n_blocks(model):
+                tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
+            found = edges_by_autograd(span, to, queries, norms, batch, progress).cpu(), 0.0
+        yield (bottom, to), *found
 
 
 def _local(
     session: Session, prompt: int, wanted: Mapping[Stretch, range], freeze: Sequence[str],
-    norms: Norms, chunk: int | None, progress: bool,
+    norms: Norms, size: int, progress: bool,
 ) -> Made:  # fmt: skip
-    """The edges of every stretch on one prompt as factors of its tokens."""
+    """The edges of every stretch on one prompt as factors of its tokens, `size` of them at a time."""
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
     top = n_blocks(model)
-    require_replayable(model, hooks)
-    n, vectors = session.positions, norms.vectors(width(model))
-    size = chunk or tokens_at_a_time(model, n, vectors)
-    require_room(
-        local_bytes(model, n, size, vectors), device_of(model), "A block's local edges", "Use a shorter prompt."
-    )
     replay = record(model, ids, hooks, min(bottom for bottom, _ in wanted), top)
     for bottom, to in _top_down(wanted, progress):
         queries = wanted[bottom, to]
@@ -217,6 +213,17 @@ def _allowed_where(agnostic: bool) -> Iterator[None]:
     except UnsoundModelError:
         if not agnostic:
             raise
+
+
+def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chunk: int | None) -> int:
+    """Tokens to take side by side for local edges; refused where a model cannot be replayed or there is no room."""
+    model, n = session.model, session.positions
+    require_replayable(model, freezing(freeze))
+    vectors = norms.vectors(width(model))
+    size = chunk or tokens_at_a_time(model, n, vectors)
+    needed = local_bytes(model, n, size, vectors)
+    require_room(needed, device_of(model), "A block's local edges", "Use a shorter prompt.")
+    return size
 
 
 def _say(session: Session, group: int, wanted: Mapping[Stretch, range], n: int, progress: bool) -> None:

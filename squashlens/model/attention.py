@@ -144,6 +144,11 @@ class Attention:
         return total
 
 
+def shown(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:
+    """Which keys are seen, by the logits: what masks hide is the type's lowest number or −∞."""
+    return scores > torch.finfo(scores.dtype).min / 2
+
+
 def reach(standing: Bool[Tensor, " query"]) -> slice:
     """From the first to the last row at which something stands; none if nothing does."""
     places = standing.nonzero()

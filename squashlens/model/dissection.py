@@ -23,6 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.errors import UnsoundModelError
+from squashlens.model.attention import shown
 from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.spans import Span, Watch, leaf_of, open_spans, vjps
 
@@ -43,8 +44,7 @@ class OpenBlock:
     def pattern(self) -> Float[Tensor, "head query key"]:
         """α in float64. Where a key is seen, a weight that came out as 0 is not 0 but below the range of float32."""
         pattern, scores = (self.seen[name][0].detach() for name in ("hook_pattern", "hook_attn_scores"))
-        seen = scores > torch.finfo(scores.dtype).min / 2
-        return torch.where(seen, pattern.double().clamp(min=torch.finfo(torch.float32).tiny), pattern.double())
+        return torch.where(shown(scores), pattern.double().clamp(min=torch.finfo(torch.float32).tiny), pattern.double())
 
     @property
     def values(self) -> Float[Tensor, "key head value"]:

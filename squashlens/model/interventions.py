@@ -8,10 +8,12 @@ that a prompt does not reach are not there. Query head h reads key/value group h
 from collections.abc import Callable, Iterable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import positive
 from squashlens.errors import InputError
+from squashlens.model.attention import shown
 from squashlens.model.hooks import Hook
 
 Blocks = tuple[int, ...] | None
@@ -20,28 +22,28 @@ SCORES, PATTERN, VALUES = (f"blocks.{{block}}.attn.hook_{name}" for name in ("at
 
 def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Keep later tokens from attending to those at `positions`: their attention logits become −∞."""
-    places = _places(positions, "mask_tokens")
-    return _masked(f"mask_tokens{_shown(places)}", lambda query, key: _among(key, places), blocks, heads)
+    places = positions_of(positions, "mask_tokens")
+    return _masked(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads)
 
 
 def mask_attention(
     queries: Iterable[int], keys: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
 ) -> Hook:
     """Keep the tokens at `queries` from attending to those at `keys`, but for themselves."""
-    asking, asked = _places(queries, "mask_attention"), _places(keys, "mask_attention")
-    name = f"mask_attention{_shown(asking)}→{_shown(asked)}"
+    asking, asked = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
+    name = f"mask_attention{listed(asking)}→{listed(asked)}"
     return _masked(name, lambda query, key: _among(query, asking) & _among(key, asked), blocks, heads)
 
 
 def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: Iterable[int] | None = None) -> Hook:
     """Let each token see the last `window` ones, itself included, and the first `sink`.
 
-    Query j sees key i ≤ j where ``j − i < window`` or ``i < sink``.
-    The query counts in the window, as in Hugging Face's models; a native window that is narrower stays. With a window
-    as long as the prompt this is no hook at all, to the last bit.
+    Query j sees key i ≤ j where ``j − i < window`` or ``i < sink``. The query counts in the window, as in Hugging
+    Face's models; a native window that is narrower stays. With a window as long as the prompt no bit changes.
     """
-    _whole(window, "sliding_window", "window", 1)
-    _whole(sink, "sliding_window", "sink", 0)
+    positive(window, "sliding_window: window", "a number of tokens")
+    if isinstance(sink, bool) or sink != 0:
+        positive(sink, "sliding_window: sink", "a number of tokens")
     name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
     return _masked(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads)
 
@@ -50,33 +52,24 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
     """Divide what enters the softmax by `temperature`: each weight becomes ``α^(1/T)``, over its row's sum."""
     if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
         raise InputError(f"attention_temperature: {temperature!r} is not a temperature.", "Give a positive number.")
-    chosen = _heads(heads)
-
-    def edit(scores: Tensor) -> Tensor:
-        return _in_heads(scores, torch.where(_seen(scores), scores / temperature, scores), chosen, dim=1)
-
-    return Hook(f"attention_temperature({temperature:g})", SCORES, edit, blocks)
+    name = f"attention_temperature({temperature:g})"
+    return _rescored(name, lambda scores: scores / temperature, blocks, heads)
 
 
 def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Let each token attend evenly to all it may see: the path bound's null, made real."""
-    chosen = _heads(heads)
-
-    def edit(scores: Tensor) -> Tensor:
-        return _in_heads(scores, torch.where(_seen(scores), torch.zeros_like(scores), scores), chosen, dim=1)
-
-    return Hook("uniform_attention", SCORES, edit, blocks)
+    return _rescored("uniform_attention", torch.zeros_like, blocks, heads)
 
 
 def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Set the weights with which later tokens attend to `positions` to 0; the others stay, so that rows sum to less."""
-    places, chosen = _places(positions, "zero_pattern"), _heads(heads)
+    places = positions_of(positions, "zero_pattern")
 
-    def edit(pattern: Tensor) -> Tensor:
+    def change(pattern: Tensor) -> Tensor:
         query, key = _grid(pattern)
-        return _in_heads(pattern, pattern.masked_fill(_among(key, places) & (query > key), 0.0), chosen, dim=1)
+        return pattern.masked_fill(_among(key, places) & (query > key), 0.0)
 
-    return Hook(f"zero_pattern{_shown(places)}", PATTERN, edit, blocks)
+    return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads)
 
 
 def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iterable[int] | None = None) -> Hook:
@@ -84,35 +77,57 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iter
 
     Attention weights stay as they are. With `groups`, only in those key/value heads.
     """
-    places, chosen = _places(positions, "zero_values"), _heads(groups)
+    places = positions_of(positions, "zero_values")
 
-    def edit(values: Tensor) -> Tensor:
+    def change(values: Tensor) -> Tensor:
         place = torch.arange(values.shape[1], device=values.device)
-        return _in_heads(values, values.masked_fill(_among(place, places)[:, None, None], 0.0), chosen, dim=2)
+        return values.masked_fill(_among(place, places)[:, None, None], 0.0)
 
-    return Hook(f"zero_values{_shown(places)}", VALUES, edit, blocks)
+    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2)
 
 
 def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
     """Wipe the residual stream of the tokens at `positions` where it enters each of `blocks`: it becomes 0."""
-    places = _places(positions, "zero_residual")
+    places = positions_of(positions, "zero_residual")
 
     def edit(stream: Tensor) -> Tensor:
         place = torch.arange(stream.shape[1], device=stream.device)
         return stream.masked_fill(_among(place, places)[:, None], 0.0)
 
-    return Hook(f"zero_residual{_shown(places)}", "blocks.{block}.hook_resid_pre", edit, blocks)
+    return Hook(f"zero_residual{listed(places)}", "blocks.{block}.hook_resid_pre", edit, blocks)
 
 
 def _masked(name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:
     """Logits to −∞ where `hidden` (of query and key position) says so and the key is an earlier token."""
-    chosen = _heads(heads)
 
-    def edit(scores: Tensor) -> Tensor:
+    def change(scores: Tensor) -> Tensor:
         query, key = _grid(scores)
-        return _in_heads(scores, scores.masked_fill(hidden(query, key) & (query > key), -torch.inf), chosen, dim=1)
+        return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf)
 
-    return Hook(name, SCORES, edit, blocks)
+    return _in_heads(name, SCORES, change, blocks, heads)
+
+
+def _rescored(name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:
+    """Other logits for the keys that are seen; what is hidden stays so."""
+    return _in_heads(name, SCORES, lambda scores: torch.where(shown(scores), to(scores), scores), blocks, heads)
+
+
+def _in_heads(
+    name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, dim: int = 1
+) -> Hook:
+    """A hook that changes the chosen heads, which are axis `dim`, and leaves the others as they were."""
+    chosen = None if heads is None else _counted(heads, "", "heads", "counted from 0; leave it out for all")
+
+    def edit(before: Tensor) -> Tensor:
+        if chosen is None:
+            return change(before)
+        outside = [h for h in chosen if h >= before.shape[dim]]
+        if outside:
+            raise InputError(f"There is no head {outside[0]}.", f"Here are heads 0 to {before.shape[dim] - 1}.")
+        ours = _among(torch.arange(before.shape[dim], device=before.device), chosen)
+        return torch.where(ours.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before)
+
+    return Hook(name, site, edit, blocks)
 
 
 def _grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor]:
@@ -122,49 +137,24 @@ def _grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tenso
     return place[keys - queries :, None], place
 
 
-def _seen(scores: Float[Tensor, "prompt head query key"]) -> Bool[Tensor, "prompt head query key"]:
-    """Which keys are seen: masks, of the model and of hooks before, are the type's lowest number or −∞."""
-    return scores > torch.finfo(scores.dtype).min / 2
-
-
 def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
     return torch.isin(place, torch.tensor(places, device=place.device))
 
 
-def _in_heads(before: Tensor, after: Tensor, heads: tuple[int, ...] | None, dim: int) -> Tensor:
-    """The edit in the chosen heads, what was there in the others."""
-    if heads is None:
-        return after
-    outside = [h for h in heads if h >= before.shape[dim]]
-    if outside:
-        raise InputError(f"There is no head {outside[0]}.", f"Here are heads 0 to {before.shape[dim] - 1}.")
-    chosen = _among(torch.arange(before.shape[dim], device=before.device), heads)
-    return torch.where(chosen.view(-1, *[1] * (before.ndim - dim - 1)), after, before)
+def positions_of(positions: Iterable[int], factory: str) -> tuple[int, ...]:
+    """Positions as given to a factory, checked."""
+    return _counted(positions, f"{factory}: ", "positions", "counted from 0 at the prompt's start")
 
 
-def _heads(heads: Iterable[int] | None) -> tuple[int, ...] | None:
-    if heads is None:
-        return None
-    chosen = tuple(heads)
-    if not chosen or any(isinstance(h, bool) or not isinstance(h, int) or h < 0 for h in chosen):
-        raise InputError(f"{chosen!r} are not heads.", "Give at least one, counted from 0; leave it out for all.")
+def _counted(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:
+    """At least one whole number from 0 on."""
+    chosen = tuple(numbers)
+    if not chosen or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in chosen):
+        raise InputError(f"{where}{chosen!r} are not {what}.", f"Give at least one, {how}.")
     return chosen
 
 
-def _whole(number: object, factory: str, argument: str, least: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(f"{factory}: {argument}={number!r} is not a number of tokens.", f"Give {least} or more.")
-
-
-def _places(positions: Iterable[int], factory: str) -> tuple[int, ...]:
-    places = tuple(positions)
-    if not places or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in places):
-        raise InputError(
-            f"{factory}: {places!r} are not positions.", "Give at least one, counted from 0 at the prompt's start."
-        )
-    return places
-
-
-def _shown(places: tuple[int, ...]) -> str:
+def listed(places: tuple[int, ...]) -> str:
+    """Positions as they stand in a hook's name."""
     inner = ", ".join(map(str, places)) if len(places) <= 6 else f"{places[0]} … {places[-1]}, {len(places)} in all"
     return f"({inner})"

@@ -23,11 +23,10 @@ from torch import Tensor
 
 from squashlens._typing import Target
 from squashlens.errors import UnsoundModelError
-from squashlens.model.anatomy import dtype_of, residual_site
+from squashlens.model.anatomy import dtype_of
 from squashlens.model.attention import Attention, attended
-from squashlens.model.hooks import Hook, hung
 from squashlens.model.proof import TOLERANCE
-from squashlens.model.replay import Replay
+from squashlens.model.replay import Call, Replay
 from squashlens.model.spans import differentiable, leaf_of
 
 TILE = 512  # keys
@@ -41,12 +40,9 @@ class Derivative:
     entry: Tensor
 
     def pulled(self, cotangent: Tensor) -> Tensor:
-        """Jᵀ y, many products at once if the cotangent has a leading axis more than the output."""
-        many = cotangent.ndim > self.output.ndim
+        """Jᵀ y; `spans.vjps` takes many at a time."""
         with differentiable():
-            (found,) = torch.autograd.grad(
-                self.output, self.entry, cotangent.to(self.output.dtype), retain_graph=True, is_grads_batched=many
-            )
+            (found,) = torch.autograd.grad(self.output, self.entry, cotangent.to(self.output.dtype), retain_graph=True)
         return found
 
     def pushed(self, tangent: Tensor) -> Tensor:
@@ -145,19 +141,10 @@ def opened(replay: Replay, block: int, to: Target) -> LocalBlock:
     return LocalBlock(replay, block, to, attention.double(), values.double(), mixed, left)
 
 
-def _run(replay: Replay, block: int, to: Target, call: Any) -> tuple[Tensor, Tensor]:
-    """One block with what it is called with: the stream that enters as a leaf, and what leaves."""
-    entering, more, others = call
-    leaves: list[Tensor] = []
-
-    def plant(tensor: Tensor) -> Tensor:
-        leaves.append(leaf_of(tensor))
-        return leaves[0]
-
-    with hung(replay.model, Hook("leaf", residual_site(block, replay.model), plant)):
-        left = replay.model.blocks[block](entering, *more, **others)
-        left = left[0] if isinstance(left, tuple) else left
-        return leaves[0], replay.model.ln_final(left) if to == "y" else left
+def _run(replay: Replay, block: int, to: Target, call: Call) -> tuple[Tensor, Tensor]:
+    """One block with what it is called with: the stream that enters as a leaf, and what leaves, as `to` has it."""
+    leaf, left = replay.block(block, call)
+    return leaf, replay.model.ln_final(left) if to == "y" else left
 
 
 def _at(call: Any, rows: slice, n: int) -> Any:

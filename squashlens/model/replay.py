@@ -55,20 +55,25 @@ class Replay:
 
     def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:
         """One block run again: the stream that enters it as a leaf, and the one that leaves it, at `rows` if given."""
-        entering, more, others = self.calls[block]
+        # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
+        # added with all its rows; those of the others are wrong then, and nobody reads them.
+        narrow = [Hook("row", f"blocks.{block}.{site}", lambda t: t[:, rows]) for site in BEHIND if rows and alone]
+        with hung(self.model, *narrow):
+            leaf, left = self.block(block, self.calls[block])
+        return leaf, left if rows is None else left[:, rows]
+
+    def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
+        """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""
+        entering, more, others = call
         leaves: list[Tensor] = []
 
         def plant(tensor: Tensor) -> Tensor:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
-        # added with all its rows; those of the others are wrong then, and nobody reads them.
-        narrow = [Hook("row", f"blocks.{block}.{site}", lambda t: t[:, rows]) for site in BEHIND if rows and alone]
-        with hung(self.model, Hook("leaf", residual_site(block, self.model), plant), *narrow):
+        with hung(self.model, Hook("leaf", residual_site(block, self.model), plant)):
             left = self.model.blocks[block](entering, *more, **others)
-        left = left[0] if isinstance(left, tuple) else left
-        return leaves[0], left if rows is None else left[:, rows]
+        return leaves[0], left[0] if isinstance(left, tuple) else left
 
     def _only_row(self, block: int, query: int) -> bool:
         """Whether the top block may go on with one row behind its attention: tried, and compared."""

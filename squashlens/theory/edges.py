@@ -28,7 +28,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens.theory.norms import spectral_norms
+from squashlens.theory.norms import away_from_singular, spectral_norms
 
 ROUNDING = 1e-6  # how far a row of float32 attention weights may be from summing to 1
 
@@ -77,8 +77,7 @@ class Maps:
         rows = slice(None) if self.wanted is None else list(self.wanted)
         closing = rearrange(self.closing[rows], "j out h c -> j out (h c)")
         mean = einsum(closing, closing, "j out a, j out b -> a b") / len(closing)
-        floor = 1e-12 * mean.diagonal().max().clamp(min=torch.finfo(mean.dtype).tiny)
-        return mean + floor * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+        return away_from_singular(mean, 1e-12)
 
     @cached_property
     def root(self) -> Float[Tensor, "stack stack"]:

@@ -21,6 +21,16 @@ def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "
     return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
 
 
+def away_from_singular(metric: Float[Tensor, "stack stack"], floor: float) -> Float[Tensor, "stack stack"]:
+    """A positive matrix that can be inverted: `floor` times its largest diagonal entry is added to all of them.
+
+    >>> away_from_singular(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), 0.25).tolist()
+    [[5.0, 0.0], [0.0, 1.0]]
+    """
+    least = floor * metric.diagonal().max().clamp(min=torch.finfo(metric.dtype).tiny)
+    return metric + least * torch.eye(len(metric), dtype=metric.dtype, device=metric.device)
+
+
 def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Tensor, "*position"]:
     """Σ over rows and coordinates of the squares: what a batch of VJPs adds to ``‖J‖_F²``. float64.
 

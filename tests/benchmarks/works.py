@@ -120,10 +120,6 @@ def frobenius(n: int, **options: Any) -> Work:
     return lambda: sl.jacobian_norms(model, ids, norm="frobenius", progress=False, **options)
 
 
-def sketch(n: int) -> Work:
-    return frobenius(n, method="sketch", rtol=0.05)
-
-
 def jacrev(n: int, chunk: int = 32) -> Work:
     model = plain("eager")
     start = model.get_input_embeddings()(ids_of(n)[None])
@@ -134,18 +130,11 @@ def jacrev(n: int, chunk: int = 32) -> Work:
     return lambda: torch.func.jacrev(last, chunk_size=chunk)(start).square().sum(dim=(0, -1)).sqrt()
 
 
-def tiny_exact() -> Work:
+def tiny_frobenius(**options: Any) -> Work:
     model = sl.load("tiny-gemma", device="cpu", progress=False)
     sl.path_bound(model, "110 =")
     prompt = "How many ones are in the following sequence? " + "110111011101" * 2 + " ="
-    return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", progress=False)
-
-
-def tiny_sketch() -> Work:
-    model = sl.load("tiny-gemma", device="cpu", progress=False)
-    sl.path_bound(model, "110 =")
-    prompt = "How many ones are in the following sequence? " + "110111011101" * 2 + " ="
-    return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", method="sketch", rtol=0.05, progress=False)
+    return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", progress=False, **options)
 
 
 def measured(n: int, source: int = 0, **options: Any) -> Work:

@@ -12,6 +12,7 @@ from squashlens.model.freeze import freezing
 from squashlens.model.hooks import Hook, hung
 from squashlens.model.local import Chunk, Derivative, opened, statistics
 from squashlens.model.replay import record
+from squashlens.model.spans import vjps
 from tests.cases import CONFIGS, MORE
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5]])
@@ -32,7 +33,7 @@ def by_products(chunk: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
     derivative = Derivative(chunk.leaving, chunk.entering)
     d = chunk.leaving.shape[-1]
     every = torch.eye(d, dtype=chunk.leaving.dtype)[:, None, None].expand(d, *chunk.leaving.shape)
-    rows = derivative.pulled(every)
+    ((rows,),) = vjps(chunk.leaving, [chunk.entering], every, d)
     columns = torch.stack([derivative.pushed(unit) for unit in every])
     return rows[:, 0].movedim(0, 1), columns[:, 0].movedim(0, 2)
 
@@ -40,14 +41,14 @@ def by_products(chunk: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("freeze", FREEZE, ids="+".join)
 @pytest.mark.parametrize("name", [*CONFIGS, *MORE])
 def test_own_derivative_is_the_blocks_diagonal(
-    name: str, freeze: Any, float64_of: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, freeze: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in chunks that do not divide the prompt, with blocks of rows smaller than a chunk."""
     if name == "qwen3" and "norms" in freeze:
         pytest.skip("its head norms' hooks have other shapes where it is streamed")
     monkeypatch.setattr(attention, "SHORTEST", 3)
     monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
-    replay = record(float64_of(name), IDS, freezing(freeze), 0, 2)
+    replay = record(bridge_of(name, torch.float64), IDS, freezing(freeze), 0, 2)
     for block, to in ((0, 1), (1, "y")):
         local = opened(replay, block, to)
         truth = by_autograd(*reversed(local.whole()), tokens=list(range(11)))
@@ -57,9 +58,9 @@ def test_own_derivative_is_the_blocks_diagonal(
             torch.testing.assert_close(columns, rows, rtol=2e-6, atol=2e-6 * truth.abs().max().item())
 
 
-def test_a_chunk_that_is_not_what_the_block_does_is_refused(float64_of: Any) -> None:
+def test_a_chunk_that_is_not_what_the_block_does_is_refused(bridge_of: Any) -> None:
     """An MLP that mixes tokens gives a chunk of them something else than all of them."""
-    model = float64_of("llama")
+    model = bridge_of("llama", torch.float64)
     mix = Hook("mix", "blocks.1.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
     with hung(model, mix):
         local = opened(record(model, IDS, [], 0, 2), 1, 2)
@@ -67,18 +68,18 @@ def test_a_chunk_that_is_not_what_the_block_does_is_refused(float64_of: Any) -> 
             local.chunk(slice(2, 5), own=True)
 
 
-def test_a_chunk_knows_its_place(float64_of: Any) -> None:
+def test_a_chunk_knows_its_place(bridge_of: Any) -> None:
     """Rotations are those of the tokens' own positions; positions that count from 0 again would be seen."""
     for name in ("gemma", "gpt2", "neox"):
-        local = opened(record(float64_of(name), IDS, [], 0, 2), 1, 2)
+        local = opened(record(bridge_of(name, torch.float64), IDS, [], 0, 2), 1, 2)
         chunk = local.chunk(slice(4, 9), own=False)
         torch.testing.assert_close(chunk.attention.keys.double(), local.attention.keys[:, :, 4:9], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(chunk.values.double(), local.values[:, :, 4:9], rtol=1e-9, atol=1e-9)
 
 
-def test_what_the_softmax_does_against_its_written_form(float64_of: Any) -> None:
+def test_what_the_softmax_does_against_its_written_form(bridge_of: Any) -> None:
     """C_j by explicit sums, where a cap bends the logits, and key/value heads are shared; keys in several tiles."""
-    model = float64_of("gemma2")
+    model = bridge_of("gemma2", torch.float64)
     local = opened(record(model, IDS, [], 0, 2), 1, 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("squashlens.model.local.TILE", 3)

@@ -22,10 +22,10 @@ FREEZE: list[Any] = [s for k in range(4) for s in itertools.combinations(("atten
 
 @pytest.mark.parametrize("freeze", FREEZE, ids="+".join)
 @pytest.mark.parametrize("name", [*CONFIGS, *MORE])
-def test_equals_the_whole_graph(name: str, freeze: Any, float64_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SHORTEST", 3)
     monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
-    model = float64_of(name)
+    model = bridge_of(name, torch.float64)
     for read in ({"query": 8, "norm": "frobenius"}, {"source": 1, "target": 2}):
         options: Any = read | {"freeze": freeze, "bos": "as-given", "progress": False, "chunk": 5}
         found = sl.jacobian_norms(model, IDS, **options)
@@ -38,29 +38,29 @@ def test_equals_the_whole_graph(name: str, freeze: Any, float64_of: Any, monkeyp
         assert "the test" in sl.provenance(truth)["attention_implementation"]
 
 
-def test_one_row_behind_attention_is_all_that_the_top_block_needs(float64_of: Any) -> None:
+def test_one_row_behind_attention_is_all_that_the_top_block_needs(bridge_of: Any) -> None:
     """Taken only where it changes nothing: an MLP that mixes tokens would be seen at once."""
     for name in ("gemma", "gpt2", "neox", "olmo2", "phi"):
-        replay = record(float64_of(name), IDS, [], 0, 3)
+        replay = record(bridge_of(name, torch.float64), IDS, [], 0, 3)
         assert replay._only_row(2, 8)
-    model = float64_of("llama")
+    model = bridge_of("llama", torch.float64)
     replay = record(model, IDS, [], 0, n_blocks(model))
     mix = Hook("mix", "blocks.2.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
     with hung(model, mix):
         assert not replay._only_row(2, 8)
 
 
-def test_hooks_that_would_see_a_block_twice_forbid_it(float64_of: Any) -> None:
-    model = float64_of("llama")
+def test_hooks_that_would_see_a_block_twice_forbid_it(bridge_of: Any) -> None:
+    model = bridge_of("llama", torch.float64)
     assert replayable(model, [])
     with hung(model, Hook("mine", "blocks.0.hook_mlp_out", lambda t: None)):
         assert not replayable(model, [])
     assert replayable(model, freezing(("norms", "gates", "attention")))
 
 
-def test_only_one_block_of_graph_is_alive(float64_of: Any) -> None:
+def test_only_one_block_of_graph_is_alive(bridge_of: Any) -> None:
     """The number of graphs that are open when a batch comes back does not grow with depth."""
-    model = float64_of("gemma")
+    model = bridge_of("gemma", torch.float64)
     replay = record(model, IDS, [], 0, 3)
     opened: list[int] = []
     original = type(replay)._opened
