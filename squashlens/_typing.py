@@ -13,6 +13,7 @@
     token     positions where queries are keys too        variant   a prompt with one token replaced
     each      query heads of one key/value group    dot       coordinates of one query or key
     row       vectors that are pushed through a pattern together
+    place     some positions that were chosen            block     blocks of a model
 
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
@@ -42,10 +43,11 @@ Beside = Literal["contrast", "unrelated"]
 Template = Literal["none", "chat"]
 Passes = Literal["auto", "shared", "separate"]
 Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
-Ablation = Literal["mask", "zero_value"]
+Ablation = Literal["mask", "zero_pattern", "zero_value", "zero_resid", "mean_resid", "resample_resid"]
 Kind = Literal[Edit, Ablation]
 Store = Literal["cpu", "device", "disk"]
 RowsKept = Literal["auto", "hold", "spill", "repeat"]
+Quantised = Literal["int8"]
 
 
 def choices_of(choices: object) -> tuple[Any, ...]:

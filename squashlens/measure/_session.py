@@ -16,6 +16,7 @@ from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.model.capture import Capture, Given
 from squashlens.model.fingerprint import weights_fingerprint
 from squashlens.model.hooks import ambient
+from squashlens.model.quantised import stored_as
 from squashlens.model.streamed import implementation
 from squashlens.model.tokens import count_bos, display_tokens, tokens
 from squashlens.results import attributes, position_coords, versions
@@ -46,6 +47,7 @@ class Session:
             "weights_fingerprint": weights_fingerprint(sound),
             "proof": proof.status(sound),
             "dtype": str(dtype_of(sound)).removeprefix("torch."),
+            "quantised": stored_as(sound),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
             "bos_count": count_bos(sound, ids),

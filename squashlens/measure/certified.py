@@ -82,7 +82,7 @@ def certifiable(session: Session) -> tuple[Session, str | None]:
     kind = quantisation(session.model)
     if kind is not None:
         raise InputError(
-            f"The weights are quantised ({kind}); a derivative through them is not that of the rounded model.",
+            f"The weights are quantised ({kind}); the allowance for rounding does not cover their kernels.",
             "Load the model without quantisation.",
         )
     if dtype_of(session.model).itemsize >= 4:

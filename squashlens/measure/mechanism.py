@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import torch
 import xarray as xr
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from squashlens.measure._pairs import Runs, Streams, check_choices
 from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
+from squashlens.model.quantised import stored_as
 from squashlens.sequences import Sequence
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.ranks import rank_trend
@@ -136,8 +138,12 @@ def _first_block(
 
 
 def _output_weights(model: Bridge) -> Float[Tensor, "head value d"]:
-    """W_O of block 0 by query head."""
-    return model.blocks[0].attn.W_O.detach().cpu().double()
+    """W_O of block 0 by query head; of weights in whole numbers what they stand for."""
+    attention = model.blocks[0].attn
+    if stored_as(model) is None:
+        return attention.W_O.detach().cpu().double()
+    weight = attention.o.original_component.weight.dequantize().detach().cpu().double()
+    return rearrange(weight, "d (head value) -> head value d", head=int(model.cfg.n_heads))
 
 
 def _given(

@@ -1,6 +1,7 @@
 """A number that changes when any weight does: exact integer arithmetic, the same on every device."""
 
 import hashlib
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +14,23 @@ def weights_fingerprint(model: nn.Module) -> str:
     """Sixteen hexadecimal digits over the name, shape, dtype and every entry of every parameter.
 
     Each parameter's bits, read as integers, are summed modulo 2⁶⁴ with odd weights that depend on the place,
-    so a changed entry, or two exchanged ones, change the sum.
+    so a changed entry, or two exchanged ones, change the sum. Of a quantised parameter every part is read.
     """
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
-        header = f"{name} {tuple(parameter.shape)} {parameter.dtype}"
-        digest.update(f"{header} {_weighted_sum(parameter.detach())}\n".encode())
+        for place, tensor in _kept(name, parameter.detach()):
+            header = f"{place} {tuple(tensor.shape)} {tensor.dtype}"
+            digest.update(f"{header} {_weighted_sum(tensor)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _kept(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensor itself, or those that one of a kind of its own is made of: whole numbers, scales, zero points."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield name, tensor
+        return
+    for part in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
+        yield from _kept(f"{name}.{part}", getattr(tensor, part))
 
 
 def _weighted_sum(tensor: Tensor) -> int:

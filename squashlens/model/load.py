@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from squashlens import zoo
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, Quantised
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
+from squashlens.model.quantised import require_quantiser, round_weights, torchao_hushed
 
 # Decoder-only models people ask for, so that a slip in a name can be mended offline.
 WELL_KNOWN = (
@@ -49,6 +50,7 @@ def load(
     device: str | torch.device | None = None,
     device_map: str | Mapping[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
+    quantise: Quantised | None = None,
     revision: str | None = None,
     verify: bool = True,
     progress: bool = True,
@@ -61,8 +63,12 @@ def load(
     otherwise, whatever the checkpoint's. The proof (logits, residual streams and patterns against the plain model;
     every pattern and norm-scale hook live) can be left out with ``verify=False``; results then carry *unverified*.
 
+    ``quantise="int8"`` keeps the blocks' matrices in eight bits, one scale for each output channel, and leaves
+    embeddings, output head and activations in `dtype`; it needs the extra ``squashlens[quant]``. What is proved and
+    measured is the rounded model; results say so. Weights are loaded in `dtype` first, and so that is what must fit.
+
     Refuses: unknown names (with near ones), gated models without a token (with the steps to take), encoders,
-    checkpoints without safetensors, models that do not fit, and any that fails the proof.
+    checkpoints without safetensors, models that do not fit or cannot be quantised, and any that fails the proof.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -75,12 +81,13 @@ def load(
     if dtype not in TOLERANCE:
         raise InputError(f"dtype={dtype!r} is not one to run in.", f"Use one of {', '.join(map(str, TOLERANCE))}.")
     source = _resolve(name)
-    config = _open_config(source, revision)
-    _require_decoder(config, source)
-    if device_map is None:  # else accelerate places it, and says where it does not fit
-        _require_fit(config, source, device, dtype, progress)
-    with _loading_bars(progress):
-        return _bridge(source, config, device, device_map, dtype, revision, verify)
+    with torchao_hushed(), _loading_bars(progress):
+        require_quantiser(quantise, dtype)
+        config = _open_config(source, revision)
+        _require_decoder(config, source)
+        if device_map is None:  # else accelerate places it, and says where it does not fit
+            _require_fit(config, source, device, dtype, progress)
+        return _bridge(source, config, device, device_map, dtype, quantise, revision, verify)
 
 
 @contextmanager
@@ -198,8 +205,8 @@ def _require_fit(config: Any, source: str, device: torch.device, dtype: torch.dt
 
 
 def _bridge(
-    source: str, config: Any, device: torch.device, device_map: Any, dtype: torch.dtype, revision: str | None,
-    verify: bool,
+    source: str, config: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
+    quantise: Quantised | None, revision: str | None, verify: bool,
 ) -> Bridge:  # fmt: skip
     from transformers import AutoModelForCausalLM
 
@@ -221,22 +228,33 @@ def _bridge(
             ) from error
         raise _access_error(source, error) from error
     inner = (inner if device_map is not None else inner.to(device)).eval().requires_grad_(False)
+    if quantise is not None:  # before the plain copy, so that the proof compares like with like
+        round_weights(inner, quantise)
     plain = shared_copy(inner) if verify else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             model = _wrap(inner, source, revision, device, dtype)
         except (ValueError, NotImplementedError) as error:
-            raise ModelAccessError(
-                f"TransformerLens cannot bridge {type(inner).__name__} ({str(error).splitlines()[0]}).",
-                "Use a family that it supports.",
-            ) from error
+            raise _not_bridged(inner, error, quantise) from error
     model.eval().requires_grad_(False)
     if plain is None:
         accept_unverified(model)
     else:
         prove(model, plain)
     return model
+
+
+def _not_bridged(inner: Any, error: Exception, quantise: Quantised | None) -> ModelAccessError:
+    name = type(inner).__name__
+    if quantise is not None and isinstance(error, NotImplementedError):  # which names an operator that torchao lacks
+        return ModelAccessError(
+            f"TransformerLens splits weights of {name} that stay in one piece in {quantise}.",
+            "Load it without quantise=, with dtype=torch.bfloat16 if it does not fit.",
+        )
+    return ModelAccessError(
+        f"TransformerLens cannot bridge {name} ({str(error).splitlines()[0]}).", "Use a family that it supports."
+    )
 
 
 def _wrap(inner: Any, source: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> Bridge:

@@ -53,11 +53,20 @@ def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
         mantissa, exponent = torch.frexp(tensor)  # 0.5 ≤ |mantissa| < 1
         scale = 2.0 ** (to + 1)
         return torch.ldexp((mantissa * scale).round() / scale, exponent)
-    form = getattr(torch, to)
-    largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
-    if largest > torch.finfo(form).max:  # some formats would have infinity there, some NaN, some their largest number
+    return stored(tensor, getattr(torch, to))
+
+
+def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
+    """What is left of numbers that are kept in `form`, in their own dtype; refused where they are beyond its range."""
+    if not within(tensor, form):  # some formats would have infinity there, some NaN, some their largest number
+        largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
         raise InputError(
-            f"{largest:.4g} is beyond the range of {to}.",
+            f"{largest:.4g} is beyond the range of {str(form).removeprefix('torch.')}.",
             "Use bfloat16, or a number of mantissa bits, which keeps the range.",
         )
     return tensor.to(form).to(tensor.dtype)
+
+
+def within(tensor: Tensor, form: torch.dtype) -> bool:
+    """Whether all finite numbers are in the range of `form`."""
+    return bool((tensor.abs().nan_to_num(0.0, posinf=0.0) <= torch.finfo(form).max).all())
