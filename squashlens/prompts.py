@@ -130,21 +130,17 @@ def build(
     ids = tuple(one_token(model, token) for token in content)
     if alphabet is None:
         alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
-    if separator is not None:
-        positive(every, "every", "a number of content tokens")
-    breaks = range(every, len(ids) + 1, every) if separator is not None else ()
     lead, tail = _around(model, prompt, suffix, ids[0], template, bos)
-    return Sequence(
-        name=name if separator is None else f"{name}, “{separator}” after every {every}",
+    plain = Sequence(
+        name=name,
         content=ids,
         alphabet=tuple(one_token(model, t) for t in alphabet),
         prefix=lead,
         suffix=tail,
-        breaks=tuple(breaks),
-        separators=(one_token(model, separator),) * len(breaks) if separator is not None else (),
         ending=None if ending is None else one_token(model, ending),
         bos=bos,
     )
+    return plain if separator is None else plain.every(every, one_token(model, separator))
 
 
 def stacked(sequences: Items[Sequence]) -> Int[Tensor, "prompt position"]:
@@ -186,14 +182,14 @@ def _around(
         if not (isinstance(prompt, str) and isinstance(suffix, str)):
             raise InputError("A chat template wraps text, not ids.", "Give prompt= and suffix= as text.")
         before, after = _render(require_tokenizer(model), prompt, suffix)
-        return tuple(encode(model, before)), _behind(model, token, after)
-    behind = _behind(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
+        return tuple(encode(model, before)), behind(model, token, after)
+    trailing = behind(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prompt, str):
-        return tuple(prompt), behind
+        return tuple(prompt), trailing
     wanted = family_bos(model) if bos == "family" else int(bos == "one")
     start = bos_id(model)
     lead = () if start is None else (start,) * wanted
-    return (*lead, *(encode(model, prompt) if prompt.strip() else ())), behind
+    return (*lead, *(encode(model, prompt) if prompt.strip() else ())), trailing
 
 
 MARK = "\ue000"  # a private-use character: where the content goes while a template is rendered
@@ -212,12 +208,12 @@ def _render(tokenizer: Any, prompt: str, suffix: str) -> tuple[str, str]:
     return before, after
 
 
-def _behind(model: Bridge, token: int, text: str) -> Ids:
-    """`text` tokenised as it comes after a content token: alone, some tokenizers would lead with a space."""
+def behind(model: Bridge, token: int, text: str) -> Ids:
+    """`text` tokenised as it comes behind a token: alone, some tokenizers would lead with a space."""
     if not text:
         return ()
     content = require_tokenizer(model).decode([token])
     alone, joint = encode(model, content), encode(model, content + text)
     if joint[: len(alone)] != alone or alone[-1] != token:
-        raise InputError(f"The tokenizer merges {content!r} with the text behind it.", "Give the suffix as ids.")
+        raise InputError(f"The tokenizer merges {content!r} with the text behind it.", "Give that text as ids.")
     return tuple(joint[len(alone) :])

@@ -63,6 +63,28 @@ def provenance(result: Result) -> dict[str, Any]:
     raise InputError("This array carries no provenance.", "It was not made by squashlens.")
 
 
+def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
+    """Datasets of one form side by side along a new leading `dim`; facts that differ become lists, in that order."""
+    facts = [provenance(one) for one in results.values()]
+    found = xr.concat(
+        list(results.values()), dim=xr.Variable(dim, np.array(list(results))), data_vars="all", coords="different",
+        compat="equals", join="exact", combine_attrs="override",
+    )  # fmt: skip
+    merged = {"provenance": json.dumps(_merged(facts), ensure_ascii=False, sort_keys=True, default=str)}
+    found.attrs |= merged
+    for variable in found.data_vars.values():
+        variable.attrs |= merged
+    return found
+
+
+def _merged(facts: Sequence[Any]) -> Any:
+    """What all say, or the list of what each says; inside objects with the same names, name by name."""
+    first = facts[0]
+    if all(isinstance(each, dict) and each.keys() == first.keys() for each in facts):
+        return {name: _merged([each[name] for each in facts]) for name in first}
+    return first if all(each == first for each in facts) else list(facts)
+
+
 def save(result: Result, path: str | Path) -> Path:
     """Write a result as `.nc`, `.json` or `.csv`, by the name's ending; returns the path."""
     path = Path(path)

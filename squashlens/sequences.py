@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos
+from squashlens._typing import Bos, positive
 from squashlens.errors import InputError
 from squashlens.model.branches import Branch, Ids
 
@@ -109,6 +109,11 @@ class Sequence:
         stem = self.stem(length)
         return stem.then((stem.ids(self.trunk)[-1], *self.suffix))
 
+    def said(self, length: int) -> Ids:
+        """The content tokens at this length, the last one as `ending` has it."""
+        self._start(length)
+        return (*self.content[: length - 1], self.content[length - 1] if self.ending is None else self.ending)
+
     def contrast(self, length: int) -> Branch:
         """[x, c] and the suffix, where c is the first token of the alphabet other than a."""
         last = self.stem(length).ids(self.trunk)[-1]
@@ -145,6 +150,12 @@ class Sequence:
     def separated(self, separators: Items[int], breaks: Items[int]) -> "Sequence":
         """The same content with these separators after the given numbers of content tokens."""
         return replace(self, breaks=tuple(breaks), separators=tuple(separators))
+
+    def every(self, period: int, separator: int) -> "Sequence":
+        """The same content with `separator` after every `period`-th content token, and no other."""
+        positive(period, "every", "a number of content tokens")
+        breaks = range(period, len(self) + 1, period)
+        return self.separated([separator] * len(breaks), breaks)
 
     def position(self, number: int) -> int:
         """Where content token `number`, counted from 1, stands in v and v*."""

@@ -41,6 +41,7 @@ WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
 INTERVENTIONS = "tests/model/test_interventions.py"
+REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
@@ -235,7 +236,7 @@ MUTATIONS = (
     Mutation("writing in place is looking", "model/edits.py", "a is b and i == j", "a is b", PASSES),
     # collapse
     Mutation("relative to v*", "measure/_pairs.py", "rms(a) for a in v", "rms(a) for a in w", COLLAPSE),
-    Mutation("rounding that does not round", "measure/_pairs.py", "return v if self.round_to is None else v.to(self.round_to)", "return v", COLLAPSE),
+    Mutation("rounding that does not round", "measure/_pairs.py", "return v if self.round_to is None else stored(v, self.round_to)", "return v", COLLAPSE),
     Mutation("replay that shares", "measure/_pairs.py", 'passes="separate"', 'passes="auto"', COLLAPSE),
     Mutation("replay not compared", "measure/_pairs.py", "if not error <= allowed:", "if False:", COLLAPSE),
     Mutation("y is the last layer", "measure/_pairs.py", "values.select(axis, top)", "values.select(axis, top - 1)", COLLAPSE),
@@ -265,12 +266,38 @@ MUTATIONS = (
     Mutation("a branch's own tokens ablated", "model/passes.py", "plan.hooks(branch.at)", "plan.hooks(len(branch))", SEPARATORS),
     Mutation("retained upside down", "measure/separators.py", "(ablated - none) / effect", "(separators - ablated) / effect", SEPARATORS),
     Mutation("divided by noise", "measure/separators.py", "effect.abs() > NOISE_FLOORS * floor[:, None]", "effect.abs() > floor[:, None]", SEPARATORS),
-    Mutation("hooks from the first block always", "measure/separators.py", "runs.layers[from_block:-1]", "runs.layers[:-1]", SEPARATORS),
-    Mutation("positions close up", "measure/separators.py", '{"positions": (*kept, kept[-1] + 1)}', "{}", SEPARATORS),
-    Mutation("the digit after a separator", "measure/separators.py", "sequence.content[b - 1] for b", "sequence.content[min(b, len(sequence) - 1)] for b", SEPARATORS),
-    Mutation("branches not masked", "measure/separators.py", '(everywhere,) if kind == "mask" else ()', "()", SEPARATORS),
+    Mutation("hooks from the first block always", "measure/_ablations.py", "runs.layers[from_block:-1]", "runs.layers[:-1]", SEPARATORS),
+    Mutation("positions close up", "measure/_ablations.py", '{"positions": (*kept, kept[-1] + 1)}', "{}", SEPARATORS),
+    Mutation("the digit after a separator", "measure/_ablations.py", "sequence.content[b - 1] for b", "sequence.content[min(b, len(sequence) - 1)] for b", SEPARATORS),
+    Mutation("branches not masked", "measure/_ablations.py", 'everywhere if kind in ("mask", "zero_pattern") else ()', "()", SEPARATORS),
     Mutation("closer for farther", "reporting/collapse_sentences.py", "(ratio < 1).sum()", "(ratio > 1).sum()", SAYS),
     Mutation("separators always help", "reporting/collapse_sentences.py", "if up >= CLEAR * n", "if up >= 0", SAYS),
+    # other prompts' streams
+    Mutation("the first prompt for the mean", "model/reference.py", "_streams(model, reference, places).mean(dim=1)", "_streams(model, reference, places)[:, 0]", REFERENCE),
+    Mutation("another prompt than was drawn", "model/reference.py", "reference[number : number + 1]", "reference[:1]", REFERENCE),
+    Mutation("the streams of block 0 in every block", "model/reference.py", "self.rows[block, here]", "self.rows[0, here]", REFERENCE),
+    Mutation("hooks act on the reference", "model/reference.py", "torch.no_grad(), without_ambient(model)", "torch.no_grad()", REFERENCE),
+    Mutation("a hook on the repeated digit", "measure/_ablations.py", "runs.sequence.separator_places(runs.lengths[-1])", "runs.sequence.separator_places()", SEPARATORS),
+    Mutation("zeroed weights left out on the cache", "measure/_ablations.py", 'kind in ("mask", "zero_pattern")', 'kind == "mask"', SEPARATORS),
+    Mutation("a period one too long", "sequences.py", "range(period, len(self) + 1, period)", "range(period + 1, len(self) + 1, period)", PROMPTS),
+    # weights in eight bits
+    Mutation("weights rounded for each tensor, not each channel", "model/quantised.py", "Int8WeightOnlyConfig(set_inductor_config=False)", "Int8WeightOnlyConfig(set_inductor_config=False, granularity=__import__('torchao.quantization', fromlist=['PerTensor']).PerTensor())", QUANTISED),
+    Mutation("the output head rounded too", "model/quantised.py", "isinstance(module, nn.Linear) and module is not head}", "isinstance(module, nn.Linear)}", QUANTISED),
+    Mutation("a matrix left unrounded in silence", "model/quantised.py", "if parameter.ndim > 1 and type(parameter) in PLAIN:", "if parameter.ndim > 9 and type(parameter) in PLAIN:", QUANTISED),
+    Mutation("int8 in float16", "model/quantised.py", "if dtype == torch.float16:", "if dtype == torch.complex64:", QUANTISED),
+    Mutation("float64 weights that torchao cannot round", "model/quantised.py", "layer.weight.data = layer.weight.data.float()", "pass", QUANTISED),
+    Mutation("rounded weights rounded again", "model/quantised.py", '"quantization_config", None) is not None', '"quantisation_config", None) is not None', QUANTISED),
+    Mutation("offloaded weights rounded", "model/quantised.py", "if any(p.is_meta for p in model.parameters()):", "if not model:", QUANTISED),
+    Mutation("quantised weights go unnamed", "model/quantised.py", "if type(p) not in PLAIN}", "if type(p) in ()}", QUANTISED),
+    Mutation("a quantisation told by the configuration goes unnamed", "model/quantised.py", "or quantisation(model)", "or None", QUANTISED),
+    Mutation("a kind of integers not asked about", "model/quantised.py", 'one_of(kind, Quantised, "quantise")', "str(kind)", QUANTISED),
+    Mutation("loggers left silent", "model/quantised.py", "logger.setLevel(level)", "logger.setLevel(logging.ERROR)", QUANTISED),
+    Mutation("torchao heard", "model/quantised.py", "logger.setLevel(logging.ERROR)", "logger.setLevel(logging.INFO)", QUANTISED),
+    Mutation("scales left out of the fingerprint", "model/fingerprint.py", "tensor.__tensor_flatten__()[0]:", "tensor.__tensor_flatten__()[0][:1]:", QUANTISED),
+    Mutation("whole numbers left out of the fingerprint", "model/fingerprint.py", "tensor.__tensor_flatten__()[0]:", "tensor.__tensor_flatten__()[0][1:]:", QUANTISED),
+    Mutation("results silent about rounded weights", "measure/_session.py", '"quantised": stored_as(sound),', '"quantised": None,', QUANTISED),
+    Mutation("weights not rounded", "model/load.py", "round_weights(inner, quantise)", "pass", QUANTISED),
+    Mutation("a missing quantiser found out after loading", "model/load.py", "require_quantiser(quantise, dtype)", "pass", QUANTISED),
 )  # fmt: skip
 
 

@@ -197,7 +197,8 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
     """A copy of the plain model whose attention, from a block on, goes without the tokens at `places`.
 
     ``"keys"``: for each query by itself, the other keys are picked out and everything else is left away, key and
-    value alike. ``"values"``: attended to as before, with nothing to give.
+    value alike. ``"values"``: attended to as before, with nothing to give. ``"weights"``: the weights of other tokens
+    to them are set to 0 behind the softmax.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
@@ -221,13 +222,41 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
             ]
             logits = query[:, :, q : q + 1] @ key[:, :, kept].transpose(-1, -2) * scale
             logits = logits if cap is None else cap * torch.tanh(logits / cap)
-            mixed[:, :, q : q + 1] = logits.softmax(dim=-1) @ value[:, :, kept]
+            weights = logits.softmax(dim=-1)
+            if acting and what == "weights":
+                weights = weights * torch.tensor([k == q or k not in places for k in kept])
+            mixed[:, :, q : q + 1] = weights @ value[:, :, kept]
         return mixed.transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("squashlens_without", attend)
     AttentionMaskInterface.register("squashlens_without", eager_mask)
     changed.set_attn_implementation("squashlens_without")
     return changed
+
+
+def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows: Sequence[Tensor]) -> Any:
+    """A copy of the plain model in which, from a block on, `rows[b]` enter block b at `places`: PyTorch hooks alone."""
+    changed = copy.deepcopy(plain)
+
+    def put(block: int) -> Any:
+        def before(_module: Any, args: Any, kwargs: Any) -> Any:
+            stream = (args[0] if args else kwargs["hidden_states"]).clone()
+            here = [k for k, place in enumerate(places) if place < stream.shape[1]]
+            stream[:, [places[k] for k in here]] = rows[block][here]
+            return (stream, *args[1:]), {k: v for k, v in kwargs.items() if k != "hidden_states"}
+
+        return before
+
+    for block, layer in enumerate(layers_of(changed)):
+        if block >= from_block:
+            layer.register_forward_pre_hook(put(block), with_kwargs=True)
+    return changed
+
+
+def layers_of(plain: Any) -> Any:
+    """The blocks of a plain model."""
+    inner = plain.base_model
+    return inner.h if hasattr(inner, "h") else inner.layers
 
 
 def fingerprint(model: Any) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def collapse(
         Literal["none", "value", "slice"], tyro.conf.arg(help="Also by head: its output, or its slice of the stream.")
     ] = "value",
     round_to: Annotated[
-        Literal["none", "bfloat16", "float16", "float32"], tyro.conf.arg(help="Round the representations first.")
+        Literal["none", "bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"],
+        tyro.conf.arg(help="Round the representations first."),
     ] = "none",
     beside: Annotated[
         tuple[Literal["contrast", "unrelated"], ...], tyro.conf.arg(help="What close is measured against.")
@@ -112,7 +113,17 @@ def ablate(
     kinds: Annotated[
         tuple[
             Literal[
-                "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places", "mask", "zero_value"
+                "delete",
+                "delete_keep_positions",
+                "substitute",
+                "extra_digits",
+                "random_places",
+                "mask",
+                "zero_pattern",
+                "zero_value",
+                "zero_resid",
+                "mean_resid",
+                "resample_resid",
             ],
             ...,
         ],

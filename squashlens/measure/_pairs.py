@@ -1,5 +1,6 @@
 """What every measurement on pairs does: run v and v* at many lengths and lay their representations side by side."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -10,14 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Distance, Passes, Scale, one_of
+from squashlens._typing import Bridge, Distance, Passes, Scale, one_of
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session, Variable
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.model.branches import Branch, Ids
 from squashlens.model.passes import Readings, read
 from squashlens.model.proof import TOLERANCE
+from squashlens.model.rounding import stored
 from squashlens.model.tokens import display_tokens
+from squashlens.model.unembed import require_understood
 from squashlens.sequences import Sequence as Tokens
 from squashlens.theory.distances import distance, rms
 
@@ -151,6 +154,16 @@ def check_choices(*, norm: object, passes: object, scale: object = "absolute") -
     one_of(scale, Scale, "scale")
 
 
+def next_token_is_known(model: Bridge) -> bool:
+    """Whether the next token can be had from y; where it cannot, a warning says that it is left out."""
+    try:
+        require_understood(model)
+    except UnsoundModelError as error:
+        warnings.warn(f"The next token is left out. {error}", stacklevel=4)
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Ruler:
     """How two representations are compared: in which norm, on which scale, rounded to which dtype first."""
@@ -164,7 +177,7 @@ class Ruler:
         return "1" if self.scale == "relative" else "model"
 
     def rounded(self, v: Tensor) -> Tensor:
-        return v if self.round_to is None else v.to(self.round_to)
+        return v if self.round_to is None else stored(v, self.round_to)
 
     def gap(
         self, v: Float[Tensor, "layer branch d"], w: Float[Tensor, "layer branch d"]

@@ -1,7 +1,6 @@
 """Representational collapse (Theorem 4.2, figure 5): how far a sequence and the same with its last token repeated
 stay apart, layer by layer and length by length, and what *close* means beside it."""
 
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from random import Random
@@ -12,11 +11,11 @@ from einops import rearrange
 from torch import Tensor
 
 from squashlens._typing import Beside, Bridge, Distance, Heads, Passes, Scale, one_of, positive
-from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure._pairs import Ruler, Runs, Streams, check_choices, with_y
+from squashlens.errors import InputError
+from squashlens.measure._pairs import Ruler, Runs, Streams, check_choices, next_token_is_known, with_y
 from squashlens.measure._session import Variable
 from squashlens.model.anatomy import dtype_of
-from squashlens.model.unembed import log_probabilities, require_understood
+from squashlens.model.unembed import log_probabilities
 from squashlens.sequences import Sequence
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.ranks import rank_trend
@@ -141,10 +140,7 @@ def _precision(ruler: Ruler, runs: Runs, v: Streams, star: Streams) -> dict[str,
 def _next_token(runs: Runs, y: Tensor, y_star: Tensor) -> dict[str, Variable]:
     """Whether the answer still differs, from the logits of y and y*; left out with a warning where it cannot be had."""
     model = runs.session.model
-    try:
-        require_understood(model)
-    except UnsoundModelError as error:
-        warnings.warn(f"The next token is left out. {error}", stacklevel=3)
+    if not next_token_is_known(model):
         return {}
     variation, kl, same = [], [], []
     for p, q in zip(log_probabilities(model, y), log_probabilities(model, y_star), strict=True):

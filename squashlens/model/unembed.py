@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
@@ -35,6 +35,11 @@ def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[F
         with torch.inference_mode(False), torch.no_grad():  # not around the yield: the caller's mode is his own
             found = logits_of(model, rows).double().log_softmax(dim=-1)
         yield found
+
+
+def likeliest(model: Bridge, y: Float[Tensor, "branch d"]) -> Int[Tensor, " branch"]:
+    """The most likely next token for each row of y, on the CPU."""
+    return torch.cat([rows.argmax(dim=-1).cpu() for rows in log_probabilities(model, y)])
 
 
 def require_understood(model: Bridge) -> None:

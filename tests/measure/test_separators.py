@@ -12,7 +12,7 @@ import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.streamed import written
 from tests.cases import FAMILIES, save_random
-from tests.references import last_streams, model_without, raw
+from tests.references import last_streams, model_with_streams, model_without, raw
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
 
@@ -31,11 +31,12 @@ def distance_of(plain: Any, v: Any, v_star: Any) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("suffix", [[], [20, 21]], ids=["bare", "suffix"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], bridge_of: Any, plain_of: Any) -> None:
-    """Masks: a model that picks out every other key by itself. Zeroed values: a model with zeros in their place."""
+    """Masks: a model that picks out every other key by itself. Values and weights: a model with zeros there."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family, suffix=suffix)
-    ds = sl.separator_ablation(model, sequence, kinds=["mask", "zero_value"], progress=False)
-    for hook, what in (("mask", "keys"), ("zero_value", "values")):
+    kinds = {"mask": "keys", "zero_value": "values", "zero_pattern": "weights"}
+    ds = sl.separator_ablation(model, sequence, kinds=list(kinds), progress=False)
+    for hook, what in kinds.items():
         for block in (0, 1, 2):
             for length in (2, 3, 7, 13):
                 changed = model_without(plain, sequence.separator_places(length), block, what)
@@ -45,9 +46,84 @@ def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], brid
                 found = np.append(here["distance_from"], here["distance_from_y"])
                 assert np.abs(found - expected).max() <= 1e-5 * scale, (hook, block, length)
     plainly = ds["distance"].sel(edit="separators")
-    for hook in ("mask", "zero_value"):
+    for hook in kinds:
         changed_by = np.abs(ds["distance_from"].sel(hook=hook, from_block=0) - plainly).sel(layer=3)
         assert changed_by.max() > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge_of: Any, plain_of: Any) -> None:
+    """Wiped, the mean over three prompts, one of them: PyTorch hooks on the plain model put the same rows there."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = separated(model, family)
+    others = [sequence.unrelated(Random(seed)) for seed in range(3)]
+    kinds = ["zero_resid", "mean_resid", "resample_resid"]
+    ds = sl.separator_ablation(
+        model, sequence, kinds=kinds, reference=others, seed=4, from_blocks=[0, 2], replay=0, progress=False
+    )
+    places = sequence.separator_places(13)
+    with torch.no_grad():
+        states = [
+            plain(torch.tensor([other.pair(13).v]), use_cache=False, output_hidden_states=True).hidden_states
+            for other in others
+        ]
+    streams = torch.stack([torch.stack(list(state[:3]))[:, 0, list(places)] for state in states])
+    drawn = streams[Random("resample 4").randrange(3)]
+    rows = {"zero_resid": torch.zeros_like(drawn), "mean_resid": streams.mean(dim=0), "resample_resid": drawn}
+    found = []
+    for kind in kinds:
+        for block in (0, 2):
+            for length in (4, 9, 13):
+                pair, inside = sequence.pair(length), sequence.separator_places(length)
+                changed = model_with_streams(plain, inside, block, rows[kind])
+                expected, scale = distance_of(changed, pair.v, pair.v_star)
+                here = ds.sel(hook=kind, from_block=block, length=length)["distance_from"]
+                assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale, (kind, block, length)
+                found.append(here.sel(layer=3).item())
+    assert len(set(np.round(found, 4))) > 9
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gpt2"])
+def test_no_hook_acts_on_the_repeated_digit(family: str, bridge_of: Any, plain_of: Any) -> None:
+    """Where a separator would follow the longest length, v* has its digit once more, which is no separator."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = separated(model, family)
+    ds = sl.separator_ablation(
+        model, sequence, kinds=["zero_value"], lengths=[6, 12], from_blocks=[0], replay=0, progress=False
+    )
+    for length in (6, 12):
+        pair = sequence.pair(length)
+        changed = model_without(plain, sequence.separator_places(length), 0, "values")
+        expected, scale = distance_of(changed, pair.v, pair.v_star)
+        here = ds["distance_from"].sel(hook="zero_value", from_block=0, length=length)
+        assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale
+
+
+def test_by_separator_and_period(tiny: Any) -> None:
+    """A grid is each sequence by itself, side by side; its provenance lists what differs."""
+    ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
+    options: Any = {"kinds": ["delete", "mask"], "from_blocks": [1], "progress": False}
+    grid = sl.separator_ablation(tiny, ones, separators=[",", "."], every=[2, 5], **options)
+    assert grid["retained_from"].dims == ("separator", "every", "hook", "from_block", "layer", "length")
+    for separator in (",", "."):
+        for every in (2, 5):
+            own = sl.prompts.repeated(tiny, "1", 12, separator=separator, every=every)
+            alone = sl.separator_ablation(tiny, own, **options)
+            here = grid.sel(separator=separator, every=every)
+            for name in alone.data_vars:
+                np.testing.assert_array_equal(here[name], alone[name])
+            np.testing.assert_array_equal(here["tokens"], alone["tokens"])
+    assert sl.provenance(grid["distance"])["sequence"]["separators"] == [",", "."]
+    assert sl.provenance(grid)["sequence"]["separators_after"] == [[2, 4, 6, 8, 10, 12], [5, 10]]
+    by_token = sl.separator_ablation(tiny, ones, separators=["."], **options)
+    np.testing.assert_array_equal(by_token["tokens"].sel(edit="separators"), grid_tokens(tiny))
+    by_period = sl.separator_ablation(tiny, ones, every=[5], **options)
+    np.testing.assert_array_equal(by_period["distance"].sel(every=5), grid["distance"].sel(separator=",", every=5))
+
+
+def grid_tokens(model: Any) -> list[int]:
+    own = sl.prompts.repeated(model, "1", 12, separator=".", every=3)
+    return [len(own.pair(n).v) for n in range(1, 13)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -186,6 +262,12 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         ({"norm": "l3"}, "norm='l3'"),
         ({"replay": -1}, "replay=-1"),
         ({"substitute": "zebra"}, "not in this model's vocabulary"),
+        ({"every": [0]}, "every=0"),
+        ({"every": [7]}, "no separators to ablate"),
+        ({"every": []}, "nothing to try"),
+        ({"separators": [], "every": [2]}, "nothing to try"),
+        ({"lengths": [1, 2, 3]}, "no separators to ablate"),
+        ({"kinds": ["mean_resid"], "reference": []}, "not a list of sequences"),
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
@@ -200,6 +282,18 @@ def test_a_vocabulary_without_a_free_token(bridge_of: Any) -> None:
     with pytest.raises(InputError, match="Every token of the vocabulary"):
         sl.separator_ablation(model, crowded, kinds=["substitute"], progress=False)
     assert "substitute" not in sl.provenance(sl.separator_ablation(model, crowded, kinds=["delete"], progress=False))
+
+
+def test_references_must_fit(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
+    short = sl.prompts.repeated(tiny, "7", 6, separator=",", every=3)
+    options: Any = {"kinds": ["resample_resid"], "reference": [short], "progress": False}
+    with pytest.raises(InputError, match="reference prompts have no position"):
+        sl.separator_ablation(tiny, ones, **options)
+    with pytest.raises(InputError, match="Leave out separators="):
+        sl.separator_ablation(tiny, ones, separators=["."], **options)
+    with pytest.raises(InputError, match="no one separator"):
+        sl.separator_ablation(tiny, sl.prompts.repeated(tiny, "1", 12), every=[3], progress=False)
 
 
 def test_sequences_that_cannot_be_ablated(tiny: Any) -> None:
