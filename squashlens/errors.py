@@ -13,6 +13,10 @@ class InputError(SquashlensError):
     """An argument or a prompt that cannot be measured as given."""
 
 
+class RangeError(InputError):
+    """A number that the format it is to be kept in cannot hold."""
+
+
 class ModelAccessError(SquashlensError):
     """A model that cannot be found, reached, opened or used as it is."""
 

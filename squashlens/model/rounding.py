@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import choices_of, one_of
-from squashlens.errors import InputError
+from squashlens.errors import InputError, RangeError
 from squashlens.model.hooks import Hook
 
 Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
@@ -60,7 +60,7 @@ def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
     """What is left of numbers that are kept in `form`, in their own dtype; refused where they are beyond its range."""
     if not within(tensor, form):  # some formats would have infinity there, some NaN, some their largest number
         largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
-        raise InputError(
+        raise RangeError(
             f"{largest:.4g} is beyond the range of {str(form).removeprefix('torch.')}.",
             "Use bfloat16, or a number of mantissa bits, which keeps the range.",
         )

@@ -1,0 +1,93 @@
+"""The same pair in runs of several precisions: another dtype, or weights in eight bits, is another model.
+
+Rounding a vector that was computed in float32 says what is lost by *storing* it; a run in fewer bits rounds every step
+on the way. Each run is a load of its own, proved against the plain model in the same precision.
+"""
+
+import warnings
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from squashlens._typing import Distance, Scale, one_of
+from squashlens.errors import InputError, SquashlensError
+from squashlens.measure.collapse import collapse
+from squashlens.measure.precision import from_then_on
+from squashlens.model.load import load
+from squashlens.results import attributes, joined, provenance
+from squashlens.sequences import Sequence
+
+Run = Literal["float32", "bfloat16", "float16", "int8"]
+
+
+def precision_by_run(
+    name: str | Path,
+    sequence: Sequence,
+    *,
+    runs: Collection[Run] = get_args(Run),
+    lengths: Iterable[int] | None = None,
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    replay: int = 6,
+    device: str | torch.device | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """`collapse` of one sequence in every run, each loaded, measured and let go in turn.
+
+    Args:
+        name: what `load` opens.
+        sequence: from `squashlens.prompts`, of any load of that model: its ids are the same in all.
+        runs: dtypes of the run; ``"int8"`` is float32 with weights in eight bits, and needs the extra
+            ``squashlens[quant]``.
+        lengths, norm, scale: as in `collapse`.
+        replay: lengths at which every prompt is run by itself too: passes of another shape round otherwise, and the
+            difference is the noise floor below which a D of that run says nothing.
+        device: as in `load`.
+
+    Returns:
+        The Dataset of `collapse` with a leading `run`; also over (run, layer), with `_y`: `collapsed_from`, the first
+        length from which v and v* are bit-identical in the run's own dtype at every longer one, NaN if never. A run
+        that is refused is left out with a warning that says why; the coordinate `refused` keeps the reasons.
+
+    >>> import squashlens as sl
+    >>> ones = sl.prompts.repeated(sl.load("tiny-gemma", progress=False), "1", 24)
+    >>> ds = sl.precision_by_run("tiny-gemma", ones, runs=["float32", "bfloat16"], replay=2, progress=False)
+    >>> ds["run"].values.tolist()
+    ['float32', 'bfloat16']
+    """
+    if not runs:
+        raise InputError("There is no run to make.", f"Name some of {', '.join(get_args(Run))}.")
+    for run in runs:
+        one_of(run, Run, "runs")
+    chosen = None if lengths is None else list(lengths)
+    found: dict[str, xr.Dataset] = {}
+    refused: dict[str, SquashlensError] = {}
+    for run in tqdm(runs, desc="runs", delay=1, disable=not progress):
+        try:
+            dtype = torch.float32 if run == "int8" else getattr(torch, run)
+            model = load(name, dtype=dtype, quantise="int8" if run == "int8" else None, device=device, progress=False)
+            found[run] = collapse(
+                model, sequence, lengths=chosen, norm=norm, scale=scale, replay=replay, progress=False
+            ).pipe(_with_ends)
+        except SquashlensError as error:
+            warnings.warn(f"The run in {run} is left out. {error}", stacklevel=2)
+            refused[run] = error
+    if not found:
+        raise next(iter(refused.values()))
+    result = joined(found, "run")
+    return result.assign_coords(refused=" ".join(f"{run}: {error}" for run, error in refused.items()))
+
+
+def _with_ends(measured: xr.Dataset) -> xr.Dataset:
+    """From which length on v and v* are the same."""
+    lengths = tuple(int(n) for n in measured["length"].values)
+    text = "first length from which v and v* are bit-identical at every longer one"
+    about = attributes(text, "token", provenance(measured))
+    for name, dims in (("", ("layer",)), ("_y", ())):
+        same = torch.tensor(measured[f"bit_identical{name}"].values == 1)
+        measured[f"collapsed_from{name}"] = (dims, from_then_on(same, lengths).numpy(), about)
+    return measured
