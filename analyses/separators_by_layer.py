@@ -1,7 +1,8 @@
 """Section 4, figure 5 (c, d): commas keep representations apart. Which of the things a comma does is it, and where?
 
-Claim: separators after every third digit keep v and v* apart. Here they are deleted with their places kept,
-replaced by another token or by a digit, put at random places, masked and silenced from each block on.
+Claim: separators after every third digit keep v and v* apart. Here they are deleted with their places kept, replaced
+by another token or by a digit, put at random places, masked, silenced, wiped and overwritten from each block on; and
+which of that matters is asked again for other separators and other distances between them.
 
     python analyses/separators_by_layer.py --model google/gemma-2b --n 96 --out separators
 """
@@ -14,15 +15,28 @@ import squashlens as sl
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--n", type=int, default=96, help="digits in the longest sequence (%(default)s)")
+parser.add_argument("--separators", nargs="+", default=[",", ".", "?"], help="separators to try (%(default)s)")
+parser.add_argument("--every", nargs="+", type=int, default=[2, 3, 6], help="digits between them to try (%(default)s)")
 parser.add_argument("--seed", type=int, default=0, help="draws the random places and the substitute (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("separators"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-measured = sl.separator_ablation(model, sl.prompts.figure5(model, args.n)["d"], scale="relative", seed=args.seed)
+commas = sl.prompts.figure5(model, args.n)["d"]
+plain = sl.prompts.figure5(model, args.n)["c"]
+measured = sl.separator_ablation(model, commas, scale="relative", seed=args.seed)
+others = sl.separator_ablation(
+    model, commas, scale="relative", seed=args.seed, separators=args.separators, every=args.every,
+    kinds=["random_places", "mask", "mean_resid"], from_blocks=[0, 2],
+)  # fmt: skip
 
 sl.save(measured, args.out / "separators.nc")
+sl.save(others, args.out / "other_separators.nc")
+curves = {"without separators": plain, "a comma after every third": commas}
+curves = {name: sl.collapse(model, sequence, scale="relative", replay=4) for name, sequence in curves.items()}
+sl.figures.collapse_panels(curves).write_html(args.out / "curves.html")
+sl.figures.retained_by_kind(measured).write_html(args.out / "by_kind.html")
 sl.figures.layer_trace(measured).write_html(args.out / "by_layer.html")
 for hook in ("mask", "zero_value"):
     sl.figures.from_block_map(measured, hook=hook).write_html(args.out / f"{hook}_from_block.html")
@@ -32,4 +46,10 @@ print("D ÷ rms(v) at the last layer, median over lengths")
 print(last["distance"].median("length").reset_coords(drop=True).to_series().round(4).to_string())
 print("share of the separators' effect that is left, by the block a hook acts from (median over lengths)")
 print(last["retained_from"].median("length").reset_coords(drop=True).to_pandas().round(3).to_string())
+apart = others.isel(layer=-1)["distance"].sel(edit=["none", "separators", "random_places"]).median("length")
+print("other separators and distances: D ÷ rms(v) at the last layer, median over lengths")
+print(apart.reset_coords(drop=True).to_series().unstack("edit").round(3).to_string())
+left = others.isel(layer=-1)["retained_from"].median("length").reset_coords(drop=True)
+print("share of their effect that is left, by hook and the block it acts from")
+print(left.to_series().unstack(["hook", "from_block"]).round(3).to_string())
 print(f"data and figures in {args.out.resolve()}")

@@ -10,12 +10,15 @@ Read in this order:
    bound, norm and proxy: how tight, how like the truth, at what cost), `needle` (one token of many prompts),
    `next_token` (the answer).
 4. Measure collapse on a growing sequence from `prompts`: `collapse` (Theorem 4.2), `mechanism` (why),
-   `separator_ablation` (what separators do, layer by layer).
-5. Draw with `figures`; or write it all up with `report`.
-6. Keep: `save`, `open_result`, `provenance`.
-7. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
+   `separator_ablation` (what separators do, layer by layer), `splits` and `tokenisation` (whether a repeated text is a
+   repeated token), `precision` and `precision_by_run` (formats, bits, dtypes).
+5. Try cures, with the share of right answers (`accuracy`) beside each: `compare` any hooks, `windows` with and
+   without sinks, `prescribe` separators (`prescription_table`).
+6. Draw with `figures`; or write it all up with `report`.
+7. Keep: `save`, `open_result`, `provenance`.
+8. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
    `mask_attention`, `sliding_window`, `attention_temperature`, `uniform_attention`; `zero_pattern`, `zero_values`,
-   `zero_residual`; `rounding`; or any `Hook`, around any of the above.
+   `zero_residual`, `mean_residual`, `resample_residual`; `rounding`; or any `Hook`, around any of the above.
 
 Names load at first use; importing squashlens imports neither torch nor TransformerLens and changes nothing.
 """
@@ -25,17 +28,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from squashlens import errors, figures, prompts, zoo
+    from squashlens.measure.accuracy import accuracy
     from squashlens.measure.audit import audit, audit_table
     from squashlens.measure.bound import composition, path_bound
     from squashlens.measure.collapse import collapse
+    from squashlens.measure.compare import compare
     from squashlens.measure.jacobian import jacobian_norms
     from squashlens.measure.mechanism import mechanism
     from squashlens.measure.needle import needle
+    from squashlens.measure.precision import precision
+    from squashlens.measure.precision_by_run import precision_by_run
+    from squashlens.measure.prescribe import prescribe, prescription_table
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
     from squashlens.measure.substitution import substitution_effect
+    from squashlens.measure.tokenisation import splits, tokenisation
     from squashlens.measure.walks import depth_limit, hops, strongest_paths
+    from squashlens.measure.windows import windows
     from squashlens.model.capture import Capture, capture, open_capture
     from squashlens.model.freeze import freeze_attention, freeze_gates, freeze_norms
     from squashlens.model.hooks import Hook
@@ -52,6 +62,7 @@ if TYPE_CHECKING:
     from squashlens.model.live import applied
     from squashlens.model.load import load
     from squashlens.model.places import places
+    from squashlens.model.reference import mean_residual, resample_residual
     from squashlens.model.rounding import rounding
     from squashlens.model.tokens import tokens
     from squashlens.reporting.page import report
@@ -69,15 +80,24 @@ _HOMES = {
     "sensitivity": "measure.sensitivity",
     "substitution_effect": "measure.substitution",
     "needle": "measure.needle",
+    "accuracy": "measure.accuracy",
     "audit": "measure.audit",
     "audit_table": "measure.audit",
     "collapse": "measure.collapse",
+    "compare": "measure.compare",
+    "windows": "measure.windows",
     "mechanism": "measure.mechanism",
     "separator_ablation": "measure.separators",
+    "splits": "measure.tokenisation",
+    "tokenisation": "measure.tokenisation",
     "hops": "measure.walks",
     "strongest_paths": "measure.walks",
     "depth_limit": "measure.walks",
     "next_token": "measure.readout",
+    "precision": "measure.precision",
+    "precision_by_run": "measure.precision_by_run",
+    "prescribe": "measure.prescribe",
+    "prescription_table": "measure.prescribe",
     "Hook": "model.hooks",
     "applied": "model.live",
     "freeze_attention": "model.freeze",
@@ -91,6 +111,8 @@ _HOMES = {
     "zero_pattern": "model.interventions",
     "zero_residual": "model.interventions",
     "zero_values": "model.interventions",
+    "mean_residual": "model.reference",
+    "resample_residual": "model.reference",
     "rounding": "model.rounding",
     "places": "model.places",
     "report": "reporting.page",
@@ -103,12 +125,14 @@ _WINGS = ("errors", "figures", "prompts", "zoo")
 __all__ = [
     "Capture",
     "Hook",
+    "accuracy",
     "applied",
     "attention_temperature",
     "audit",
     "audit_table",
     "capture",
     "collapse",
+    "compare",
     "composition",
     "depth_limit",
     "errors",
@@ -121,6 +145,7 @@ __all__ = [
     "load",
     "mask_attention",
     "mask_tokens",
+    "mean_residual",
     "mechanism",
     "needle",
     "next_token",
@@ -128,18 +153,26 @@ __all__ = [
     "open_result",
     "path_bound",
     "places",
+    "precision",
+    "precision_by_run",
+    "prescribe",
+    "prescription_table",
     "prompts",
     "provenance",
     "report",
+    "resample_residual",
     "rounding",
     "save",
     "sensitivity",
     "separator_ablation",
     "sliding_window",
+    "splits",
     "strongest_paths",
     "substitution_effect",
+    "tokenisation",
     "tokens",
     "uniform_attention",
+    "windows",
     "zero_pattern",
     "zero_residual",
     "zero_values",

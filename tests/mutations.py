@@ -41,6 +41,8 @@ WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
 INTERVENTIONS = "tests/model/test_interventions.py"
+PRECISION, TOKENISATION = "tests/measure/test_precision.py", "tests/measure/test_tokenisation.py"
+TOKENPICTURES = "tests/figures/test_tokenisation_figures.py"
 REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
@@ -298,6 +300,29 @@ MUTATIONS = (
     Mutation("results silent about rounded weights", "measure/_session.py", '"quantised": stored_as(sound),', '"quantised": None,', QUANTISED),
     Mutation("weights not rounded", "model/load.py", "round_weights(inner, quantise)", "pass", QUANTISED),
     Mutation("a missing quantiser found out after loading", "model/load.py", "require_quantiser(quantise, dtype)", "pass", QUANTISED),
+    # repeats as text
+    Mutation("any token behind counts as a repeat", "measure/_texts.py", "longer.ids == (*text.ids, text.ids[-1])", "longer.ids[:-1] == text.ids", TOKENISATION),
+    Mutation("a longer text counts as a grown one", "measure/_texts.py", "longer.ids[: len(text.ids)] == text.ids", "len(longer.ids) > len(text.ids)", TOKENISATION),
+    Mutation("a repeat that is one token once", "measure/_texts.py", "text.content.count(token) == text.repeats", "token in text.content", TOKENISATION),
+    Mutation("the prompt's characters taken for repeats", "measure/_texts.py", "return as_many and _bare(held, text.content) == _bare(held, encode(held, text.written))", "return as_many", TOKENISATION),
+    Mutation("the prompt's tokens counted", "measure/_texts.py", "Text(repeats, written, ids, start)", "Text(repeats, written, ids, 0)", TOKENISATION),
+    Mutation("equal tokens told apart", "measure/_texts.py", "len(set(text.content))", "len(text.content)", TOKENISATION),
+    Mutation("spaces of a token not shown", "measure/_texts.py", 'raw.replace("▁", SPACE)', 'raw.replace("▁", "")', TOKENISATION),
+    Mutation("a text compared with itself", "measure/tokenisation.py", "[*whole[:-1], *whole[1:],", "[*whole[:-1], *whole[:-1],", TOKENISATION),
+    Mutation("the pair measured from the longer text", "measure/tokenisation.py", "ruler.gap(text, doubled)", "ruler.gap(longer, doubled)", TOKENISATION),
+    Mutation("a BOS for families without", "measure/tokenisation.py", "(start,) * family_bos(sound)", "(start,)", TOKENISATION),
+    Mutation("merged anew drawn as grown", "figures/tokenisation.py", 'np.where(here["grows"].values, 1, 2)', 'np.where(here["grows"].values, 1, 1)', TOKENPICTURES),
+    Mutation("boxes a place too far", "figures/tokenisation.py", "base=ends - widths", "base=ends", TOKENPICTURES),
+    # fewer bits
+    Mutation("one coordinate that is the same", "measure/precision.py", "(rounded(v, bits) == rounded(star, bits)).all(dim=-1)", "(rounded(v, bits) == rounded(star, bits)).any(dim=-1)", PRECISION),
+    Mutation("the first bits that tell", "measure/precision.py", "for bits in range(own + 1):", "for bits in reversed(range(own + 1)):", PRECISION),
+    Mutation("a length at which they once were the same", "measure/precision.py", "holds.flip(-1).long().cumprod(dim=-1)", "holds.flip(-1).long()", PRECISION),
+    Mutation("the range is not looked at", "measure/precision.py", "if within(one, dtype) and within(other, dtype):", "if True:", PRECISION),
+    Mutation("one token's embedding twice is a loss", "measure/precision.py", "(enters == 1) & apart", "(enters == 1)", PRECISION),
+    Mutation("every block rounded for one", "measure/precision.py", '"residual", (block,))', '"residual")', PRECISION),
+    Mutation("numbers beyond a format held at its end", "model/rounding.py", "if not within(tensor, form):", "if False:", PRECISION),
+    Mutation("int8 without the rounding", "measure/precision_by_run.py", '"int8" if run == "int8" else None', "None", PRECISION),
+    Mutation("every run in float32", "measure/precision_by_run.py", "else getattr(torch, run)", "else torch.float32", PRECISION),
 )  # fmt: skip
 
 

@@ -41,6 +41,13 @@ PROMPT = "110 ="
         (["ablate", "--kinds"], "--kinds names nothing"),
         (["ablate", "--separator", ""], "no separators to ablate"),
         (["ablate", "--from-blocks", "7"], "Use blocks 0 to 5"),
+        (["prescribe", "--n", "8", "--periods", "9"], "Use shorter periods"),
+        (["prescribe", "--separators"], "nothing to try"),
+        (["prescribe", "--n", "8", "--placements", "3"], "placements=3 give no interval"),
+        (["windows", "--n", "8", "--sizes", "0"], "window=0 is not a number of tokens"),
+        (["windows", "--sizes"], "no window to try"),
+        (["precision", "--runs-out", "x.txt"], "End the name in .nc, .json, .csv"),
+        (["precision", "--n", "8", "--lengths", "9"], "length=9 is not one of this sequence"),
     ],
 )
 def test_wrong_arguments_end_in_one_line_and_code_2(
@@ -179,3 +186,37 @@ def test_import_is_light_and_complete() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_verbs_on_mitigations(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object) -> None:
+    """Each says what the library says, saves it and draws it."""
+    form = {"prompt": "How many ones are in the following sequence?", "suffix": "="}
+    ones = sl.prompts.repeated(tiny, "1", 8, **form)  # pyright: ignore[reportArgumentType]
+    count = lambda digits: str(digits.count("1"))  # noqa: E731
+
+    def said(verb: str, *arguments: str) -> str:
+        main([verb, "--n", "8", "--quiet", *arguments])
+        return capsys.readouterr().out
+
+    asked = ("--answer", "count", "--draws", "3", "--lengths", "4", "8")
+    files = {name: tmp_path / f"{name}.html" for name in ("prescribe", "windows", "bits", "runs")}
+    printed = said(
+        "prescribe", *asked, "--separators", ",", "--periods", "2", "3", "--placements", "5", "--resume",
+        str(tmp_path / "j.json"), "--out", str(tmp_path / "p.nc"), "--figure", str(files["prescribe"]),
+    )  # fmt: skip
+    options = {"answer": count, "draws": 3, "lengths": [4, 8], "progress": False}
+    expected = sl.prescribe(tiny, ones, separators=[","], every=[2, 3], placements=5, **options)  # pyright: ignore
+    assert (sl.open_result(tmp_path / "p.nc")["separation"] == expected["separation"]).all()
+    assert f"best: ',' after every {int(expected['best_every'])}" in printed
+    printed = said(
+        "windows", *asked, "--sizes", "4", "--out", str(tmp_path / "w.nc"), "--figure", str(files["windows"])
+    )
+    expected = sl.windows(tiny, ones, [4], **options)  # pyright: ignore
+    assert (sl.open_result(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
+    assert "accuracy" in printed
+    printed = said(
+        "precision", "--lengths", "4", "8", "--runs", "bfloat16", "--figure", str(files["bits"]), "--runs-figure",
+        str(files["runs"]),
+    )  # fmt: skip
+    assert "float8_e5m2" in printed
+    assert all(path.stat().st_size > 1e6 for path in files.values())

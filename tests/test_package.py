@@ -17,6 +17,12 @@ SAMPLES = {
     "theorem51_audit.py": ["--prompts", "2", "--n", "4"],
     "u_shape.py": ["--prompts", "2", "--n", "5"],
     "copying_sensitivity.py": ["--lengths", "4", "12"],
+    "separators_by_layer.py": ["--n", "12"],
+    "separator_prescription.py": ["--n", "8", "--separators", ",", ".", "--every", "2", "3", "--placements", "5"],
+    "sliding_window.py": ["--n", "12", "--windows", "4", "--draws", "3"],
+    "sinks.py": ["--n", "12", "--window", "4", "--draws", "3"],
+    "precision.py": ["--n", "12", "--runs", "float32", "bfloat16", "--window", "4"],
+    "tokenisation.py": ["--n", "8"],
 }
 
 

@@ -1,16 +1,21 @@
 """Figures: they draw the results they are given, in one theme, and compute nothing."""
 
 from squashlens.figures.attribution import attribution
+from squashlens.figures.changes import changes, windows
 from squashlens.figures.collapse import collapse_curve, collapse_heatmap, collapse_panels
 from squashlens.figures.composition import composition
 from squashlens.figures.ladder import ladder
 from squashlens.figures.mechanism import mechanism
 from squashlens.figures.needle import needle
 from squashlens.figures.paths import depth_limit, hops, strongest_paths
-from squashlens.figures.separators import from_block_map, layer_trace
+from squashlens.figures.precision import bits_needed, runs
+from squashlens.figures.separators import from_block_map, layer_trace, prescription, retained_by_kind
+from squashlens.figures.tokenisation import splits, tokenisation
 
 __all__ = [
     "attribution",
+    "bits_needed",
+    "changes",
     "collapse_curve",
     "collapse_heatmap",
     "collapse_panels",
@@ -22,5 +27,11 @@ __all__ = [
     "layer_trace",
     "mechanism",
     "needle",
+    "prescription",
+    "retained_by_kind",
+    "runs",
+    "splits",
     "strongest_paths",
+    "tokenisation",
+    "windows",
 ]

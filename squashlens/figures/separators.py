@@ -7,7 +7,7 @@ from plotly.subplots import make_subplots
 
 from squashlens._typing import Ablation
 from squashlens.errors import InputError
-from squashlens.figures.theme import COLOURS, dress, layer_map
+from squashlens.figures.theme import COLOURS, dress, label, layer_map
 
 NAMES = {
     "none": "no separators",
@@ -143,14 +143,14 @@ def prescription(prescribed: xr.Dataset) -> go.Figure:
         ],
     )
     shown = gain.values.astype(np.float64)
-    text = [[f"{value:.2g}" for value in row] for row in shown]
+    text = [[f"{value:.2f}" for value in row] for row in shown]
     if asked:
         right = prescribed["accuracy"].values
         text = [
             [f"{cell}<br>{100 * r:.0f} %" for cell, r in zip(*rows, strict=True)]
             for rows in zip(text, right, strict=True)
         ]
-    rows = [f"“{name}”" for name in gain["separator"].values]
+    rows = [f"“{label(str(name))}”" for name in gain["separator"].values]
     figure.add_heatmap(
         z=np.log(shown), x=[f"every {k}" for k in gain["every"].values], y=rows, text=text, texttemplate="%{text}",
         zmid=0, colorscale=DIVERGING, showscale=False, hoverinfo="text", row=1, col=1,
@@ -161,7 +161,7 @@ def prescription(prescribed: xr.Dataset) -> go.Figure:
         marker={"color": COLOURS["random_places"], "size": 7, "opacity": 0.5},
     )  # fmt: skip
     marks = {
-        f"“{first}” after every {second}": (float(prescribed["separation"].max()), COLOURS["separators"]),
+        f"“{label(first)}” after every {second}": (float(prescribed["separation"].max()), COLOURS["separators"]),
         "no separators": (float(prescribed["separation_none"]), COLOURS["none"]),
     }
     for name, (height, colour) in marks.items():

@@ -1,0 +1,138 @@
+"""How often the model answers rightly: greedy decoding against an answer that follows from the content."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from squashlens._typing import Bridge, positive
+from squashlens.errors import InputError
+from squashlens.measure._pairs import Runs
+from squashlens.model.anatomy import device_of
+from squashlens.model.branches import Ids
+from squashlens.model.budget import pass_bytes
+from squashlens.model.forward import forward
+from squashlens.model.passes import PASS_MEMORY
+from squashlens.model.tokens import display_tokens, require_tokenizer, tokens
+from squashlens.prompts import behind
+from squashlens.results import attributes
+from squashlens.sequences import Sequence as Tokens
+
+# The right answer's text, from the texts of the content tokens.
+Answer = Callable[[tuple[str, ...]], str]
+
+
+def accuracy(
+    model: Bridge,
+    sequences: Iterable[Tokens],
+    answer: Answer,
+    *,
+    lengths: Iterable[int] | None = None,
+    chunk: int | None = None,
+    progress: bool = True,
+) -> xr.DataArray:
+    """Share of sequences that are answered rightly, (length), under whatever hooks stand.
+
+    At each length a prompt is the sequence so far and its suffix. It is answered rightly if greedy decoding gives
+    `answer` token by token and then something that does not carry it on: no token that begins with a letter or a digit,
+    so that 1 is not taken for the start of 12.
+
+    Args:
+        sequences: of equal numbers of content tokens, from `squashlens.prompts`; `Sequence.unrelated` draws others.
+        answer: from the texts of the content tokens to the text of the right answer, as it stands behind the prompt.
+        lengths: numbers of content tokens; all if not given.
+        chunk: prompts side by side; as many as fit in about a gigabyte if not given.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> form = {"prompt": "How many ones are in the following sequence?", "suffix": "="}
+    >>> drawn = [sl.prompts.bernoulli(model, 12, seed=seed, **form) for seed in range(5)]
+    >>> found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[6, 12], progress=False)
+    >>> found.dims, bool(found.min() > 0.7)
+    (('length',), True)
+    """
+    given = list(sequences)
+    if not all(isinstance(one, Tokens) for one in given) or len({len(one) for one in given}) != 1:
+        raise InputError("These are not sequences of one length.", "Give some, of equal numbers of content tokens.")
+    if chunk is not None:
+        positive(chunk, "chunk", "a number of prompts")
+    runs = Runs.start(model, given[0], lengths, "accuracy", passes="separate", chunk=None, progress=progress)
+    tokenizer = require_tokenizer(runs.session.model)
+    special = set(tokenizer.all_special_ids)
+
+    def ends(token: int) -> bool:
+        return token in special or not tokenizer.decode([token])[:1].isalnum()
+
+    questions = [
+        question
+        for number, sequence in enumerate(given)
+        for length in runs.lengths
+        for question in _questions(runs.session.model, sequence, number, length, answer)
+    ]
+    right = np.ones((len(given), len(runs.lengths)), dtype=bool)
+    column = {length: place for place, length in enumerate(runs.lengths)}
+    for question, said in zip(questions, _greedy(runs.session.model, questions, chunk, progress), strict=True):
+        as_asked = ends(said) if question.token is None else said == question.token
+        right[question.sequence, column[question.length]] &= as_asked
+    facts = {**runs.session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
+    return xr.DataArray(
+        right.mean(axis=0),
+        dims=("length",),
+        coords={"length": np.array(runs.lengths)},
+        name="accuracy",
+        attrs=attributes("share of prompts answered rightly, greedily", "1", facts),
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is said after `ids`: `token`, or, where the answer is over, whatever does not carry it on (`None`)."""
+
+    sequence: int
+    length: int
+    ids: Ids
+    token: int | None
+
+
+def right_answer(model: Bridge, sequence: Tokens, length: int, answer: Answer) -> str:
+    """What `answer` gives for the content at one length."""
+    said = display_tokens(model, torch.tensor([sequence.said(length)]))[0]
+    text = answer(tuple(token.strip() for token in said))
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"answer gave {text!r} at {length} content tokens.", "Let it give the right answer's text.")
+    return text
+
+
+def _questions(model: Bridge, sequence: Tokens, number: int, length: int, answer: Answer) -> list[_Question]:
+    """One for each token of the right answer, and one for what follows it."""
+    prompt = sequence.plain(length).ids(sequence.trunk)
+    ids = behind(model, prompt[-1], right_answer(model, sequence, length, answer))
+    tokens(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)  # each fits the context and begins as it should
+    return [_Question(number, length, (*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
+
+
+def _greedy(model: Bridge, questions: Sequence[_Question], chunk: int | None, progress: bool) -> list[int]:
+    """The most likely next token after each prompt, prompts of equal length side by side."""
+    alike: dict[int, list[int]] = defaultdict(list)
+    for place, question in enumerate(questions):
+        alike[len(question.ids)].append(place)
+    said = [0] * len(questions)
+    device = device_of(model)
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        tqdm(total=len(questions), desc="answers", unit="token", delay=1, disable=not progress) as bar,
+    ):
+        for n, places in alike.items():
+            size = chunk or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
+            for start in range(0, len(places), size):
+                part = places[start : start + size]
+                ids = torch.tensor([questions[place].ids for place in part], device=device)
+                for place, token in zip(part, forward(model, ids, []).argmax(dim=-1).tolist(), strict=True):
+                    said[place] = token
+                bar.update(len(part))
+    return said
