@@ -1,13 +1,13 @@
 """The page's sections on representational collapse and on separators."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, Edit, Kind
 from squashlens.errors import InputError, SquashlensError
 from squashlens.reporting import collapse_sentences as say
 from squashlens.reporting.section import Section
@@ -15,6 +15,8 @@ from squashlens.results import provenance
 
 T = TypeVar("T")
 REPLAYED = 6  # lengths at which D is measured again for the noise floor
+# Weights set to zero, and streams wiped or resampled, say little that these do not.
+ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_value", "mean_resid")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
         relative=collapse(model, panels["a"], scale="relative", progress=progress),
         rounded=collapse(model, panels["a"], round_to=torch.bfloat16, progress=progress),
         mechanism=_or_why_not(lambda: mechanism(model, panels["a"], progress=progress)),
-        ablation=separator_ablation(model, panels["d"], scale="relative", progress=progress),
+        ablation=separator_ablation(model, panels["d"], kinds=ABLATIONS, scale="relative", progress=progress),
     )
 
 
@@ -60,7 +62,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
     if isinstance(findings, SquashlensError):
         return [Section("Representational collapse", None, (f"Not measured for this model. {findings}",))]
     first, ablation = findings.panels["a"], findings.ablation
-    named = {f"({k}) {provenance(ds)['sequence']['name']}": ds for k, ds in findings.panels.items()}
+    named = {f"({k}) {_named(provenance(ds)['sequence'])}": ds for k, ds in findings.panels.items()}
     trained = zoo.trained_length(provenance(first)["model"])
     return [
         Section(
@@ -88,6 +90,13 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
             "Panel (d) and its ablations at equal numbers of digits, the pair always repeating the last digit.",
         ),
         Section(
+            "What of a separator it is",
+            figures.retained_by_kind(ablation),
+            (say.standing_or_reading(ablation),),
+            "A dot for every length, the middle half as a bar. Mean streams are those of other digits with separators "
+            "at the same places: the same token, having read something else.",
+        ),
+        Section(
             "From which block on separators matter",
             figures.from_block_map(ablation),
             (say.deepest(ablation, "mask"), say.deepest(ablation, "zero_value")),
@@ -95,6 +104,11 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
             "deleting them does. Every hook was shown to bite before it was used.",
         ),
     ]
+
+
+def _named(sequence: Mapping[str, Any]) -> str:
+    """A sequence as a panel's title has it."""
+    return f"{sequence['name']}, “{sequence['separators']}” between" if sequence["separators"] else sequence["name"]
 
 
 def _why(mechanism: xr.Dataset | SquashlensError) -> Section:

@@ -149,6 +149,22 @@ def controls(ds: xr.Dataset) -> str:
     return f"Of that effect, this much is left at the last layer (median; 1 all, 0 nothing): {', '.join(told)}."
 
 
+def standing_or_reading(ds: xr.Dataset) -> str:
+    """Whether separators work by standing there, or by what they have read."""
+    first = int(ds["from_block"].values[0])
+    left = float(ds["retained_from"].sel(hook="mean_resid", from_block=first).isel(layer=-1).median("length"))
+    if not np.isfinite(left):
+        return "The effect is too small to ask what of a separator it is."
+    verdict = (
+        "what matters is that a separator stands there, not what it has read"
+        if left >= CLEAR
+        else "what matters is what a separator has read"
+        if left <= 1 - CLEAR
+        else "what a separator has read is part of it"
+    )
+    return f"With mean streams of other prompts in their place from block {first} on, {_g(left)} is left: {verdict}."
+
+
 def deepest(ds: xr.Dataset, hook: str = "mask") -> str:
     """From which block on the separators are no longer needed."""
     kept = ds["retained_from"].sel(hook=hook).isel(layer=-1).median("length")

@@ -177,6 +177,19 @@ def test_deepest(kept: Any, expected: str) -> None:
     assert expected in say.deepest(ablated(1.0, 5.0, kept=kept))
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ((0.97,) * 4, "0.97 is left: what matters is that a separator stands there, not what it has read."),
+        ((0.05,) * 4, "0.05 is left: what matters is what a separator has read."),
+        ((0.6,) * 4, "0.6 is left: what a separator has read is part of it."),
+        ((np.nan,) * 4, "too small to ask"),
+    ],
+)
+def test_standing_or_reading(kept: Any, expected: str) -> None:
+    assert expected in say.standing_or_reading(ablated(0.1, 1.0, kept=kept).assign_coords(hook=["mean_resid"]))
+
+
 def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
     """No tokenizer, no digits: the page says why instead of leaving a hole."""
     found = section.try_to_measure(bridge_of("llama"), 12, progress=False)
@@ -194,7 +207,7 @@ def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     with sl.applied(tiny, sl.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)):
         found = section.try_to_measure(tiny, 6, progress=False)
     titled = {part.title: part for part in section.sections(found)}
-    assert len(titled) == 5
+    assert len(titled) == 6
     why = titled["Why representations come close"]
     assert why.figure is None
     assert "Not measured for this model. Block 2 adds more to its stream" in why.says[0]
