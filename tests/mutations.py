@@ -43,6 +43,9 @@ COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mech
 INTERVENTIONS = "tests/model/test_interventions.py"
 PRECISION, TOKENISATION = "tests/measure/test_precision.py", "tests/measure/test_tokenisation.py"
 TOKENPICTURES = "tests/figures/test_tokenisation_figures.py"
+ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accuracy", "compare", "windows"))
+PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
+CHANGEPICTURES = "tests/figures/test_change_figures.py"
 REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
@@ -323,6 +326,67 @@ MUTATIONS = (
     Mutation("numbers beyond a format held at its end", "model/rounding.py", "if not within(tensor, form):", "if False:", PRECISION),
     Mutation("int8 without the rounding", "measure/precision_by_run.py", '"int8" if run == "int8" else None', "None", PRECISION),
     Mutation("every run in float32", "measure/precision_by_run.py", "else getattr(torch, run)", "else torch.float32", PRECISION),
+    # answers
+    Mutation("the start of an answer taken for it", "measure/accuracy.py", "(*ids, None)", "ids", ACCURACY),
+    Mutation("anything may follow an answer", "measure/accuracy.py", "not tokenizer.decode([token])[:1].isalnum()", "True", ACCURACY),
+    Mutation("only a special token ends an answer", "measure/accuracy.py", "return token in special or not tokenizer.decode([token])[:1].isalnum()", "return token in special", ACCURACY),
+    Mutation("an answer's tokens not put behind the prompt", "measure/accuracy.py", "(*prompt, *ids[:step])", "prompt", ACCURACY),
+    Mutation("one right token is enough", "measure/accuracy.py", "] &= as_asked", "] = as_asked", ACCURACY),
+    Mutation("one prompt's answers given to another", "measure/accuracy.py", "for place, token in zip(part, forward", "for place, token in zip(part[::-1], forward", ACCURACY),
+    Mutation("answers beyond the context", "measure/accuracy.py", "tokens(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)", "tokens(model, torch.tensor(prompt), bos=sequence.bos)", ACCURACY),
+    # interventions side by side
+    Mutation("hooks of a change left out", "measure/compare.py", "applied(model, *(part for part in parts if not isinstance(part, Sequence)))", "applied(model)", COMPARE),
+    Mutation("another form of the sequence left out", "measure/compare.py", "form = forms[0]", "form = self.sequence", COMPARE),
+    Mutation("the bound of the first tokens, whatever they are", "measure/compare.py", "here = bound[places]", "here = bound[: len(places)]", COMPARE),
+    Mutation("the bound of the pair's other prompt", "measure/compare.py", "form.plain(longest).ids(form.trunk)", "form.doubled(longest).ids(form.trunk)", COMPARE),
+    Mutation("every draw the same", "measure/compare.py", "Random(f\"asked {self.seed} {number}\")", "Random(f\"asked {self.seed}\")", COMPARE),
+    Mutation("the seed without effect", "measure/compare.py", "Random(f\"asked {self.seed} {number}\")", "Random(f\"asked {number}\")", COMPARE),
+    Mutation("replays left out", "measure/compare.py", "scale=scale, replay=replay, passes", "scale=scale, replay=0, passes", COMPARE),
+    Mutation("facts of the first alone", "results.py", "return first if all(each == first for each in facts) else list(facts)", "return first", COMPARE),
+    Mutation("facts inside objects not told apart", "results.py", "return {name: _merged([each[name] for each in facts]) for name in first}", "return first", COMPARE),
+    Mutation("joined where lengths differ", "results.py", 'join="exact"', 'join="outer"', COMPARE),
+    Mutation("token counts of the first alone", "results.py", 'coords="different"', 'coords="minimal"', COMPARE),
+    # windows
+    Mutation("no sinks in any window", "measure/windows.py", "sliding_window(size, sink=sink)", "sliding_window(size)", WINDOWS),
+    Mutation("a window at the longest", "measure/windows.py", "[hook] if size < whole else []", "[hook]", WINDOWS),
+    Mutation("the longest window without v*'s token", "measure/windows.py", "len(sequence.doubled(chosen[-1]))", "len(sequence.plain(chosen[-1]))", WINDOWS),
+    Mutation("windows in the order given", "measure/windows.py", "*sorted({size for size in asked if size < whole})", "*dict.fromkeys(size for size in asked if size < whole)", WINDOWS),
+    Mutation("native windows not told", "measure/windows.py", "np.nan if window is None else window", "np.nan", WINDOWS),
+    # prescriptions
+    Mutation("the worst separator prescribed", "measure/prescribe.py", "best = max(grid", "best = min(grid", PRESCRIBE),
+    Mutation("separation as a mean", "measure/prescribe.py", "np.median(found", "np.mean(found", PRESCRIBE),
+    Mutation("separation at the first block", "measure/prescribe.py", '["distance"].isel(layer=-1)', '["distance"].isel(layer=1)', PRESCRIBE),
+    Mutation("a p-value that can be zero", "measure/prescribe.py", "(1 + sum(value >= best for value in control))", "sum(value >= best for value in control)", PRESCRIBE),
+    Mutation("ties not as good", "measure/prescribe.py", "value >= best for", "value > best for", PRESCRIBE),
+    Mutation("the best's tokens placed as the first design's", "measure/prescribe.py", "at_random(designs[best], rng)", "at_random(next(iter(designs.values())), rng)", PRESCRIBE),
+    Mutation("chance without its seed", "measure/prescribe.py", 'Random(f"placements {seed}")', 'Random("placements")', PRESCRIBE),
+    Mutation("a journal for any content", "measure/prescribe.py", '"content": plain.content, ', "", PRESCRIBE),
+    Mutation("a journal for any lengths", "measure/prescribe.py", ', "lengths": runs.lengths}', "}", PRESCRIBE),
+    Mutation("a journal for any answer", "measure/prescribe.py", "answers=task.expected(model), ", "", PRESCRIBE),
+    Mutation("cost not for each content token", "measure/prescribe.py", "len(plain.plain(longest))) / longest for", "len(plain.plain(longest))) for", PRESCRIBE),
+    Mutation("half an interval above", "measure/prescribe.py", "((), advantage + half,", "((), advantage,", PRESCRIBE),
+    Mutation("a table that is not sorted", "measure/prescribe.py", "ascending=False", "ascending=True", PRESCRIBE),
+    Mutation("a separator that is never seen", "measure/_ablations.py", "rng.sample(range(1, len(sequence)), len(inside))", "rng.sample(range(1, len(sequence) + 1), len(inside))", PRESCRIBE),
+    Mutation("the normal's quantile for Student's", "theory/norms.py", "quantile += (3 * z**7", "quantile = z + 0 * (3 * z**7", NORMS),
+    # journals
+    Mutation("found again every time", "journal.py", "if name not in self.found:", "if True:", JOURNAL),
+    Mutation("kept only in memory", "journal.py", "write_atomically(self.path, self._write)", "pass", JOURNAL),
+    Mutation("a file written where it stands", "journal.py", "write_atomically(self.path, self._write)", "self._write(self.path)", JOURNAL),
+    Mutation("facts the file alone has", "journal.py", "for name in {*facts, *self.facts} if", "for name in self.facts if", JOURNAL),
+    Mutation("facts not as they are written", "journal.py", "json.loads(json.dumps(facts, default=str))", "dict(facts)", JOURNAL),
+    Mutation("any JSON taken for a journal", "journal.py", 'dict(content["facts"]), dict(content["found"])', 'content["facts"], content["found"]', JOURNAL),
+    # their figures
+    Mutation("a mean for the median of a change", "figures/changes.py", "x=[np.median(values)]", "x=[np.mean(values)]", CHANGEPICTURES),
+    Mutation("names of changes as markup", "figures/changes.py", "html.escape(name) for", "name for", CHANGEPICTURES),
+    Mutation("D at the embedding", "figures/changes.py", 'found["distance"].isel(layer=-1)', 'found["distance"].isel(layer=0)', CHANGEPICTURES),
+    Mutation("the last token's share for the first's", "figures/changes.py", 'found["bound"].isel(content=0)', 'found["bound"].isel(content=-1)', CHANGEPICTURES),
+    Mutation("zeros on a logarithm", "figures/changes.py", 'own[own > 0] if kind == "size" else own', "own", CHANGEPICTURES),
+    Mutation("a band upside down", "figures/changes.py", "*low.values[::-1]]", "*low.values]", CHANGEPICTURES),
+    Mutation("separators as markup", "figures/separators.py", "“{label(str(name))}”", "“{name}”", CHANGEPICTURES),
+    Mutation("the best as the worst is high", "figures/separators.py", 'float(prescribed["separation"].max())', 'float(prescribed["separation"].min())', CHANGEPICTURES),
+    Mutation("a ratio's distance from zero", "figures/separators.py", "z=np.log(shown)", "z=shown", CHANGEPICTURES),
+    Mutation("the middle half as everything", "figures/separators.py", "np.quantile(values, [0.25, 0.5, 0.75])", "np.quantile(values, [0, 0.5, 1])", CHANGEPICTURES),
+    Mutation("lengths without an effect drawn", "figures/separators.py", "values[np.isfinite(values)]", "np.nan_to_num(values)", CHANGEPICTURES),
 )  # fmt: skip
 
 

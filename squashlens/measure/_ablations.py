@@ -55,9 +55,10 @@ def edited(runs: Runs, kind: Edit, other: int, seed: int) -> Variant:
 
 
 def at_random(sequence: Tokens, rng: Random) -> Tokens:
-    """The same content with as many separators at places drawn evenly."""
-    places = sorted(rng.sample(range(1, len(sequence) + 1), len(sequence.breaks)))
-    return sequence.separated(sequence.separators, places)
+    """The same content with as many separators at places drawn evenly, none behind the last token: none sees it."""
+    inside = [b for b in sequence.breaks if b < len(sequence)]
+    places = sorted(rng.sample(range(1, len(sequence)), len(inside)))
+    return sequence.separated(sequence.separators[: len(inside)], places)
 
 
 def _deleted(sequence: Tokens) -> Tokens:

@@ -50,7 +50,7 @@ def windows(
     >>> ones = sl.prompts.repeated(model, "1", 12, prompt="How many ones are in the following sequence?", suffix="=")
     >>> ds = sl.windows(model, ones, [4, 8], lengths=[12], progress=False)
     >>> ds["distance"].dims, ds["window"].values.tolist()
-    (('sink', 'window', 'layer', 'length'), [4, 8, 22])
+    (('sink', 'window', 'layer', 'length'), [4, 8, 24])
     """
     task = Task(required(sequence), answer, draws, seed)
     chosen = list(range(1, len(sequence) + 1)) if lengths is None else list(lengths)

@@ -66,9 +66,10 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
 def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """The mean of several draws and half the width of its 95 % interval, from their spread: Student's t.
 
-    The quantile is that of Cornish and Fisher's expansion, right to 0.1 % from five draws on.
+    The quantile is that of Cornish and Fisher's expansion, right to 0.3 % from five draws on, to 0.05 % from eight.
     """
     k, z = len(samples), 1.959963984540054
     free = k - 1
     quantile = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    quantile += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
     return samples.mean(dim=0), quantile * samples.std(dim=0) / math.sqrt(k)

@@ -84,7 +84,7 @@ def test_mechanism_draws_its_steps(tiny: Any) -> None:
 def test_layer_trace_draws_every_ablation(ablation: Any) -> None:
     figure = sl.figures.layer_trace(ablation, length=10, from_block=2)
     traces = {t.name: values(t) for t in figure.data}
-    assert len(traces) == 8
+    assert len(traces) == 12
     here = ablation.sel(length=10)
     np.testing.assert_array_equal(traces["separators"][1:], here["distance"].sel(edit="separators")[1:])
     masked = here["distance_from"].sel(hook="mask", from_block=2)

@@ -1,0 +1,262 @@
+"""Figures of interventions, windows and prescriptions show their Datasets' values, and texts as texts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+
+RNG = np.random.default_rng(0)
+FORM: dict[str, Any] = {"prompt": "How many ones are in the following sequence?", "suffix": "="}
+ALL = ["delete", "substitute", "extra_digits", "random_places", "mask", "zero_value"]
+
+
+def values(points: Any) -> np.ndarray:
+    return np.asarray(points, dtype=np.float64)
+
+
+def ones(content: tuple[str, ...]) -> str:
+    return str(content.count("1"))
+
+
+@pytest.fixture(scope="module")
+def compared(tiny: Any) -> xr.Dataset:
+    changes: Any = {"window": sl.sliding_window(3), "<b>a & b</b>": sl.uniform_attention()}
+    sequence = sl.prompts.bernoulli(tiny, 9, seed=0, **FORM)
+    return sl.compare(tiny, sequence, changes, answer=ones, draws=2, lengths=[3, 6, 9], progress=False)
+
+
+@pytest.fixture(scope="module")
+def measured(tiny: Any) -> xr.Dataset:
+    sequence = sl.prompts.bernoulli(tiny, 9, seed=0, **FORM)
+    return sl.windows(
+        tiny, sequence, [2, 6], sinks=[0, 1, 2], answer=ones, draws=1, lengths=[4, 7, 9], scale="absolute",
+        progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prescribed() -> xr.Dataset:
+    """Made up: a figure needs no model, only numbers, names and units."""
+    one, model = {"units": "1"}, {"units": "model"}
+    over, shape = ("separator", "every"), (3, 2)
+    separation = RNG.uniform(1, 9, shape)
+    return xr.Dataset(
+        {
+            "separation": (over, separation, model),
+            "separation_none": ((), 2.5, model),
+            "gain": (over, separation / 2.5, one),
+            "cost": (over, RNG.uniform(0, 1, shape), one),
+            "accuracy": (over, RNG.uniform(0, 1, shape), one),
+            "accuracy_none": ((), 0.25, one),
+            "random": (("placement",), RNG.uniform(1, 9, 7), model),
+            "best_separator": ((), "<b>"),
+            "best_every": ((), 3),
+        },
+        coords={"separator": ["<b>", " ,", "dog"], "every": [2, 3]},
+    )
+
+
+def panels(compared: xr.Dataset) -> list[np.ndarray]:
+    """What the three columns of `changes` are to show, (change, length) or (change,)."""
+    bound = compared["bound"].values
+    return [
+        compared["distance"].sel(layer=6).values,
+        compared["accuracy"].values,
+        bound[:, :1] / bound.sum(axis=1, keepdims=True),
+    ]
+
+
+def test_changes_draws_a_row_for_each(compared: xr.Dataset) -> None:
+    figure = sl.figures.changes(compared)
+    assert len(figure.data) == 3 * 3 * 2
+    traces = iter(figure.data)
+    for column, expected in enumerate(panels(compared), start=1):
+        for row in range(3):
+            dots, mark = next(traces), next(traces)
+            np.testing.assert_array_equal(values(dots.x), expected[row])
+            np.testing.assert_array_equal(values(dots.y), row)
+            assert values(mark.x).tolist() == [np.median(expected[row])]
+            assert values(mark.y).tolist() == [row]
+            assert dots.xaxis == mark.xaxis == f"x{column if column > 1 else ''}"
+    assert [note.text for note in figure.layout.annotations] == [
+        "D ÷ rms(v), last layer", "share answered rightly", "bound: share of the first token",
+    ]  # fmt: skip
+    assert figure.layout.xaxis.type == "log"
+    assert figure.layout.xaxis2.type is None
+    first, *others = (trace.marker.color for trace in figure.data[::2][:3])
+    assert first not in others  # the model as it is stands out
+    np.testing.assert_array_equal(compared["accuracy"].sel(change="as it is"), 1)  # else the columns say nothing
+    assert compared["accuracy"].sel(change="window").min() == 0
+
+
+def test_names_of_changes_are_text(compared: xr.Dataset) -> None:
+    figure = sl.figures.changes(compared)
+    shown = "&lt;b&gt;a &amp; b&lt;/b&gt;"
+    assert list(figure.layout.yaxis.ticktext) == ["as it is", "window", shown]
+    assert list(figure.layout.yaxis.tickvals) == [0, 1, 2]
+    hovers = [trace.hovertemplate for trace in figure.data if trace.hovertemplate]
+    assert len(hovers) == 9
+    assert hovers[2] == f"{shown}<br>median %{{x:.4g}}<extra></extra>"
+
+
+def test_nothing_is_lost_but_zeros(compared: xr.Dataset) -> None:
+    """A logarithm has none; where all are zero the row is there and empty."""
+    gone = compared.copy(deep=True)
+    gone["distance"][1, -1, 0] = 0
+    gone["distance"][2, -1] = 0
+    figure = sl.figures.changes(gone)
+    last = gone["distance"].sel(layer=6).values
+    np.testing.assert_array_equal(values(figure.data[2].x), last[1, 1:])
+    assert values(figure.data[3].x).tolist() == [np.median(last[1, 1:])]
+    assert len(figure.data[4].x) == 0
+    assert list(figure.layout.yaxis.ticktext)[2].startswith("&lt;")
+    assert len(figure.data) == 3 * 3 * 2 - 1
+
+
+def test_without_accuracy_two_columns_are_left(compared: xr.Dataset, measured: xr.Dataset) -> None:
+    unasked = compared.drop_vars("accuracy")
+    figure = sl.figures.changes(unasked)
+    shown = [trace for trace in figure.data if trace.hovertemplate is None]
+    distance, _, share = panels(compared)
+    for trace, expected in zip(shown, [*distance, *share], strict=True):
+        np.testing.assert_array_equal(values(trace.x), expected)
+    assert [note.text for note in sl.figures.windows(measured.drop_vars("accuracy")).layout.annotations] == [
+        "D, last layer", "bound: share of the first token",
+    ]  # fmt: skip
+
+
+def test_windows_draws_the_middle_and_the_middle_half(measured: xr.Dataset) -> None:
+    figure = sl.figures.windows(measured)
+    assert [note.text for note in figure.layout.annotations] == [
+        "D, last layer", "share answered rightly", "bound: share of the first token",
+    ]  # fmt: skip
+    last = measured["distance"].sel(layer=6).values
+    right = measured["accuracy"].values
+    share = measured["bound"].values[..., 0] / measured["bound"].values.sum(axis=-1)
+    expected = [
+        (np.quantile(last, 0.25, axis=-1), np.median(last, axis=-1), np.quantile(last, 0.75, axis=-1)),
+        (np.quantile(right, 0.25, axis=-1), right.mean(axis=-1), np.quantile(right, 0.75, axis=-1)),
+        (share, share, share),
+    ]
+    sizes = measured["window"].values.tolist()
+    traces = iter(figure.data)
+    for row, (low, middle, high) in enumerate(expected, start=1):
+        for sink, name in enumerate(("0 sinks", "1 sink", "2 sinks")):
+            band, line = next(traces), next(traces)
+            assert values(line.x).tolist() == sizes
+            np.testing.assert_allclose(values(line.y), middle[sink], rtol=1e-12)
+            np.testing.assert_allclose(values(band.y), [*high[sink], *low[sink][::-1]], rtol=1e-12)
+            assert values(band.x).tolist() == [*sizes, *sizes[::-1]]
+            assert (line.name, line.showlegend, band.showlegend) == (name, row == 1, False)
+            assert line.yaxis == f"y{row if row > 1 else ''}"
+    assert next(traces, None) is None
+    assert list(figure.layout.xaxis3.ticktext) == ["2", "6", f"{sizes[-1]}: all"]
+    assert len({trace.line.color for trace in figure.data[1:6:2]}) == 3
+    assert np.median(last, axis=-1).std() > 0
+    assert 0 < right.mean() < 1
+
+
+def test_a_prescription_draws_the_grid_and_chance(prescribed: xr.Dataset) -> None:
+    figure = sl.figures.prescription(prescribed)
+    heat, random, best, none = figure.data
+    gain, right = prescribed["gain"].values, prescribed["accuracy"].values
+    np.testing.assert_array_equal(values(heat.z), np.log(gain))
+    assert list(heat.x) == ["every 2", "every 3"]
+    for row in range(3):
+        for column in range(2):
+            ratio, share = heat.text[row][column].split("<br>")
+            assert float(ratio) == pytest.approx(gain[row, column], abs=0.05)
+            assert share == f"{100 * right[row, column]:.0f} %"
+    assert (heat.zmid, heat.texttemplate) == (0, "%{text}")
+    np.testing.assert_array_equal(values(random.y), prescribed["random"])
+    assert values(best.y).tolist() == [prescribed["separation"].values.max()] * 2
+    assert values(none.y).tolist() == [2.5, 2.5]
+    assert none.name == "no separators"
+    assert figure.layout.yaxis2.title.text == "median D"
+    relative = prescribed.copy()
+    relative["separation"].attrs["units"] = "1"
+    assert sl.figures.prescription(relative).layout.yaxis2.title.text == "median D ÷ rms(v)"
+
+
+def test_separators_are_text(prescribed: xr.Dataset) -> None:
+    figure = sl.figures.prescription(prescribed)
+    assert list(figure.data[0].y) == ["“&lt;b&gt;”", "“␣,”", "“dog”"]
+    assert figure.data[2].name == "“&lt;b&gt;” after every 3"
+
+
+def test_a_prescription_without_answers(tiny: Any) -> None:
+    sequence = sl.prompts.repeated(tiny, "1", 6)
+    ds = sl.prescribe(
+        tiny, sequence, separators=["<", ","], every=[2], lengths=[5, 6], placements=5, progress=False
+    )  # fmt: skip
+    figure = sl.figures.prescription(ds)
+    assert list(figure.data[0].y) == ["“&lt;”", "“,”"]
+    drawn = [float(cell) for row in figure.data[0].text for cell in row]
+    np.testing.assert_allclose(drawn, ds["gain"].values.ravel(), atol=0.05)
+    np.testing.assert_array_equal(values(figure.data[1].y), ds["random"])
+
+
+@pytest.fixture(scope="module")
+def ablation(tiny: Any) -> xr.Dataset:
+    sequence = sl.prompts.figure5(tiny, 12)["d"]
+    return sl.separator_ablation(tiny, sequence, kinds=ALL, from_blocks=[1, 4], progress=False)
+
+
+@pytest.mark.parametrize("chosen", [{}, {"layer": 3, "from_block": 4}])
+def test_retained_by_kind_draws_every_length(chosen: dict[str, int], ablation: xr.Dataset) -> None:
+    figure = sl.figures.retained_by_kind(ablation, **chosen)
+    layer, block = chosen.get("layer", 6), chosen.get("from_block", 1)
+    here = ablation.sel(layer=layer)
+    rows = {
+        "another token in their place": here["retained"].sel(edit="substitute"),
+        "a digit in their place": here["retained"].sel(edit="extra_digits"),
+        "at random places": here["retained"].sel(edit="random_places"),
+        f"masked from block {block} on": here["retained_from"].sel(hook="mask", from_block=block),
+        f"values zeroed from block {block} on": here["retained_from"].sel(hook="zero_value", from_block=block),
+    }
+    assert list(figure.layout.yaxis.ticktext) == list(rows)
+    traces = iter(figure.data)
+    for height, retained in enumerate(rows.values()):
+        kept = retained.values[np.isfinite(retained.values)]
+        assert 0 < len(kept) < len(retained)
+        dots, bar, mark = next(traces), next(traces), next(traces)
+        np.testing.assert_array_equal(values(dots.x), np.clip(kept, -0.6, 1.6))
+        low, middle, high = np.quantile(kept, [0.25, 0.5, 0.75])
+        assert values(bar.x).tolist() == [low, high]
+        assert values(mark.x).tolist() == [middle]
+        assert {*values(dots.y), *values(bar.y), *values(mark.y)} == {height}
+        assert f"median {middle:.3f}, middle half {low:.3f} to {high:.3f}" in mark.hovertemplate
+    assert next(traces, None) is None
+    assert [line.x0 for line in figure.layout.shapes] == [0, 1]
+    assert f"layer {layer}" in figure.layout.title.text
+
+
+def test_retained_by_kind_wants_an_ablation(tiny: Any, ablation: xr.Dataset) -> None:
+    edits = sl.figures.retained_by_kind(ablation.drop_vars(["retained_from", "distance_from"]))
+    assert len(edits.layout.yaxis.ticktext) == 3
+    nothing = ablation.sel(edit=["none", "separators", "delete"]).drop_vars("retained_from")
+    with pytest.raises(InputError, match="There is no ablation to draw"):
+        sl.figures.retained_by_kind(nothing)
+    unclear = ablation.copy(deep=True)
+    unclear["retained"][:] = np.nan
+    assert len(sl.figures.retained_by_kind(unclear).data) == 2 * 3  # a row without values stays, empty
+    assert len(sl.figures.retained_by_kind(unclear).layout.yaxis.ticktext) == 5
+
+
+def test_figures_leave_their_numbers_alone(
+    compared: xr.Dataset, measured: xr.Dataset, prescribed: xr.Dataset, ablation: xr.Dataset
+) -> None:
+    """And draw the same twice: nothing is measured or drawn from chance."""
+    for draw, ds in (
+        (sl.figures.changes, compared),
+        (sl.figures.windows, measured),
+        (sl.figures.prescription, prescribed),
+        (sl.figures.retained_by_kind, ablation),
+    ):
+        before = ds.copy(deep=True)
+        assert draw(ds).to_json() == draw(ds).to_json()
+        xr.testing.assert_identical(ds, before)
