@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure import collapse as module
+from squashlens.measure import _pairs
 from squashlens.prompts import Sequence
 from tests.cases import FAMILIES, random_model
 from tests.references import last_streams, raw
@@ -292,11 +292,12 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
     def refuse(model: Any) -> None:
         raise UnsoundModelError("The logits do not follow.", "Go on without.")
 
-    monkeypatch.setattr(module, "require_understood", refuse)
-    with pytest.warns(UserWarning, match="The next token is left out"):
-        ds = sl.collapse(tiny, PANELS["a"](tiny, 4), progress=False)
-    assert "kl" not in ds
-    assert "distance" in ds
+    monkeypatch.setattr(_pairs, "require_understood", refuse)
+    for measure, without in ((sl.collapse, "kl"), (sl.precision, "same_answer")):
+        with pytest.warns(UserWarning, match="The next token is left out"):
+            ds = measure(tiny, PANELS["a"](tiny, 4), progress=False)
+        assert without not in ds
+        assert "distance" in ds
 
 
 def test_ambient_hooks_are_honoured(tiny: Any) -> None:
