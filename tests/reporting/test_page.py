@@ -37,12 +37,13 @@ def test_it_reads_as_an_argument(written: Path) -> None:
         "Collapse, layer by layer",
         "Why representations come close",
         "What separators do, layer by layer",
+        "What of a separator it is",
         "From which block on separators matter",
         "Assumptions",
         "Reproduce it",
         "Provenance",
     ]
-    assert text.count("Plotly.newPlot(") == 7
+    assert text.count("Plotly.newPlot(") == 8
     assert "squashlens report --model tiny-gemma --prompt" in text
     assert "--digits 12" in text
 
@@ -98,7 +99,7 @@ def test_in_a_browser(browser: Any, written: Path, width: int) -> None:
     assert complaints == []
     assert requests == [written.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator(".js-plotly-plot").count() == 7
+    assert page.locator(".js-plotly-plot").count() == 8
     page.close()
 
 
