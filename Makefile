@@ -27,12 +27,12 @@ lint: .venv/.ok
 	$(BIN)/lint-imports
 
 unit: .venv/.ok
-	$(BIN)/pytest -n $(WORKERS) -m "not slow and not cuda" -q -rs
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cuda" -q -rs
 
 test: lint unit
 
 test-all: lint
-	$(BIN)/pytest -n $(WORKERS) -m "not cuda" -q -rs
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not cuda" -q -rs
 	$(BIN)/python -m tests.mutations
 
 bench: .venv/.ok
