@@ -42,8 +42,13 @@ def attributes(long_name: str, units: str, facts: Mapping[str, Any]) -> dict[str
     return {
         "long_name": long_name,
         "units": units,
-        "provenance": json.dumps(facts, ensure_ascii=False, sort_keys=True, default=str),
+        "provenance": _written(facts),
     }
+
+
+def _written(facts: Mapping[str, Any]) -> str:
+    """Facts as one JSON object."""
+    return json.dumps(facts, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def versions() -> dict[str, str]:
@@ -70,7 +75,7 @@ def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
         list(results.values()), dim=xr.Variable(dim, np.array(list(results))), data_vars="all", coords="different",
         compat="equals", join="exact", combine_attrs="override",
     )  # fmt: skip
-    merged = {"provenance": json.dumps(_merged(facts), ensure_ascii=False, sort_keys=True, default=str)}
+    merged = {"provenance": _written(_merged(facts))}
     found.attrs |= merged
     for variable in found.data_vars.values():
         variable.attrs |= merged

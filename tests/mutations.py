@@ -348,7 +348,7 @@ MUTATIONS = (
     Mutation("token counts of the first alone", "results.py", 'coords="different"', 'coords="minimal"', COMPARE),
     # windows
     Mutation("no sinks in any window", "measure/windows.py", "sliding_window(size, sink=sink)", "sliding_window(size)", WINDOWS),
-    Mutation("a window at the longest", "measure/windows.py", "[hook] if size < whole else []", "[hook]", WINDOWS),
+    Mutation("a window at the longest", "measure/windows.py", "plain if size == whole else task.measured", "task.measured", WINDOWS),
     Mutation("the longest window without v*'s token", "measure/windows.py", "len(sequence.doubled(chosen[-1]))", "len(sequence.plain(chosen[-1]))", WINDOWS),
     Mutation("windows in the order given", "measure/windows.py", "*sorted({size for size in asked if size < whole})", "*dict.fromkeys(size for size in asked if size < whole)", WINDOWS),
     Mutation("native windows not told", "measure/windows.py", "np.nan if window is None else window", "np.nan", WINDOWS),

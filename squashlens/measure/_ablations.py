@@ -91,7 +91,7 @@ def hooked(runs: Runs, kind: Ablation, from_block: int, act: Act) -> Variant:
 
 
 def acts(runs: Runs, kinds: Sequence[Ablation], reference: Sequence[Tokens] | None, seed: int) -> dict[Ablation, Act]:
-    """What each kind of hook does; reference prompts are run once, if any kind asks for them."""
+    """What each kind of hook does; reference prompts are run only if a kind asks for them."""
     plain = {"mask": mask_tokens, "zero_pattern": zero_pattern, "zero_value": zero_values, "zero_resid": zero_residual}
     found: dict[Ablation, Act] = {kind: _simply(plain[kind]) for kind in kinds if kind in plain}
     if len(found) < len(kinds):

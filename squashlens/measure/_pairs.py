@@ -42,11 +42,7 @@ class Runs:
         *, passes: Passes, chunk: int | None, progress: bool, **arguments: Any,
     ) -> "Runs":  # fmt: skip
         """Check model, sequence and lengths; note what the provenance will say."""
-        if not isinstance(sequence, Tokens):
-            raise InputError(
-                f"Expected a sequence, got {type(sequence).__name__}.",
-                "Make one: `squashlens.prompts.repeated(model, '1', 64)`.",
-            )
+        sequence = required(sequence)
         given = range(1, len(sequence) + 1) if lengths is None else list(lengths)
         if not all(isinstance(n, Integral) for n in given):
             raise InputError(f"lengths={given!r} are not whole numbers.", "Give numbers of content tokens.")
@@ -145,6 +141,16 @@ class Noise:
 
     lengths: tuple[int, ...]
     values: Float[Tensor, "layer length"]
+
+
+def required(sequence: object) -> Tokens:
+    """A sequence, before anything is done with it; anything else is refused."""
+    if not isinstance(sequence, Tokens):
+        raise InputError(
+            f"Expected a sequence, got {type(sequence).__name__}.",
+            "Make one: `squashlens.prompts.repeated(model, '1', 64)`.",
+        )
+    return sequence
 
 
 def check_choices(*, norm: object, passes: object, scale: object = "absolute") -> None:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
+from squashlens.measure._pairs import required
 from squashlens.measure.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.bound import path_bound
 from squashlens.measure.collapse import collapse
@@ -79,13 +80,6 @@ def compare(
     bar = tqdm(every.items(), desc="changes", delay=1, disable=not progress)
     found = {name: task.measured(model, parts, chosen, norm, scale, replay) for name, parts in bar}
     return joined(found, "change")
-
-
-def required(sequence: object) -> Sequence:
-    """A sequence, before anything is done with it; anything else is refused."""
-    if not isinstance(sequence, Sequence):
-        raise InputError(f"Expected a sequence, got {type(sequence).__name__}.", "Make one with `squashlens.prompts`.")
-    return sequence
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Scale
 from squashlens.errors import InputError
+from squashlens.measure._pairs import required
 from squashlens.measure.accuracy import Answer
-from squashlens.measure.compare import Task, required
+from squashlens.measure.compare import Task
 from squashlens.model import anatomy
 from squashlens.model.interventions import sliding_window
 from squashlens.results import joined
@@ -62,11 +63,13 @@ def windows(
         raise InputError("There is no window to try.", "Give at least one size and one number of sinks.")
     tried = [*sorted({size for size in asked if size < whole}), whole]
     hooks = {(sink, size): sliding_window(size, sink=sink) for sink in first for size in tried}
+    # Not even a hook at the longest: answers are said behind v*, where a window of its length would hide something.
+    plain = task.measured(model, [], chosen, norm, scale, replay)
     bar = tqdm(hooks.items(), desc="windows", delay=1, disable=not progress)
-    found: dict[tuple[int, int], xr.Dataset] = {}
-    for (sink, size), hook in bar:
-        # Not even a hook at the longest: answers are said behind v*, where a window of its length would hide something.
-        found[sink, size] = task.measured(model, [hook] if size < whole else [], chosen, norm, scale, replay)
+    found = {
+        (sink, size): plain if size == whole else task.measured(model, [hook], chosen, norm, scale, replay)
+        for (sink, size), hook in bar
+    }
     rows = {sink: joined({size: found[sink, size] for size in tried}, "window") for sink in first}
     native = np.array([np.nan if window is None else window for window in anatomy.windows(model)], dtype=float)
     about = {"long_name": "native attention window, the query included", "units": "token"}
