@@ -27,9 +27,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from squashlens import errors, figures, prompts, zoo
+    from squashlens import errors, figures, prompts, tasks, zoo
     from squashlens.measure.accuracy import accuracy
+    from squashlens.measure.answers import answer_frequencies
     from squashlens.measure.audit import audit, audit_table
+    from squashlens.measure.behave import behave
     from squashlens.measure.bound import composition, path_bound
     from squashlens.measure.collapse import collapse
     from squashlens.measure.compare import compare
@@ -81,8 +83,10 @@ _HOMES = {
     "substitution_effect": "measure.substitution",
     "needle": "measure.needle",
     "accuracy": "measure.accuracy",
+    "answer_frequencies": "measure.answers",
     "audit": "measure.audit",
     "audit_table": "measure.audit",
+    "behave": "measure.behave",
     "collapse": "measure.collapse",
     "compare": "measure.compare",
     "windows": "measure.windows",
@@ -120,16 +124,18 @@ _HOMES = {
     "open_result": "results",
     "provenance": "results",
 }
-_WINGS = ("errors", "figures", "prompts", "zoo")
+_WINGS = ("errors", "figures", "prompts", "tasks", "zoo")
 
 __all__ = [
     "Capture",
     "Hook",
     "accuracy",
+    "answer_frequencies",
     "applied",
     "attention_temperature",
     "audit",
     "audit_table",
+    "behave",
     "capture",
     "collapse",
     "compare",
@@ -169,6 +175,7 @@ __all__ = [
     "splits",
     "strongest_paths",
     "substitution_effect",
+    "tasks",
     "tokenisation",
     "tokens",
     "uniform_attention",

@@ -27,10 +27,14 @@ class Journal:
     def get(self, name: str, find: Callable[[], Any]) -> Any:
         """What was found under this name, or what `find` gives now: numbers, texts and lists of them."""
         if name not in self.found:
-            self.found[name] = find()
-            if self.path is not None:
-                write_atomically(self.path, self._write)
+            self.keep({name: find()})
         return self.found[name]
+
+    def keep(self, findings: Mapping[str, Any]) -> None:
+        """Write down what was found under several names."""
+        self.found |= findings
+        if self.path is not None:
+            write_atomically(self.path, self._write)
 
     def _write(self, path: Path) -> None:
         path.write_text(json.dumps({"facts": self.facts, "found": self.found}, ensure_ascii=False), encoding="utf-8")

@@ -1,12 +1,12 @@
 """The bundled model's vocabulary: a word is a token, and so is every digit and every mark.
 
-Spaces only separate, so `11, 1` and `1 1 , 1` are the same four tokens. There is no unknown token: a
-word outside the vocabulary cannot be encoded at all, which is an error and never a silent stand-in.
+Spaces only separate, so `11, 1` and `1 1 , 1` are the same four tokens, which decode as `11,1`. There is no
+unknown token: a word outside the vocabulary cannot be encoded at all, which is an error and never a silent stand-in.
 """
 
 import re
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<eos>", "<bos>")  # ids 0, 1, 2, as in Gemma
@@ -50,6 +50,15 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
     core.post_processor = processors.TemplateProcessing(
         single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", vocab["<bos>"])]
+    )
+    # Words with a space between, digits of one number without.
+    core.decoder = decoders.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [
+            decoders.Replace(Regex("^"), " "),
+            decoders.Fuse(),
+            decoders.Replace(Regex(r"(?<=\d) (?=[\d,])|(?<=\d ,|\d,) (?=\d)"), ""),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=core,

@@ -1,0 +1,93 @@
+"""Questions put to a model at hand: which ones, and as which ids."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squashlens._typing import Bridge, Mode, Template, one_of
+from squashlens.errors import InputError
+from squashlens.measure._session import Session
+from squashlens.model.branches import Ids
+from squashlens.model.proof import require_sound
+from squashlens.model.tokens import encode, require_tokenizer, tokens
+from squashlens.tasks import Question, Task
+
+DRAWN_SEEDS = 16  # questions at each length where they differ and nothing else is said
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A sound model, a task, its questions, and how they are put: by themselves or as a chat, with or without the
+    opening words of the answer."""
+
+    session: Session
+    task: Task
+    questions: tuple[Question, ...]
+    template: Template
+    opened: bool
+
+    @classmethod
+    def start(
+        cls, model: Any, task: object, lengths: Iterable[int], seeds: int | Iterable[int] | None, function: str,
+        *, modes: Iterable[Mode], template: Template, opened: bool, drawn: bool = False, **arguments: Any,
+    ) -> "Asking":  # fmt: skip
+        """Check everything before anything is run; note what the provenance will say.
+
+        `drawn` says that answers are, so that seeds differ even where the question is the same.
+        """
+        if not isinstance(task, Task):
+            raise InputError(f"Expected a task, got {type(task).__name__}.", "Say `squashlens.tasks.find('sum')`.")
+        one_of(template, Template, "template")
+        chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, drawn), "modes": _listed(modes)}
+        for name, values in chosen.items():
+            if not values or len(set(values)) != len(values):
+                raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
+        questions = tuple(task.asked(**chosen))
+        sound = require_sound(model)
+        longest = max(questions, key=lambda question: len(question.prompt))
+        ids = torch.tensor(_ids(sound, task, longest, template, opened))
+        said = {**chosen, "template": template, "opened": opened, **arguments}
+        return cls(Session.start(sound, ids, "family", function, **said), task, questions, template, opened)
+
+    def ids(self, question: Question) -> Ids:
+        """The question as the model is given it."""
+        return _ids(self.session.model, self.task, question, self.template, self.opened)
+
+
+def _ids(model: Bridge, task: Task, question: Question, template: Template, opened: bool) -> Ids:
+    opening = task.opening if opened else ""
+    if template == "none":
+        return tuple(tokens(model, f"{question.prompt} {opening}" if opening else question.prompt)[0].tolist())
+    tokenizer = require_tokenizer(model)
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
+    turn = [{"role": "user", "content": question.prompt}]
+    text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    return tuple(tokens(model, torch.tensor(encode(model, text + opening)))[0].tolist())
+
+
+def _seeds(given: int | Iterable[int] | None, task: Task, drawn: bool) -> list[int]:
+    """Seeds as numbers; several are refused where all of them would be the same."""
+    differ = task.random or drawn
+    if given is None:
+        return list(range(DRAWN_SEEDS if differ else 1))
+    seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
+    if len(seeds) > 1 and not differ:
+        raise InputError(
+            f"{task.name!r} asks every seed the same and is answered greedily: {len(seeds)} seeds would count one "
+            "answer as many.",
+            "Give seeds=1, a task that draws its items, or draw the answers with temperature=.",
+        )
+    return seeds
+
+
+def _listed(values: Any) -> list[Any]:
+    return [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
+
+
+def without_extent(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts less how much was asked: what makes two runs parts of one."""
+    call = {name: value for name, value in facts["call"].items() if name not in ("lengths", "seeds", "modes")}
+    return {**facts, "call": call}

@@ -1,0 +1,127 @@
+"""What a model answers to copying and counting tasks (figures 2, 3, 4, 6, 7)."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import xarray as xr
+from tqdm import tqdm
+
+from squashlens._typing import Bridge, Mode, Template, positive
+from squashlens.errors import InputError
+from squashlens.journal import Journal
+from squashlens.measure._asking import Asking, without_extent
+from squashlens.measure.answers import Answer, described, scored
+from squashlens.model.anatomy import context_length
+from squashlens.model.generate import Prompt, Said, generate
+from squashlens.model.tokens import require_tokenizer
+from squashlens.tasks import Question, Task
+
+
+def behave(
+    model: Bridge,
+    task: Task,
+    *,
+    lengths: Iterable[int],
+    seeds: int | Iterable[int] | None = None,
+    modes: Iterable[Mode] = ("answer_only",),
+    template: Template = "none",
+    opened: bool = False,
+    temperature: float = 0.0,
+    room: int | None = None,
+    chunk: int | None = None,
+    resume: str | Path | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """What the model answers to `task` at each length, read strictly and compared with the right answer.
+
+    Standing hooks are honoured. Decoding is greedy, free of any penalty a checkpoint may come with, unless a
+    `temperature` is given; then tokens are drawn from softmax(logits ÷ temperature), by a seed for each question.
+
+    Args:
+        task: from `squashlens.tasks.find`, or one of your own.
+        lengths: numbers of items.
+        seeds: how many draws of the items (and of the answer, at a temperature), or their seeds; 16 if not given, 1
+            where all would be the same.
+        modes: ``"answer_only"``, ``"cot"``, ``"cot_few_shot"``.
+        template: ``"chat"`` wraps each prompt as the model's tokenizer does for a user's turn.
+        opened: begin the answer with the words the task asks for, so that the next token is the answer itself.
+        room: tokens an answer may take; by default what an answer of this mode and length can need, or fits.
+        chunk: prompts side by side; as many as fit in about a gigabyte (a quarter of a GPU) if not given.
+        resume: a file that keeps every answer as soon as it is had, to go on from, also at more lengths and seeds.
+
+    Returns:
+        Dataset. Over (mode, length, seed): `prompt`, `answer` as it was said, `value` read in it, `truth`, `reading`
+        (``"read"``, or why not), `ended`, `right`, `error` (|value − truth|, items; NaN where nothing was read),
+        `prompt_tokens`, `said_tokens`. Over (mode, length): `accuracy` with its 95 % interval `accuracy_low`,
+        `accuracy_high`, `mean_error` of the answers read, and, over `why`, `unread`, the share that was not read.
+
+    Source: Barbero et al. 2024, section 3, appendix C.1.
+
+    Refuses: seeds that would count one answer as many, a `resume` file of another run, answers that cannot fit.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> task = sl.tasks.find("taught_count_bernoulli")
+    >>> found = sl.behave(model, task, lengths=[4, 16], seeds=4, progress=False)
+    >>> found["accuracy"].values.tolist()
+    [[1.0, 1.0]]
+    """
+    if not temperature >= 0:
+        raise InputError(f"temperature={temperature!r} is not a temperature.", "Give 0 for greedy decoding, or more.")
+    for name, value in (("room", room), ("chunk", chunk)):
+        if value is not None:
+            positive(value, name, f"a number of {'tokens' if name == 'room' else 'prompts'}")
+    asking = Asking.start(
+        model, task, lengths, seeds, "behave", modes=modes, template=template, opened=opened,
+        drawn=temperature > 0, temperature=temperature, room=room,
+    )  # fmt: skip
+    journal = Journal(resume, {**without_extent(asking.session.facts), "task": described(task)})
+    return scored(
+        task, answered(asking, journal, temperature, room, chunk, progress), asking.session.facts, opened=opened
+    )
+
+
+def answered(
+    asking: Asking, journal: Journal, temperature: float = 0.0, room: int | None = None, chunk: int | None = None,
+    progress: bool = True,
+) -> dict[Question, Answer]:  # fmt: skip
+    """Each question's answer, out of the journal or from the model; every batch is written down at once."""
+    sound = asking.session.model
+    tokenizer = require_tokenizer(sound)
+    ids = {question: asking.ids(question) for question in asking.questions}
+    keys = {question: _key(question, ids[question]) for question in asking.questions}
+    missing = [question for question in asking.questions if keys[question] not in journal.found]
+    prompts = [
+        Prompt(ids[q], room or _room(asking, q, len(ids[q])), f"{q.task} {q.length} {q.seed} {q.mode}") for q in missing
+    ]
+
+    def written(question: Question, said: Said) -> list[object]:
+        text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [text, said.ended, len(ids[question]), len(said.ids)]
+
+    with tqdm(
+        total=len(keys), initial=len(keys) - len(missing), desc=asking.task.name, unit="answer", delay=1,
+        disable=not progress,
+    ) as bar:  # fmt: skip
+        for batch in generate(sound, prompts, temperature=temperature, chunk=chunk):
+            journal.keep({keys[missing[place]]: written(missing[place], said) for place, said in batch.items()})
+            bar.update(len(batch))
+    return {question: Answer(*journal.found[key]) for question, key in keys.items()}
+
+
+def _key(question: Question, ids: tuple[int, ...]) -> str:
+    """A question by name, and by what is really asked, so that an edited task finds no old answer."""
+    digest = hashlib.sha256(repr(ids).encode()).hexdigest()[:12]
+    return f"{question.mode} {question.length} {question.seed} {digest}"
+
+
+def _room(asking: Asking, question: Question, prompt: int) -> int:
+    """What an answer can need in tokens: a few, a sentence with some reasoning, or all items once more and steps."""
+    n = question.length
+    if asking.opened or not asking.task.opening:
+        needed = 16 + 2 * n
+    else:
+        needed = 256 + 2 * n if question.mode == "answer_only" else 512 + 8 * n
+    limit = context_length(asking.session.model)
+    return needed if limit is None else max(1, min(needed, limit - prompt))

@@ -1,0 +1,113 @@
+"""Counting: figures 3, 4, 6 and 7, templates of appendix C.1, and the patterns and hints that were called for since.
+
+The paper prints examples of a chain of thought for the sum; those of the other tasks follow its scheme and are ours.
+It does not say which other words its sentences have, how often 'car' is among them, nor what stands between items.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from squashlens.paper import COUNT_ANSWER, ONES, SUM, SUM_EXAMPLES, WORD
+from squashlens.tasks.task import Items, Task
+
+SHARE = 0.7  # of ones in a random sequence, and of 'car' in a sentence
+CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
+
+ONES_EXAMPLES = """We divide the sequence into groups of 5. (11111) (11111) 11
+
+The answer is then 2 * 5 + 2 = 12
+
+The final answer to your maths question is: 12
+
+Please count the number of ones in the following sequence:111111
+
+We divide the sequence into groups of 5.
+
+(11111) 1
+
+The answer is then 1 * 5 + 1 = 6
+
+The final answer to your maths question is: 6"""
+
+BERNOULLI_EXAMPLES = """We divide the sequence into groups of 5. (11011) (01111) 10
+
+The answer is then 4 + 4 + 1 = 9
+
+The final answer to your maths question is: 9
+
+Please count the number of ones in the following sequence:110101
+
+We divide the sequence into groups of 5.
+
+(11010) 1
+
+The answer is then 3 + 1 = 4
+
+The final answer to your maths question is: 4"""
+
+WORD_EXAMPLES = """We divide the sentence into groups of 5. (car tree car car dog) (car car road car car) stone car
+
+The answer is then 3 + 4 + 1 = 8
+
+The final answer to your maths question is: 8
+
+Please count the number of times 'car' appears in the following sentence: 'car car river car dog car'
+
+We divide the sentence into groups of 5.
+
+(car car river car dog) car
+
+The answer is then 3 + 1 = 4
+
+The final answer to your maths question is: 4"""
+
+
+def ones(n: int, rng: Random) -> list[str]:
+    """1 1 1 …"""
+    return ["1"] * n
+
+
+def bernoulli(n: int, rng: Random) -> list[str]:
+    """Each a 1 with probability 0.7, else a 0."""
+    return [str(int(rng.random() < SHARE)) for _ in range(n)]
+
+
+def alternating(n: int, rng: Random) -> list[str]:
+    """1 0 1 0 …"""
+    return ["10"[i % 2] for i in range(n)]
+
+
+def sentence(n: int, rng: Random) -> list[str]:
+    """Each 'car' with probability 0.7, else one of six other words."""
+    return [CAR if rng.random() < SHARE else rng.choice(OTHERS) for _ in range(n)]
+
+
+def numbered(items: Sequence[str]) -> str:
+    """Each item with its place: an explicit positional hint."""
+    return ", ".join(f"digit {place}: {item}" for place, item in enumerate(items, start=1))
+
+
+def how_many(counted: str) -> Callable[[Items], str]:
+    """How often an item occurs."""
+    return lambda items: str(items.count(counted))
+
+
+def _ones(name: str, draw: Callable[[int, Random], list[str]], **others: object) -> Task:
+    made = {"examples": BERNOULLI_EXAMPLES, "random": False, "source": "appendix C.1"} | others
+    return Task(name, ONES, draw, how_many("1"), opening=COUNT_ANSWER, **made)  # pyright: ignore[reportArgumentType]
+
+
+COUNTING = (
+    Task(
+        "sum", SUM, ones, how_many("1"), " + ".join, opening=COUNT_ANSWER, examples=SUM_EXAMPLES, random=False,
+        source="figures 3 and 6 (i)",
+    ),
+    _ones("count_ones", ones, examples=ONES_EXAMPLES, source="figures 3 and 6 (ii)"),
+    _ones("count_bernoulli", bernoulli, random=True, source="figures 3 and 6 (iii)"),
+    Task(
+        "count_word", WORD, sentence, how_many(CAR), " ".join, opening=COUNT_ANSWER, examples=WORD_EXAMPLES,
+        source="section 3.2 (iv)",
+    ),
+    _ones("count_alternating", alternating),
+    _ones("count_numbered", bernoulli, show=numbered, examples="", random=True),
+)  # fmt: skip

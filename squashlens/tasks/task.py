@@ -1,0 +1,133 @@
+"""A question about a sequence of a given length: data and small functions, no model.
+
+A task draws items, shows them in a template, knows the right answer and how to read a given one. One of your own is a
+few lines::
+
+    vowels = Task(
+        name="vowels",
+        template="How many vowels are in '{sequence}'? Answer with a number.",
+        draw=lambda n, rng: rng.choices("abcde", k=n),
+        answer=lambda items: str(sum(item in "ae" for item in items)),
+    )
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from squashlens._typing import Mode, one_of, positive
+from squashlens.errors import InputError
+from squashlens.paper import EXAMPLES, STEPS
+from squashlens.tasks.reading import Reader, number
+
+PLACE = "{sequence}"
+Items = tuple[str, ...]
+
+
+def joined(items: Sequence[str]) -> str:
+    """Items with nothing between them."""
+    return "".join(items)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question about `n` items.
+
+    Args:
+        name: what results are labelled with.
+        template: the prompt, with ``{sequence}`` once where the items go.
+        draw: from a number and a seeded `random.Random` to exactly that many items.
+        answer: from the items to the right answer, as `read` gives it.
+        show: how items are written in the prompt; with nothing between them if not given.
+        read: how a given answer is read, see `squashlens.tasks.reading`.
+        opening: the words an answer opens with, as the template asks for them; empty if it is asked for alone.
+        examples: what the few-shot mode shows; a task without has no such mode.
+        numeric: whether answers are numbers, so that an error is their difference.
+        random: whether `draw` draws; what does not is the same for every seed.
+        source: the figure or section it is taken from.
+    """
+
+    name: str
+    template: str
+    draw: Callable[[int, Random], Sequence[str]]
+    answer: Callable[[Items], str]
+    show: Callable[[Sequence[str]], str] = joined
+    read: Reader = number
+    opening: str = ""
+    examples: str = ""
+    numeric: bool = True
+    random: bool = True
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.template.count(PLACE) != 1:
+            raise InputError(
+                f"The template of {self.name!r} shows the sequence {self.template.count(PLACE)} times.",
+                f"Write {PLACE} where it goes, once.",
+            )
+
+    def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
+        """The question about `length` items drawn with `seed`; the same items in every mode.
+
+        >>> import squashlens as sl
+        >>> question = sl.tasks.find("sum").ask(3)
+        >>> question.prompt[:45], question.truth
+        ('Please perform the following sum: 1 + 1 + 1. ', '3')
+        """
+        positive(length, "length", "a number of items")
+        items = tuple(self.draw(length, Random(f"{self.name} {length} {seed}")))
+        if len(items) != length or not all(isinstance(item, str) and item for item in items):
+            raise InputError(f"{self.name!r} drew {items!r} for {length} items.", "Let draw give that many texts.")
+        return self.about(items, seed=seed, mode=mode)
+
+    def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
+        """The question about given items."""
+        one_of(mode, Mode, "mode")
+        truth = self.answer(tuple(items))
+        if not isinstance(truth, str) or not truth.strip():
+            raise InputError(f"{self.name!r} has {truth!r} as the right answer.", "Let answer give its text.")
+        before, after = self._around(mode)
+        return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
+
+    def doubled(self, question: "Question") -> "Question":
+        """The same question with its last item once more: Theorem 4.2's v* in words."""
+        return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
+
+    def asked(
+        self, lengths: Iterable[int], seeds: Iterable[int] = (0,), modes: Iterable[Mode] = ("answer_only",)
+    ) -> list["Question"]:
+        """A question for each mode, length and seed."""
+        lengths, seeds = list(lengths), list(seeds)
+        return [self.ask(n, seed=seed, mode=mode) for mode in modes for n in lengths for seed in seeds]
+
+    def shown(self, joiner: str) -> "Task":
+        """The same task with `joiner` between items, for tokenizers that merge them."""
+        return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
+
+    def _around(self, mode: Mode) -> tuple[str, str]:
+        """What stands before and after the items.
+
+        The paper prints the words of its chains of thought and not where they stand: steps are asked for behind the
+        question, examples are shown before it.
+        """
+        before, after = self.template.split(PLACE)
+        if mode == "cot":
+            return before, f"{after}\n\n{STEPS}"
+        if mode == "cot_few_shot":
+            if not self.examples:
+                raise InputError(f"{self.name!r} has no examples to show.", "Use another mode, or give examples=.")
+            return f"{STEPS} {EXAMPLES}\n\n{self.examples}\n\n{before}", after
+        return before, after
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt with its right answer, and what it is about."""
+
+    task: str
+    mode: Mode
+    length: int
+    seed: int
+    items: Items
+    prompt: str
+    truth: str

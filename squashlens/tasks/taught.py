@@ -1,0 +1,50 @@
+"""What the bundled model was taught, as tasks: short questions, the end marker, the answer alone."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from squashlens.tasks import reading
+from squashlens.tasks.task import PLACE, Items, Task
+from squashlens.zoo.curriculum import PATTERNS, TASKS, spell
+from squashlens.zoo.tokenizer import END
+
+DRAWN = ("alternating", "bernoulli", "any_bernoulli", "random")
+READERS = {"copy": reading.digits, "first": reading.digit, "last": reading.digit}
+
+
+def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
+    """One of the bundled model's questions about one of its patterns, as `squashlens.zoo.curriculum` has them.
+
+    The first wording of each question is used. With `commas`, one follows every third digit.
+    """
+    question = TASKS[name].questions[0]
+
+    def show(items: Sequence[str]) -> str:
+        return spell(list(map(int, items)), commas)
+
+    def right(items: Items) -> str:
+        return show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))
+
+    return Task(
+        f"taught_{name}_{pattern}{'_commas' if commas else ''}",
+        f"{question} {PLACE} {END}",
+        _drawn(pattern),
+        right,
+        show,
+        READERS.get(name, reading.number),
+        numeric=name != "copy",
+        random=pattern in DRAWN,
+        source="the bundled model's card",
+    )
+
+
+def _drawn(pattern: str) -> Callable[[int, Random], list[str]]:
+    return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
+
+
+TAUGHT = tuple(
+    taught(name, pattern, commas=commas)
+    for name, task in TASKS.items()
+    for pattern in task.patterns
+    for commas in (False, True)
+)
