@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from squashlens.measure.behave import behave
     from squashlens.measure.bound import composition, path_bound
     from squashlens.measure.collapse import collapse
+    from squashlens.measure.collapse_vs_readout import collapse_vs_readout
     from squashlens.measure.compare import compare
     from squashlens.measure.jacobian import jacobian_norms
     from squashlens.measure.mechanism import mechanism
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from squashlens.measure.precision import precision
     from squashlens.measure.precision_by_run import precision_by_run
     from squashlens.measure.prescribe import prescribe, prescription_table
+    from squashlens.measure.probe import probe
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
@@ -88,6 +90,7 @@ _HOMES = {
     "audit_table": "measure.audit",
     "behave": "measure.behave",
     "collapse": "measure.collapse",
+    "collapse_vs_readout": "measure.collapse_vs_readout",
     "compare": "measure.compare",
     "windows": "measure.windows",
     "mechanism": "measure.mechanism",
@@ -102,6 +105,7 @@ _HOMES = {
     "precision_by_run": "measure.precision_by_run",
     "prescribe": "measure.prescribe",
     "prescription_table": "measure.prescribe",
+    "probe": "measure.probe",
     "Hook": "model.hooks",
     "applied": "model.live",
     "freeze_attention": "model.freeze",
@@ -138,6 +142,7 @@ __all__ = [
     "behave",
     "capture",
     "collapse",
+    "collapse_vs_readout",
     "compare",
     "composition",
     "depth_limit",
@@ -163,6 +168,7 @@ __all__ = [
     "precision_by_run",
     "prescribe",
     "prescription_table",
+    "probe",
     "prompts",
     "provenance",
     "report",

@@ -48,6 +48,7 @@ Kind = Literal[Edit, Ablation]
 Store = Literal["cpu", "device", "disk"]
 RowsKept = Literal["auto", "hold", "spill", "repeat"]
 Quantised = Literal["int8"]
+Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 
 

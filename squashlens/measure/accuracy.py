@@ -1,22 +1,17 @@
 """How often the model answers rightly: greedy decoding against an answer that follows from the content."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
 from squashlens.measure._pairs import Runs
-from squashlens.model.anatomy import device_of
 from squashlens.model.branches import Ids
-from squashlens.model.budget import pass_bytes
-from squashlens.model.forward import forward
-from squashlens.model.passes import PASS_MEMORY
+from squashlens.model.ends import ends
 from squashlens.model.tokens import display_tokens, require_tokenizer, tokens
 from squashlens.prompts import behind
 from squashlens.results import attributes
@@ -64,7 +59,7 @@ def accuracy(
     tokenizer = require_tokenizer(runs.session.model)
     special = set(tokenizer.all_special_ids)
 
-    def ends(token: int) -> bool:
+    def over(token: int) -> bool:
         return token in special or not tokenizer.decode([token])[:1].isalnum()
 
     questions = [
@@ -75,8 +70,10 @@ def accuracy(
     ]
     right = np.ones((len(given), len(runs.lengths)), dtype=bool)
     column = {length: place for place, length in enumerate(runs.lengths)}
-    for question, said in zip(questions, _greedy(runs.session.model, questions, chunk, progress), strict=True):
-        as_asked = ends(said) if question.token is None else said == question.token
+    prompts = [question.ids for question in questions]
+    said = ends(runs.session.model, prompts, chunk=chunk, progress=progress, label="answers").next.tolist()
+    for question, token in zip(questions, said, strict=True):
+        as_asked = over(token) if question.token is None else token == question.token
         right[question.sequence, column[question.length]] &= as_asked
     facts = {**runs.session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
     return xr.DataArray(
@@ -113,26 +110,3 @@ def _questions(model: Bridge, sequence: Tokens, number: int, length: int, answer
     ids = behind(model, prompt[-1], right_answer(model, sequence, length, answer))
     tokens(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)  # each fits the context and begins as it should
     return [_Question(number, length, (*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
-
-
-def _greedy(model: Bridge, questions: Sequence[_Question], chunk: int | None, progress: bool) -> list[int]:
-    """The most likely next token after each prompt, prompts of equal length side by side."""
-    alike: dict[int, list[int]] = defaultdict(list)
-    for place, question in enumerate(questions):
-        alike[len(question.ids)].append(place)
-    said = [0] * len(questions)
-    device = device_of(model)
-    with (
-        torch.inference_mode(False),
-        torch.no_grad(),
-        tqdm(total=len(questions), desc="answers", unit="token", delay=1, disable=not progress) as bar,
-    ):
-        for n, places in alike.items():
-            size = chunk or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
-            for start in range(0, len(places), size):
-                part = places[start : start + size]
-                ids = torch.tensor([questions[place].ids for place in part], device=device)
-                for place, token in zip(part, forward(model, ids, []).argmax(dim=-1).tolist(), strict=True):
-                    said[place] = token
-                bar.update(len(part))
-    return said

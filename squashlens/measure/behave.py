@@ -91,7 +91,7 @@ def answered(
     tokenizer = require_tokenizer(sound)
     ids = {question: asking.ids(question) for question in asking.questions}
     keys = {question: _key(question, ids[question]) for question in asking.questions}
-    missing = [question for question in asking.questions if keys[question] not in journal.found]
+    missing = [question for question in keys if keys[question] not in journal.found]
     prompts = [
         Prompt(ids[q], room or _room(asking, q, len(ids[q])), f"{q.task} {q.length} {q.seed} {q.mode}") for q in missing
     ]
@@ -117,10 +117,10 @@ def _key(question: Question, ids: tuple[int, ...]) -> str:
 
 
 def _room(asking: Asking, question: Question, prompt: int) -> int:
-    """What an answer can need in tokens: a few, a sentence with some reasoning, or all items once more and steps."""
+    """What an answer can need in tokens: a number or all items, a sentence with some reasoning, or steps."""
     n = question.length
     if asking.opened or not asking.task.opening:
-        needed = 16 + 2 * n
+        needed = 16 if asking.task.numeric else 16 + 4 * n
     else:
         needed = 256 + 2 * n if question.mode == "answer_only" else 512 + 8 * n
     limit = context_length(asking.session.model)

@@ -1,0 +1,167 @@
+"""What models answer by length: how often rightly, and how far off (figures 2, 3 and 6 of Barbero et al. 2024)."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.errors import InputError
+from squashlens.figures.heading import LABELS, TITLED, Found, headed, labelled, mode_named, modes_of, only
+from squashlens.figures.theme import interval, label
+
+REASONS = {
+    "none": "no number",
+    "several": "several numbers",
+    "words": "a number in words",
+    "form": "not as asked",
+    "cut": "cut off",
+}
+CELL, OVER = ("mode", "length"), ("mode", "length", "seed")
+UNREAD = {"unread": (*CELL, "why")}
+LENGTH = "length (items)"
+BEHAVE = "squashlens.behave"
+PANEL, THIN, BETWEEN, GAP = 230, 46, 44, 14  # pixels: a panel, the one under it, free for titles, between any two
+SINGLE = "single answers"
+
+
+def accuracy_by_length(found: Found) -> go.Figure:
+    """Draw what `squashlens.behave` found, one Dataset or several by label: the share answered rightly, by length.
+
+    With 95 % intervals where there are several seeds. What was not read is not right; the hover has its share.
+    """
+    several = labelled(found, {name: CELL for name in ("accuracy", "accuracy_low", "accuracy_high")} | UNREAD, BEHAVE)
+    together = modes_of(several.values())
+    lines = [(number, text, mode) for number, text in enumerate(several) for mode in modes_of([several[text]])]
+    names, figure = [], go.Figure()
+    for under, (number, text, mode) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+        told, colour, dash, symbol = mode_named(mode)
+        names.append(", ".join([text] * bool(text) + [told] * (len(together) > 1)) or told)
+        colour = LABELS[number % len(LABELS)] if len(several) > 1 else colour
+        here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
+        share, low, high = (here[f"accuracy{end}"].values for end in ("", "_low", "_high"))
+        bars = interval(share, low, high, colour, 4) | {"thickness": 1.2}
+        wider = under * min(1.5, 5 / len(lines))  # so that it shows under a line that is the same
+        figure.add_scatter(
+            x=here["length"].values, y=share, name=names[-1], mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2 + wider}, error_y=bars if many > 1 else None,
+            marker={"color": colour, "symbol": symbol, "size": 7 + 2 * wider},
+            text=_rights(names[-1], here, many), hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title=LENGTH)
+    figure.update_yaxes(title="share answered rightly", range=[-0.04, 1.04])
+    return headed(figure, "How often the answer is right", several.values(), names, height=330, notes=only(together))
+
+
+def error_by_length(found: Found) -> go.Figure:
+    """Draw what `squashlens.behave` found, one Dataset or several by label: mean errors by length, a panel a label.
+
+    Faint dots are single answers. Answers that were not read have no error; under each panel is their share.
+    """
+    each = dict.fromkeys(("error", "value", "truth", "reading"), OVER)
+    several = labelled(found, {"mean_error": CELL} | each | UNREAD, BEHAVE)
+    for one in several.values():
+        if bool((one["reading"] == "read").any()) and not _has_errors(one):
+            raise InputError("These answers are no numbers and have no error.", "Draw accuracy_by_length.")
+    columns = len(several) if len(several) < 4 else 2
+    figure, height = _panels(list(several), columns)
+    seen: dict[str, None] = {}
+    for number, one in enumerate(several.values()):
+        row, column = number // columns * 3 + 1, number % columns + 1
+        for mode in modes_of([one]):
+            for below, trace in enumerate(_errors(one.sel(mode=mode), mode_named(mode))):
+                trace.showlegend = trace.name not in seen
+                seen[str(trace.name)] = None
+                figure.add_trace(trace, row=row + (below == 2), col=column)
+        _axes(figure, one, row, column)
+    lift, notes = TITLED * any(several), only(modes_of(several.values()))
+    return headed(figure, "How far off the answers are", several.values(), seen, height=height, notes=notes, lift=lift)
+
+
+def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
+    """At each length: how often right, out of how many, and what was not read."""
+    told = []
+    for length in here["length"].values:
+        at = here.sel(length=length)
+        share, low, high = (100 * float(at[f"accuracy{end}"]) for end in ("", "_low", "_high"))
+        of = f"{many} answers (95 % interval {low:.3g} to {high:.3g} %)" if many > 1 else "1 answer"
+        told.append(f"{name}, {length} items<br>{share:.3g} % right of {of}<br>{_unread(at)}")
+    return told
+
+
+def _unread(at: xr.Dataset) -> str:
+    """The share that was not read, with the reasons."""
+    shares = {str(why): 100 * float(at["unread"].sel(why=why)) for why in at["why"].values}
+    reasons = ", ".join(f"{REASONS.get(why, label(why))} {share:.3g} %" for why, share in shares.items() if share)
+    return f"{sum(shares.values()):.3g} % not read" + (f": {reasons}" if reasons else "")
+
+
+def _has_errors(one: xr.Dataset) -> bool:
+    return bool(np.isfinite(one["error"]).any())
+
+
+def _errors(here: xr.Dataset, mode: tuple[str, str, str, str]) -> tuple[go.Scatter, go.Scatter, go.Scatter]:
+    """Single errors, their mean, and the share that was not read."""
+    name, colour, dash, symbol = mode
+    error = here["error"].stack(answer=("length", "seed"))
+    error = error[np.isfinite(error.values)]
+    single = []
+    for length, seed in error["answer"].values:
+        at = here.sel(length=length, seed=seed)
+        said, right = (label(str(at[part].item())) for part in ("value", "truth"))
+        single.append(f"{name}, {length} items, seed {seed}<br>said {said}, right {right}")
+    lengths, means, unread = here["length"].values, here["mean_error"].values, here["unread"].sum("why").values
+    told = [f"{name}, {length} items<br>{_unread(here.sel(length=length))}" for length in lengths]
+    over = [f"{text}<br>mean error {mean:.4g} items" for text, mean in zip(told, means, strict=True)]
+    shared: dict[str, Any] = {"hovertemplate": "%{text}<extra></extra>"}
+    lines = {"mode": "lines+markers", "name": name, "legendgroup": name, "line": {"color": colour, "dash": dash}}
+    dots = {
+        "mode": "markers",
+        "name": SINGLE,
+        "legendgroup": SINGLE,
+        "legendrank": 2000,
+        "marker": {"color": colour, "opacity": 0.25},
+    }
+    return (
+        go.Scatter(x=error["length"].values, y=error.values, text=single, marker_size=5, **dots, **shared),
+        go.Scatter(x=lengths, y=means, text=over, marker={"symbol": symbol, "size": 8}, **lines, **shared),
+        go.Scatter(x=lengths, y=unread, text=told, marker={"symbol": symbol, "size": 5}, **lines, **shared),
+    )
+
+
+def _panels(titles: list[str], columns: int) -> tuple[go.Figure, int]:
+    """Panels with a thin one under each, and a free row between two rows of them; with their height in pixels."""
+    rows = -(-len(titles) // columns)
+    heights = ([PANEL, THIN, BETWEEN] * rows)[:-1]
+    parts = [titles[row * columns : (row + 1) * columns] for row in range(rows)]
+    specs = [
+        [{} if kind < 2 and column < len(part) else None for column in range(columns)]
+        for part in parts
+        for kind in range(3)
+    ][:-1]
+    height = sum(heights) + GAP * (len(heights) - 1)
+    figure = make_subplots(
+        rows=len(heights), cols=columns, specs=specs, row_heights=heights, vertical_spacing=GAP / height,
+        horizontal_spacing=0.07, subplot_titles=[text for part in parts for text in (*part, *[""] * len(part))],
+    )  # fmt: skip
+    return figure, height
+
+
+def _axes(figure: go.Figure, one: xr.Dataset, row: int, column: int) -> None:
+    """The same lengths over one another; errors from 0, shares from 0 to 1."""
+    lengths = one["length"].values
+    margin = 0.04 * max(float(np.ptp(lengths)), 1)
+    ends = [float(lengths.min()) - margin, float(lengths.max()) + margin]
+    figure.update_xaxes(range=ends, showticklabels=False, row=row, col=column)
+    figure.update_xaxes(range=ends, title={"text": LENGTH, "standoff": 4}, row=row + 1, col=column)
+    figure.update_yaxes(rangemode="tozero", row=row, col=column)
+    figure.update_yaxes(range=[-0.25, 1.25], tickvals=[0, 1], row=row + 1, col=column)
+    if column == 1:
+        figure.update_yaxes(title="mean error (items)", row=row, col=1)
+        figure.update_yaxes(title={"text": "share<br>not read", "font": {"size": 11}}, row=row + 1, col=1)
+    if not _has_errors(one):
+        figure.update_yaxes(range=[0, 1], showticklabels=False, row=row, col=column)
+        figure.add_annotation(
+            text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5, row=row, col=column
+        )

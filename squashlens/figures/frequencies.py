@@ -1,0 +1,103 @@
+"""Which answers models give, beside the right ones (figures 4 and 7 of Barbero et al. 2024)."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.figures.heading import TITLED, Found, headed, labelled, mode_named, modes_of, only
+from squashlens.figures.theme import COLOURS, INK, label, token_axis
+
+OVER = ("mode", "value")
+WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
+BETWEEN = 66  # pixels, for an axis and a title
+NAMES = ("said", "the right answer")
+
+
+def answer_frequencies(found: Found) -> go.Figure:
+    """Draw what `squashlens.answer_frequencies` counted, one Dataset or several by label: a panel a label and mode.
+
+    Filled bars are what was said, outlined ones the right answers; what was not read has a bar of its own on the
+    right. Numbers stand at their place. Those far from every right answer are off the axis; the title has their share.
+    """
+    several = labelled(found, {"said": OVER, "truth": OVER, "unread": ("mode",)}, "squashlens.answer_frequencies")
+    together = modes_of(several.values())
+    panels = [(text, one, mode) for text, one in several.items() for mode in modes_of([one])]
+    values = {text: _Values.of(one) for text, one in several.items()}
+    titles = [_title(text, one, mode, values[text], len(together) > 1) for text, one, mode in panels]
+    each = 160 if len(panels) < 5 else 110
+    height = len(panels) * each + (len(panels) - 1) * BETWEEN
+    figure = make_subplots(
+        rows=len(panels), cols=2, column_widths=[0.93, 0.07], horizontal_spacing=0.015,
+        vertical_spacing=BETWEEN / height if len(panels) > 1 else 0,
+        subplot_titles=[text for title in titles for text in (title, "")],
+    )  # fmt: skip
+    for row, (text, one, mode) in enumerate(panels, start=1):
+        _bars(figure, row, one.sel(mode=mode), values[text])
+        figure.update_xaxes(values[text].axis, row=row, col=1)
+        figure.update_xaxes(title={"text": "answer", "standoff": 4}, row=row, col=1)
+    figure.update_layout(barmode="overlay")
+    figure.update_yaxes(rangemode="tozero", nticks=5, col=1)
+    figure.update_yaxes(title="share of questions", row=(len(panels) + 1) // 2, col=1)
+    figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
+    return headed(
+        figure, "What was answered, and what was right", several.values(), NAMES, height=height, notes=only(together),
+        lift=TITLED * any(titles),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Where each value stands, how wide its bar is, the axis, and which values are on it."""
+
+    places: np.ndarray
+    wide: float
+    axis: dict[str, Any]
+    near: np.ndarray
+
+    @classmethod
+    def of(cls, one: xr.Dataset) -> "_Values":
+        """Numbers stand at themselves, other texts one beside another."""
+        values = [str(value) for value in one["value"].values]
+        if not all(map(WHOLE.fullmatch, values)):
+            return cls(np.arange(len(values), dtype=float), 0.9, token_axis(values), np.full(len(values), True))
+        places = np.array(values, dtype=float)
+        right = places[(one["truth"].values > 0).any(axis=0)]
+        reach = max(float(np.ptp(right)), 10)
+        near = (places >= right.min() - reach) & (places <= right.max() + reach)
+        ends = [float(places[near].min()) - 1, float(places[near].max()) + 1]
+        return cls(places, max(0.9, (ends[1] - ends[0]) / 300), {"range": ends}, near)
+
+
+def _title(text: str, one: xr.Dataset, mode: str, values: _Values, several: bool) -> str:
+    beyond = 100 * float(one["said"].sel(mode=mode).values[~values.near].sum())
+    parts = [text] * bool(text) + [mode_named(mode)[0]] * several
+    return ", ".join([*parts, f"{beyond:.3g} % said numbers beyond this axis"] if beyond else parts)
+
+
+def _bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
+    """What was said, what was right over it as outlines, and what was not read beside both."""
+    said, truth, unread = here["said"].values, here["truth"].values, float(here["unread"])
+    text = np.array(
+        [
+            f"{label(str(value))}: said {100 * often:.3g} %, right {100 * due:.3g} %"
+            for value, often, due in zip(here["value"].values, said, truth, strict=True)
+        ]
+    )
+    blue = COLOURS["unrelated"]
+    for name, shares, fill, edge in zip(NAMES, (said, truth), (blue, "rgba(0, 0, 0, 0)"), (blue, INK), strict=True):
+        had = shares > 0
+        figure.add_bar(
+            x=values.places[had], y=shares[had], width=values.wide, name=name, legendgroup=name, showlegend=row == 1,
+            marker={"color": fill, "line": {"color": edge, "width": 1}}, row=row, col=1,
+            hovertext=text[had], hovertemplate="%{hovertext}<extra></extra>",
+        )  # fmt: skip
+    figure.add_bar(
+        x=["not read"], y=[unread], name="not read", showlegend=False, row=row, col=2,
+        marker={"color": COLOURS["null"]}, text=[f"{100 * unread:.3g} %"], textposition="outside", cliponaxis=False,
+        hovertemplate=f"not read: {100 * unread:.3g} %<extra></extra>",
+    )  # fmt: skip

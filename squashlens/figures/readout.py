@@ -1,0 +1,157 @@
+"""Whether a count is said, represented, or lost: answers, probes and collapse by length on one page."""
+
+import html
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.figures.behaviour import LENGTH
+from squashlens.figures.heading import headed, labelled
+from squashlens.figures.theme import COLOURS, FAINT, interval, layer_map
+
+# What is drawn over length, from 0 to 1: name, colour, dash.
+SHARES = {
+    "accuracy": ("answered rightly", "#009E73", "solid"),
+    "probe_right": ("found by the probe", "#0072B2", "solid"),
+    "r2_y": ("R² of the probe from y", "#56B4E9", "dot"),
+    "same_argmax": ("same next token for a pair", "#E69F00", "dash"),
+}
+VERDICTS = {
+    "read out": "#009E73",
+    "represented, not read out": "#0072B2",
+    "collapsed": "#D55E00",
+    "not decodable": "#7F7F7F",
+}
+HEIGHTS = (250, 180, 22)  # pixels: shares, distances, verdicts
+GAP = 22
+D = "D: median, least to greatest"
+BAND = "rgba(213, 94, 0, 0.18)"
+
+
+def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
+    """Draw what `squashlens.collapse_vs_readout` found, by length: answers, probe and next tokens over D and verdicts.
+
+    D is that of a prompt and the same with its last item once more, at the last layer: the median over seeds, from the
+    least to the greatest. R² below 0 is drawn at 0, with a mark of its own; triangles on the ground of D are zeros.
+    """
+    by_length = ("accuracy", "accuracy_low", "accuracy_high", "same_argmax", "probe_right", "r2_y", "verdict")
+    needed = dict.fromkeys(by_length, ("length",)) | {"distance": ("length", "seed")}
+    labelled(found, needed, "squashlens.collapse_vs_readout")
+    height = sum(HEIGHTS) + 2 * GAP
+    figure = make_subplots(
+        rows=3, shared_xaxes=True, row_heights=list(HEIGHTS), vertical_spacing=GAP / height
+    )  # fmt: skip
+    for name in SHARES:
+        figure.add_trace(_share(found, name), row=1, col=1)
+    for trace in _distances(found["distance"]):
+        figure.add_trace(trace, row=2, col=1)
+    for trace in _strip(found["verdict"]):
+        figure.add_trace(trace, row=3, col=1)
+    relative = found["distance"].attrs["units"] == "1"
+    figure.update_xaxes(title=LENGTH, row=3)
+    figure.update_yaxes(title="share; R²", range=[-0.07, 1.05], row=1)
+    figure.update_yaxes(type="log", exponentformat="power", title="D ÷ rms(v)" if relative else "D", nticks=6, row=2)
+    figure.update_yaxes(visible=False, range=[0, 1], row=3)
+    undefined = found["length"].values[np.isnan(found["r2_y"].values)]
+    notes = [f"no R² at {', '.join(map(str, undefined))} items"] if len(undefined) else []
+    notes += ["▼ R² is below 0"] if bool((found["r2_y"] < 0).any()) else []
+    notes += ["▼ D is 0"] if bool((found["distance"].median("seed") == 0).any()) else []
+    names = [name for name, *_ in SHARES.values()] + [D]
+    figure = headed(figure, "Collapsed, or not read out?", [found], names, height=height, notes=notes, bottom=108)
+    below = {"orientation": "h", "x": 0, "y": -66 / height, "yanchor": "top", "font": {"size": 12}}
+    return figure.update_layout(bargap=0, barmode="overlay", legend2=below)
+
+
+def probe(found: xr.Dataset) -> go.Figure:
+    """Draw what `squashlens.probe` found: R² of the right answer, layer × length, y on top; below 0 coloured as 0.
+
+    White: there is no R², since the right answer does not vary. The last column is over all lengths, where it is given.
+    """
+    labelled(found, {"r2": ("layer", "length"), "r2_y": ("length",)}, "squashlens.probe")
+    each = _with_y(found, "r2").assign_coords(length=[str(length) for length in found["length"].values])
+    if "r2_overall" in found and "r2_overall_y" in found:
+        each = xr.concat([each, _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)], dim="length")
+    figure = go.Figure(layer_map(each, "R²", colorscale="Viridis", zmin=0, zmax=1, hoverongaps=False))
+    figure.update_xaxes(type="category", title=LENGTH)
+    figure.update_yaxes(type="category", title="layer ℓ", showgrid=False)
+    notes = ["white: the right answer does not vary"] if bool(np.isnan(each).any()) else []
+    figure = headed(figure, "How much of the right answer a line finds", [found], height=300, notes=notes)
+    return figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]})
+
+
+TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
+
+
+def _with_y(found: xr.Dataset, name: str) -> xr.DataArray:
+    """A variable with that of y as one layer more, layers as text."""
+    layers = found[name].assign_coords(layer=[str(layer) for layer in found["layer"].values])
+    return xr.concat([layers, found[f"{name}_y"].expand_dims(layer=["y"])], dim="layer")
+
+
+def _share(found: xr.Dataset, name: str) -> go.Scatter:
+    """One of SHARES; what is below 0 stands at 0 with a mark of its own."""
+    told, colour, dash = SHARES[name]
+    values, lengths = found[name].values.astype(np.float64), found["length"].values
+    bars = None
+    if name == "accuracy" and found.sizes["seed"] > 1:
+        bars = interval(values, found["accuracy_low"].values, found["accuracy_high"].values, colour, 4)
+    is_r2 = name == "r2_y"
+    text = [
+        f"{told}, {length} items: " + (f"{value:.3g}" if is_r2 else f"{100 * value:.3g} %")
+        for length, value in zip(lengths, values, strict=True)
+    ]
+    symbols = np.where(values < 0, "triangle-down", "circle")
+    sizes = np.where(values < 0, 13, 8)
+    return go.Scatter(
+        x=lengths, y=np.where(values < 0, 0, values), name=told, mode="lines+markers", error_y=bars, text=text,
+        line={"color": colour, "dash": dash}, marker={"color": colour, "symbol": symbols, "size": sizes},
+        hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+
+
+def _distances(distance: xr.DataArray) -> list[go.Scatter]:
+    """The median over seeds and a band from the least to the greatest; a log scale has zeros as marks on its ground."""
+    lengths, values = distance["length"].values, distance.values.astype(np.float64)
+    ground = values[values > 0].min(initial=1) / 2
+    low, middle, high = (np.maximum(of(values, axis=1), ground) for of in (np.min, np.median, np.max))
+    text = [
+        f"D, {length} items: median {np.median(own):.3g}, {own.min():.3g} to {own.max():.3g}"
+        for length, own in zip(lengths, values, strict=True)
+    ]
+    there = np.median(values, axis=1) > 0
+    marks = {"symbol": np.where(there, "circle", "triangle-down"), "size": np.where(there, 8, 13)}
+    line = go.Scatter(
+        x=lengths, y=middle, name=D, legendgroup=D, mode="lines+markers", text=text, marker=marks,
+        line={"color": COLOURS["distance"]}, hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    if values.shape[1] == 1:
+        return [line]
+    band = go.Scatter(
+        x=[*lengths, *lengths[::-1]], y=[*high, *low[::-1]], fill="toself", mode="none", fillcolor=BAND,
+        name=D, legendgroup=D, showlegend=False, hoverinfo="skip",
+    )  # fmt: skip
+    return [band, line]
+
+
+def _strip(verdict: xr.DataArray) -> list[go.Bar]:
+    """A box a length, up to the middle between it and the next, in the colour of its verdict."""
+    lengths, said = verdict["length"].values.astype(np.float64), verdict.values.astype(str)
+    between = np.diff(lengths) / 2
+    first, last = (between[0], between[-1]) if len(between) else (0.5, 0.5)
+    left, right = lengths - np.r_[first, between], lengths + np.r_[between, last]
+    boxes = []
+    for name in (*VERDICTS, *sorted(set(said) - set(VERDICTS))):
+        own = said == name
+        if own.any():
+            shown = html.escape(name)
+            boxes.append(
+                go.Bar(
+                    x=((left + right) / 2)[own], width=(right - left)[own], y=np.ones(own.sum()), name=shown,
+                    marker={"color": VERDICTS.get(name, FAINT), "line": {"width": 0}}, legend="legend2",
+                    customdata=verdict["length"].values[own], showlegend=True,
+                    hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",
+                )
+            )  # fmt: skip
+    return boxes

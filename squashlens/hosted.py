@@ -1,0 +1,258 @@
+"""Hosted models, asked through Inspect AI; what they answer comes back as from `squashlens.behave`.
+
+From a shell, where each task of the paper goes by its name, and any of `squashlens.tasks.names()` through `ask`::
+
+    inspect eval squashlens/count_ones --model google/gemini-2.5-pro -T lengths=10,50,100 -T seeds=5 -T modes=cot
+    inspect eval squashlens/ask -T name=taught_count_bernoulli --model ...
+
+In a notebook::
+
+    (log,) = inspect_ai.eval(hosted.inspect_task(my_task, [10, 20]), model="...")
+    answers = hosted.from_log(log, task=my_task)  # or the log's file; task= for a task of your own
+
+Seeds take the place of Inspect's epochs: 16 if not given where a task draws its items, as in `behave`, and 1 where it
+does not. There, more seeds are more draws of the answer, by the temperature that the provider has or `--temperature`.
+An answer is cut if the provider says so, for its length or by a filter. One that ends for no reason given (`hf` gives
+none) is taken to have ended by itself; the provenance counts the reasons.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePath
+from typing import Any
+
+import xarray as xr
+
+from squashlens.errors import InputError, ModelAccessError
+from squashlens.results import versions
+from squashlens.tasks import Question, Task, find, names
+from squashlens.tasks.copying import COPYING
+from squashlens.tasks.counting import COUNTING
+
+try:
+    from inspect_ai import Task as InspectTask
+    from inspect_ai import scorer as scores
+    from inspect_ai import task as registered
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.log import EvalLog, EvalSample, read_eval_log
+    from inspect_ai.model import ModelOutput, ModelUsage
+    from inspect_ai.solver import TaskState, generate
+except ImportError as error:
+    raise ModelAccessError(
+        f"Hosted models need inspect-ai, which cannot be imported ({error}).", 'pip install "squashlens[eval]"'
+    ) from error
+
+Numbers = int | str | Iterable[int | str]
+Modes = str | Iterable[str]
+LENGTHS = (10, 50, 100, 200, 300)
+DRAWN_SEEDS = 16  # as in `behave`
+CUT = ("max_tokens", "model_length", "content_filter")  # ends that are not the model's own
+ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample keeps of its question
+
+
+def inspect_task(
+    task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
+) -> InspectTask:
+    """A task for `inspect_ai.eval`: a sample for each mode, length and seed, read by the task's own strict reader.
+
+    Its metrics are `accuracy`, `stderr`, and `unread`, the share of answers that were not read.
+
+    Args:
+        task: from `squashlens.tasks.find`, or one of your own.
+        lengths: numbers of items, also as text with commas.
+        seeds: how many draws, or their seeds.
+        modes: ``"answer_only"``, ``"cot"``, ``"cot_few_shot"``, also as text with commas.
+
+    Refuses: lengths, seeds or modes of which there are none, or one twice.
+
+    >>> import squashlens as sl
+    >>> asked = inspect_task(sl.tasks.find("count_word"), "10,20", seeds=3, modes=["answer_only", "cot"])
+    >>> len(asked.dataset), asked.dataset[0].id
+    (12, 'answer_only-10-0')
+    """
+    if isinstance(seeds, int) or seeds is None:
+        seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
+    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "modes": _listed(modes)}
+    for name, values in chosen.items():
+        if not values or len(set(values)) != len(values):
+            raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
+    samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
+    return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=strict(task), name=task.name)
+
+
+def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Dataset:
+    """The answers in a log of Inspect, read anew: the Dataset that `squashlens.behave` returns.
+
+    Tokens are the provider's count, with what was thought if it counts that; 0 where it has none. The provenance has
+    the model, what was asked of its provider, who answered, when, and how often each reason to stop was given.
+
+    Args:
+        log: a log of a task of this module, or its file.
+        task: the task that was asked, if it is not one of `squashlens.tasks.names()`.
+
+    Refuses: a log that is not of this module, not finished, or has samples that failed or several epochs; several
+    seeds of one prompt at temperature 0, where they are one answer.
+
+    >>> import inspect_ai, tempfile, squashlens as sl
+    >>> from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    >>> six = ModelOutput.from_content("mock", "6").model_copy(update={"usage": ModelUsage()})
+    >>> model = get_model("mockllm/model", custom_outputs=lambda *_: six)
+    >>> asked = inspect_task(sl.tasks.find("count_ones"), [6, 7])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (log,) = inspect_ai.eval(asked, model=model, log_dir=folder, display="none")
+    >>> from_log(log)["accuracy"].values.tolist()
+    [[1.0, 0.0]]
+    """
+    from squashlens.measure.answers import Answer, scored  # with torch, which asking does without
+
+    found = log if isinstance(log, EvalLog) else _opened(log)
+    samples = _whole(found)
+    known = _task_of(samples[0].metadata["task"], task)
+    outputs = {_question(known, sample): sample.output for sample in samples}
+    facts = _facts(found, outputs)
+    if facts["generate"].get("temperature") == 0 and not known.random and len(facts["call"]["seeds"]) > 1:
+        raise InputError("Several seeds of one prompt at temperature 0 count one answer as many.", "Ask with seeds=1.")
+    answers = {q: Answer(said.completion, _ended(said), *_tokens(said.usage)) for q, said in outputs.items()}
+    return scored(known, answers, facts)
+
+
+@scores.metric
+def unread() -> scores.Metric:
+    """The share of answers that were not read."""
+
+    def share(scores: list[scores.SampleScore]) -> float:
+        return sum(not one.score.answer for one in scores) / max(1, len(scores))
+
+    return share
+
+
+@scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
+def strict(task: Task | str) -> scores.Scorer:
+    """Right or not by the task's own reader; what was read is the answer, and why not the explanation."""
+    asked = find(task) if isinstance(task, str) else task
+
+    async def score(state: TaskState, target: scores.Target) -> scores.Score:
+        reading = asked.read(state.output.completion, asked.opening, _ended(state.output))
+        right = reading.why == "read" and reading.value == target.text
+        value = scores.CORRECT if right else scores.INCORRECT
+        return scores.Score(value=value, answer=reading.value or None, explanation=reading.why)
+
+    return score
+
+
+@registered
+def ask(
+    name: str, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
+) -> InspectTask:
+    """Any task of `squashlens.tasks.names()`, by its name."""
+    return inspect_task(find(name), lengths, seeds, modes)
+
+
+def _by_name(task: Task) -> Callable[..., InspectTask]:
+    @registered(name=task.name)
+    def asked(lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only") -> InspectTask:
+        return inspect_task(task, lengths, seeds, modes)
+
+    return asked
+
+
+PAPER = {task.name: _by_name(task) for task in (*COPYING, *COUNTING)}  # where Inspect finds them
+
+
+def _listed(values: Any) -> list[Any]:
+    """Values as Python or a command line gives them."""
+    if isinstance(values, str):
+        return [value.strip() for value in values.split(",")]
+    return list(values) if isinstance(values, Iterable) else [values]
+
+
+def _numbers(values: Numbers) -> list[int]:
+    try:
+        return [int(str(value)) for value in _listed(values)]
+    except ValueError:
+        raise InputError(f"{values!r} are not whole numbers.", "Say [10, 20], or '10,20'.") from None
+
+
+def _sample(place: int, question: Question) -> Sample:
+    values = (question.task, question.mode, question.length, question.seed, list(question.items), place)
+    name = f"{question.mode}-{question.length}-{question.seed}"
+    return Sample(question.prompt, target=question.truth, id=name, metadata=dict(zip(ABOUT, values, strict=True)))
+
+
+def _ended(output: ModelOutput) -> bool:
+    return bool(output.choices) and output.stop_reason not in CUT
+
+
+def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
+    """Tokens of the prompt, cached ones too, and of the answer."""
+    known = usage or ModelUsage()
+    cached = (known.input_tokens_cache_read or 0) + (known.input_tokens_cache_write or 0)
+    return known.input_tokens + cached, known.output_tokens
+
+
+def _opened(log: str | Path) -> EvalLog:
+    try:
+        return read_eval_log(log, exclude_fields={"messages", "events", "store", "attachments"})
+    except Exception as error:  # which one depends on what the file is instead
+        raise InputError(f"{str(log)!r} cannot be read as a log of Inspect: {error}", "Check the file.") from error
+
+
+def _whole(log: EvalLog) -> list[EvalSample]:
+    """The samples in the order of their questions; refused unless each is ours, was asked once, and was answered."""
+    if log.status != "success":
+        why = log.error.message if log.error else "it was not finished"
+        raise InputError(f"This run has the status {log.status!r}: {why}.", "Go on with it by `inspect eval-retry`.")
+    if not log.samples:
+        raise InputError("There are no samples in this log.", "Give a log that was kept with its samples.")
+    for sample in log.samples:
+        if not set(ABOUT) <= sample.metadata.keys():
+            raise InputError("This log is not of a task of squashlens.", "Ask by squashlens.hosted.inspect_task.")
+        if sample.epoch > 1:
+            raise InputError("Every question was asked in several epochs.", "Ask in one, with more seeds= instead.")
+        failed = sample.error.message if sample.error else f"{sample.limit.type} limit" if sample.limit else ""
+        if failed:
+            raise InputError(f"Sample {sample.id!r} was not answered: {failed}.", "Ask again.")
+    return sorted(log.samples, key=lambda sample: sample.metadata["place"])
+
+
+def _task_of(name: str, given: Task | None) -> Task:
+    """The task that was asked: the one given, or the one of that name."""
+    if given is None and name not in names():
+        raise InputError(f"This log is of {name!r}, which squashlens does not know.", "Give the task as task=.")
+    if given is not None and given.name != name:
+        raise InputError(f"This log is of {name!r}, not of {given.name!r}.", "Give the task that was asked.")
+    return given or find(name)
+
+
+def _question(task: Task, sample: EvalSample) -> Question:
+    """The question that a sample put, which must be as the task puts it."""
+    question = task.about(sample.metadata["items"], seed=sample.metadata["seed"], mode=sample.metadata["mode"])
+    if (question.prompt, question.truth) != (sample.input, sample.target):
+        raise InputError(f"{task.name!r} was not asked as it is now.", "Give the task as it was, as task=.")
+    return question
+
+
+def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]:
+    """What the provenance says, with nothing of the machine that asked."""
+    spec, said, settings = log.eval, outputs.values(), {}
+    for config in (spec.model_generate_config, log.plan.config):
+        settings |= config.model_dump(exclude_none=True, exclude={"extra_headers"})
+    asked = {f"{over}s": list(dict.fromkeys(getattr(q, over) for q in outputs)) for over in ("mode", "length", "seed")}
+    return {
+        "model": "/".join(map(_pathless, spec.model.split("/", 1))),
+        "answered_by": sorted({output.model for output in said}),
+        "model_args": {n: _pathless(v) for n, v in spec.model_args.items() if isinstance(v, str | int | float)},
+        "generate": settings,
+        "solver": [step.solver for step in log.plan.steps],
+        "stop_reasons": Counter(output.stop_reason for output in said if output.choices),
+        "log": PurePath(log.location).name,
+        "created": spec.created,
+        "versions": versions() | {"inspect-ai": spec.packages.get("inspect_ai")},
+        "call": {"function": "hosted"} | asked,
+    }
+
+
+def _pathless(value: Any) -> Any:
+    """The last part of a path on this machine; anything else as it is."""
+    local = isinstance(value, str) and (value.startswith((".", "~")) or Path(value).is_absolute())
+    return PurePath(value).name if local else value

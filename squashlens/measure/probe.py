@@ -1,0 +1,199 @@
+"""Is the answer in the representation, whether or not it is said? Ridge regression of it, layer by layer.
+
+A linear probe reads what the model may not: where it finds the count and the answer is wrong, the count is represented
+and not read out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from squashlens._typing import Bridge, Direction, Mode, Template, one_of, positive
+from squashlens.errors import InputError
+from squashlens.measure._asking import Asking
+from squashlens.measure._pairs import with_y
+from squashlens.measure._session import Variable
+from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens.model.ends import Ends, ends
+from squashlens.tasks import Question, Task
+
+PENALTIES = np.logspace(-3, 6, 19)  # of standardised coordinates; chosen among by generalised cross-validation
+ENOUGH = 128  # draws at each length unless seeds= says otherwise: folds leave out whole ones
+
+
+def probe(
+    model: Bridge,
+    task: Task,
+    *,
+    lengths: Iterable[int],
+    seeds: int | Iterable[int] | None = None,
+    mode: Mode = "answer_only",
+    template: Template = "none",
+    opened: bool = True,
+    direction: Direction = "own",
+    folds: int = 5,
+    chunk: int | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """How well the right answer can be read off the last token's representation by a line, by layer and length.
+
+    Ridge regression of the right answer (a number) on v_n⁽⁰⁾ … v_n⁽ᴸ⁾ and y_n, at the token the answer is given from;
+    every prediction is of a prompt that was left out of the fit, with all others of its seed. The penalty is chosen
+    within each fit.
+
+    Args:
+        task: one whose right answers are numbers and differ between seeds. Where they do not (a sequence of ones), the
+            probe learns from the other lengths instead, and there is no R² at one length.
+        seeds: how many draws at each length, or their seeds; 128 if not given.
+        opened: end each prompt with the opening words of the answer, so that the answer comes next.
+        direction: ``"own"``, a fit for each length; ``"shared"``, one direction for all with an offset for each.
+        folds: parts that seeds are divided into, each left out once.
+
+    Returns:
+        Dataset. Over (layer, length): `r2` = 1 − Σ(truth − prediction)² / Σ(truth − mean at this length)², NaN where
+        the truth does not vary; `probe_right`, the share of predictions that round to the truth. Over (layer):
+        `r2_overall`, the same with sums over all lengths. Each also with `_y`. Over (length, seed): `truth` and
+        `prediction`, of y.
+
+    Refuses: tasks whose answers are no numbers, or all the same; fewer seeds (or lengths) than folds.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> task = sl.tasks.find("taught_count_bernoulli")
+    >>> found = sl.probe(model, task, lengths=[8, 12], seeds=40, progress=False)
+    >>> bool(found["r2_overall_y"] > 0.9)
+    True
+    """
+    one_of(direction, Direction, "direction")
+    positive(folds, "folds", "a number of parts")
+    if seeds is None and isinstance(task, Task):
+        seeds = ENOUGH if task.random else 1
+    asking = Asking.start(
+        model, task, lengths, seeds, "probe", modes=[mode], template=template, opened=opened, direction=direction,
+        folds=folds,
+    )  # fmt: skip
+    data = Answers.of(asking.questions, folds)
+    shown = ends(asking.session.model, [asking.ids(q) for q in asking.questions], sites(asking), chunk=chunk,
+        progress=progress)  # fmt: skip
+    found = probed(data, streams(asking, shown), direction, progress)
+    layers = list(range(n_blocks(asking.session.model) + 1))
+    return asking.session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
+
+
+def sites(asking: Asking) -> list[str]:
+    """Where v⁽⁰⁾ … v⁽ᴸ⁾ and y are read."""
+    model = asking.session.model
+    return [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
+
+
+def streams(asking: Asking, shown: Ends) -> Float[Tensor, "layer branch d"]:
+    """v⁽⁰⁾ … v⁽ᴸ⁾ and y of each prompt, at its last token."""
+    return torch.stack([shown.values[site].float() for site in sites(asking)])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The right answers of questions, (length, seed), in the order they were asked, and how they are divided."""
+
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    truth: np.ndarray
+    folds: int
+
+    @classmethod
+    def of(cls, questions: tuple[Question, ...], folds: int) -> "Answers":
+        """Refuses what is no number, what is always the same, and fewer draws than folds."""
+        lengths, seeds = (tuple(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed"))
+        try:
+            truth = np.array([int(q.truth) for q in questions], dtype=float).reshape(len(lengths), len(seeds))
+        except ValueError as error:
+            raise InputError("The right answers are not numbers.", "Probe a task that counts, or one digit.") from error
+        if np.ptp(truth) == 0:
+            raise InputError(
+                f"The right answer is {truth.flat[0]:g} every time: there is nothing to find.",
+                "Probe a task whose answers differ, such as copy_last_random.",
+            )
+        parts, what = (len(seeds), "seeds") if len(seeds) > 1 else (len(lengths), "lengths")
+        if not 2 <= folds <= parts:
+            raise InputError(f"{parts} {what} cannot be divided into {folds} folds.", f"Give more {what}, or folds=2.")
+        return cls(lengths, seeds, truth, folds)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether several draws were asked about at each length."""
+        return len(self.seeds) > 1
+
+    def coords(self) -> dict[str, list[int]]:
+        return {"length": list(self.lengths), "seed": list(self.seeds)}
+
+
+def probed(
+    data: Answers, representations: Float[Tensor, "layer branch d"], direction: Direction, progress: bool
+) -> dict[str, Variable]:
+    """R² and right predictions of each layer; the last layer is y."""
+    from threadpoolctl import threadpool_limits
+
+    bar = tqdm(representations, desc="probes", unit="layer", delay=1, disable=not progress)
+    with threadpool_limits(1):  # many small fits: threads would wait for each other
+        predicted = np.stack([held_out(layer.double().numpy(), data, direction) for layer in bar])
+    missed = (predicted - data.truth) ** 2
+    spread = (data.truth - data.truth.mean(axis=1, keepdims=True)) ** 2
+    around = spread if data.drawn else (data.truth - data.truth.mean()) ** 2
+    each = np.full(missed.shape[:2], np.nan)
+    varied = spread.sum(axis=1) > 0
+    each[:, varied] = 1 - missed.sum(axis=2)[:, varied] / spread.sum(axis=1)[varied]
+    right = (np.rint(predicted) == data.truth).mean(axis=2)
+    overall = 1 - missed.sum(axis=(1, 2)) / around.sum()
+    over = ("length", "seed")
+    return {
+        **with_y("r2", torch.tensor(each), "R² of the right answer, held out", "1"),
+        **with_y("probe_right", torch.tensor(right), "share of predictions that round to the right answer", "1"),
+        **with_y("r2_overall", torch.tensor(overall), "R² over all lengths, held out", "1", ("layer",)),
+        "truth": (over, data.truth, "the right answer", "item"),
+        "prediction": (over, predicted[-1], "what the probe of y says, held out", "item"),
+    }
+
+
+def held_out(features: np.ndarray, data: Answers, direction: Direction) -> np.ndarray:
+    """Predictions, (length, seed), each from a fit that saw no prompt of its seed (or length, where there is one)."""
+    from sklearn.model_selection import GroupKFold
+
+    n_lengths, n_seeds = data.truth.shape
+    target = data.truth.ravel()
+    row = np.repeat(np.arange(n_lengths), n_seeds)
+    group = np.tile(np.arange(n_seeds), n_lengths) if data.drawn else row
+    predicted = np.empty_like(target)
+    for train, test in GroupKFold(data.folds).split(features, target, group):
+        if not data.drawn:
+            predicted[test] = _fitted(features[train], target[train], features[test])
+        elif direction == "own":
+            for length in range(n_lengths):
+                here, there = train[row[train] == length], test[row[test] == length]
+                predicted[there] = _fitted(features[here], target[here], features[there])
+        else:
+            offset, level = _means(features, row, train), _means(target, row, train)
+            centred, rest = features - offset[row], target - level[row]
+            predicted[test] = level[row[test]] + _fitted(centred[train], rest[train], centred[test])
+    return predicted.reshape(data.truth.shape)
+
+
+def _means(values: np.ndarray, row: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """The mean at each length of what may be seen."""
+    return np.stack([values[train[row[train] == length]].mean(axis=0) for length in range(row.max() + 1)])
+
+
+def _fitted(features: np.ndarray, target: np.ndarray, unseen: np.ndarray) -> np.ndarray:
+    """Predictions of a ridge regression on standardised coordinates."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if np.ptp(target) == 0:
+        return np.full(len(unseen), target[0])
+    return make_pipeline(StandardScaler(), RidgeCV(PENALTIES)).fit(features, target).predict(unseen)
