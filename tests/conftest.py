@@ -4,6 +4,8 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
+import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -78,3 +80,18 @@ def plain_of(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
 @pytest.fixture(autouse=True)
 def _names_for_doctests(doctest_namespace: dict[str, Any], tmp_path: Path) -> None:
     doctest_namespace.update(torch=torch, tmp_path=tmp_path)
+
+
+@pytest.fixture(scope="session")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled model with a chat template in the manner of Gemma's."""
+    import squashlens as sl
+
+    folder = tmp_path_factory.mktemp("chat") / "model"
+    shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = (
+        "{{ bos_token }}Question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"
+    ).replace("Question", "question")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return sl.load(folder, device="cpu", progress=False)

@@ -277,5 +277,6 @@ def fingerprint(model: Any) -> dict[str, Any]:
         "training": {n: m.training for n, m in model.named_modules()},
         "hooks": hooks,
         "hook_counts": {n: len(p.fwd_hooks) + len(p.bwd_hooks) for n, p in model.hook_dict.items()},
+        "decoding": model.original_model.generation_config.to_dict(),
         "devices": {n: str(p.device) for n, p in model.named_parameters()},
     }

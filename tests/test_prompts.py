@@ -1,7 +1,5 @@
 """Sequences and pairs: what is a pair, what is refused, where separators stand, how text becomes tokens."""
 
-import json
-import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -125,19 +123,6 @@ def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
     for text in ({"content": ["1"]}, {"content": [7], "prompt": "Hello"}, {"content": [7], "suffix": "="}):
         with pytest.raises(InputError, match="without a tokenizer"):
             sl.prompts.build(model, **text)
-
-
-@pytest.fixture(scope="module")
-def chatty(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The bundled model with a chat template in the manner of Gemma's."""
-    folder = tmp_path_factory.mktemp("chat") / "model"
-    shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["chat_template"] = (
-        "{{ bos_token }}Question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"
-    ).replace("Question", "question")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return sl.load(folder, progress=False)
 
 
 def test_chat_templates_split_in_token_space(chatty: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge, Mode, Template, one_of
+from squashlens._typing import Bridge, Template, one_of
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.model.branches import Ids
@@ -30,8 +30,8 @@ class Asking:
 
     @classmethod
     def start(
-        cls, model: Any, task: object, lengths: Iterable[int], seeds: int | Iterable[int] | None, function: str,
-        *, modes: Iterable[Mode], template: Template, opened: bool, drawn: bool = False, **arguments: Any,
+        cls, model: Any, task: object, lengths: Iterable[int], seeds: Any, function: str,
+        *, modes: Any, template: Any, opened: bool, drawn: bool = False, **arguments: Any,
     ) -> "Asking":  # fmt: skip
         """Check everything before anything is run; note what the provenance will say.
 
@@ -68,7 +68,7 @@ def _ids(model: Bridge, task: Task, question: Question, template: Template, open
     return tuple(tokens(model, torch.tensor(encode(model, text + opening)))[0].tolist())
 
 
-def _seeds(given: int | Iterable[int] | None, task: Task, drawn: bool) -> list[int]:
+def _seeds(given: Any, task: Task, drawn: bool) -> list[int]:
     """Seeds as numbers; several are refused where all of them would be the same."""
     differ = task.random or drawn
     if given is None:

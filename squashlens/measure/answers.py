@@ -5,6 +5,7 @@ An answer that cannot be read is not right, has no error, and is counted by the 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,15 @@ def scored(
 ) -> xr.Dataset:
     """Answers to one question a mode, length and seed, in that order, as `behave` returns them.
 
-    `opened` says that the prompts ended with the opening words of an answer, so that those belong to what is read.
+    `opened` says that the prompts ended with the opening words of an answer, so that those belong to what is read. A
+    NUL character, which files cannot hold, stands as ␀ in `answer`.
     """
     modes, lengths, seeds = (list(dict.fromkeys(getattr(question, over) for question in answers)) for over in OVER)
     shape = (len(modes), len(lengths), len(seeds))
-    if not answers or len(answers) != np.prod(shape):
-        raise InputError("Some questions have no answer.", "Answer every mode, length and seed.")
+    if not answers or [(q.mode, q.length, q.seed) for q in answers] != list(product(modes, lengths, seeds)):
+        raise InputError(
+            "The answers are not one for each mode, length and seed, in that order.", "Answer every question, in order."
+        )
     lead = f"{task.opening} " if opened and task.opening else ""
     readings = [task.read(lead + answer.text, task.opening, answer.ended) for answer in answers.values()]
 
@@ -60,7 +64,7 @@ def scored(
     cell, tokens = OVER[:2], "token"
     found: dict[str, Variable] = {
         "prompt": (OVER, table(question.prompt for question in asked), "what was asked", "text"),
-        "answer": (OVER, table(answer.text for answer in said), "what was said", "text"),
+        "answer": (OVER, table(answer.text.replace("\0", "␀") for answer in said), "what was said", "text"),
         "value": (OVER, value, "what was read in it; empty if nothing", "text"),
         "truth": (OVER, truth, "the right answer", "text"),
         "reading": (OVER, why, "read, or why not", "text"),
@@ -133,7 +137,9 @@ def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
 
 
 def _error(value: str, truth: str) -> float:
-    return abs(int(value) - int(truth)) if value else np.nan
+    if not all(number.removeprefix("-").isdecimal() for number in (truth, value or "0")):
+        raise InputError(f"{value!r} and {truth!r} have no difference.", "Give the task numeric=False.")
+    return float(abs(int(value) - int(truth))) if value else np.nan
 
 
 def _mean(error: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ def collapse_vs_readout(
         folds=folds,
     )  # fmt: skip
     sound, questions = asking.session.model, asking.questions
-    data = None if len({q.truth for q in questions}) == 1 else Answers.of(questions, folds)
+    data = None if len({q.truth for q in questions}) == 1 else Answers.of(task, questions, folds)
     twins = [task.doubled(question) for question in questions]
     v, star = [asking.ids(q) for q in questions], [asking.ids(q) for q in twins]
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]

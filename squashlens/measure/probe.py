@@ -78,7 +78,7 @@ def probe(
         model, task, lengths, seeds, "probe", modes=[mode], template=template, opened=opened, direction=direction,
         folds=folds,
     )  # fmt: skip
-    data = Answers.of(asking.questions, folds)
+    data = Answers.of(task, asking.questions, folds)
     shown = ends(asking.session.model, [asking.ids(q) for q in asking.questions], sites(asking), chunk=chunk,
         progress=progress)  # fmt: skip
     found = probed(data, streams(asking, shown), direction, progress)
@@ -107,13 +107,12 @@ class Answers:
     folds: int
 
     @classmethod
-    def of(cls, questions: tuple[Question, ...], folds: int) -> "Answers":
+    def of(cls, task: Task, questions: tuple[Question, ...], folds: int) -> "Answers":
         """Refuses what is no number, what is always the same, and fewer draws than folds."""
         lengths, seeds = (tuple(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed"))
-        try:
-            truth = np.array([int(q.truth) for q in questions], dtype=float).reshape(len(lengths), len(seeds))
-        except ValueError as error:
-            raise InputError("The right answers are not numbers.", "Probe a task that counts, or one digit.") from error
+        if not task.numeric or not all(q.truth.removeprefix("-").isdecimal() for q in questions):
+            raise InputError("The right answers are not numbers.", "Probe a task that counts, or one digit.")
+        truth = np.array([int(q.truth) for q in questions], dtype=float).reshape(len(lengths), len(seeds))
         if np.ptp(truth) == 0:
             raise InputError(
                 f"The right answer is {truth.flat[0]:g} every time: there is nothing to find.",

@@ -14,7 +14,7 @@ from typing import Literal
 Why = Literal["read", "none", "several", "words", "form", "cut"]
 WHY: dict[Why, str] = {
     "read": "read",
-    "none": "no number",
+    "none": "no answer",
     "several": "several numbers",
     "words": "a number in words",
     "form": "a number, not as asked",
@@ -33,10 +33,12 @@ class Reading:
 # What a model said, the words its answer opens with (may be empty), whether it ended by itself.
 Reader = Callable[[str, str, bool], Reading]
 
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
-_PLACEHOLDER = re.compile(r"x{3,}|<answer>", re.IGNORECASE)  # the model repeats what it was asked, not an answer
-_AROUND = " \t\r'\"`*_<>()[]{}$‘’“”«»"  # quotes, brackets and emphasis that may stand around an answer
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")
+LONGEST = 15  # digits of a number; what is longer is the sequence said again
+_PLACEHOLDER = re.compile(r"x{3,}|answer>", re.IGNORECASE)  # the model repeats what it was asked, not an answer
+_AROUND = " \t\r\u00a0\u200b'\"`*_<>()[]{}$‘’“”«»"  # quotes, brackets and emphasis that may stand around an answer
 _BEHIND = _AROUND + ".!。"  # and what may end a sentence
+_CLOSING = "'\"`’”»"  # what shows that an answer is over, where the text stops behind it
 _UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 _WORDS = re.compile(
     rf"\b(?:{'|'.join(_UNITS)}|ten|eleven|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand)"
@@ -49,8 +51,8 @@ def number(text: str, opening: str, ended: bool) -> Reading:
     """A whole number: the one that the sentence ends in, or the one that is all there is.
 
     Digits of any one script are read as the number they write, and so are thousands in groups of three. A sentence
-    given twice with different numbers, a fraction, a sum, a number with words around it, or one that may have been cut
-    in the middle is not read.
+    given twice with different numbers, a fraction, a sum, a number with words around it, one of more than 15 digits, or
+    one that may have been cut in the middle is not read.
 
     >>> number("Six ones. The final answer to your maths question is: **6**.", "The final answer to your maths question is:", True)
     Reading(value='6', why='read')
@@ -75,42 +77,40 @@ def digits(text: str, opening: str, ended: bool) -> Reading:
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
-    """What stands behind the sentence, on its line, or all there is, with runs of white space as one space."""
-    said = _behind(text, opening) if opening else [(text.strip(), "")]
-    found = {" ".join(line.strip(_AROUND).split()) for line, _ in said} - {""}
-    if len(found) == 1 and (ended or all(rest for _, rest in said)):
-        return Reading(found.pop(), "read")
-    return Reading("", "several" if len(found) > 1 else "none" if ended else "cut")
+    """What stands in the same places as a `number` would, with runs of white space as one space."""
+    return _read(text, opening, ended, _as_words)
 
 
 def _read(text: str, opening: str, ended: bool, convert: Callable[[str], Reading]) -> Reading:
     said = _behind(text, opening) if opening else []
     if not said:
         return convert(text.strip()) if ended else Reading("", "cut")
-    found = []
-    for line, rest in said:
-        reading = convert(line)
-        # A number at the very end of an answer that was cut may go on, unless something closes it.
-        open_ended = not ended and not rest and (line[-1:].isalnum() or line[-1:] in ".,")
-        found.append(Reading("", "cut") if open_ended else reading)
-    return found[0] if len(set(found)) == 1 else Reading("", "several")
+    found = [convert(line) for line in said]
+    closed = ended or "\n" in text[text.rindex(said[-1]) + len(said[-1]) :]
+    # Where the text was cut, whatever stands last may go on: a number, a sum, a word.
+    if not closed and not (found[-1].why == "read" and said[-1][-1:] in _CLOSING):
+        return Reading("", "cut")
+    different = set(found) - {Reading("", "none")} or set(found)
+    return different.pop() if len(different) == 1 else Reading("", "several")
 
 
-def _behind(text: str, opening: str) -> list[tuple[str, str]]:
-    """Each answer behind the opening words: its line, and what comes after that line."""
+def _behind(text: str, opening: str) -> list[str]:
+    """The line behind each time the opening words are said, but for where what was asked is only repeated."""
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
-    found = []
-    for match in pattern.finditer(text):
-        line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
-        if not _PLACEHOLDER.search(line):
-            found.append((line, newline + rest))
-    return found
+    lines = [text[match.end() :].lstrip(" \t*_\r\n").partition("\n")[0] for match in pattern.finditer(text)]
+    return [line for line in lines if not _PLACEHOLDER.match(line.lstrip(_AROUND)) and not pattern.search(line)]
+
+
+def _core(line: str) -> str:
+    """A line without what may stand around an answer, its digits as 0–9."""
+    return _plain_digits(line.lstrip(_AROUND).rstrip(_BEHIND)).replace("−", "-")
 
 
 def _as_number(line: str) -> Reading:
-    core = _plain_digits(line.lstrip(_AROUND).rstrip(_BEHIND)).replace("−", "-")
-    if _NUMBER.fullmatch(core):
-        return Reading(str(int(core.replace(",", ""))), "read")
+    core = _core(line)
+    plain = core.replace(",", "")
+    if _NUMBER.fullmatch(core) and len(plain.lstrip("+-")) <= LONGEST:
+        return Reading(str(int(plain)), "read")
     numbers = re.findall(r"\d[\d,.]*", core)
     if numbers:
         return Reading("", "several" if len(numbers) > 1 else "form")
@@ -118,15 +118,20 @@ def _as_number(line: str) -> Reading:
 
 
 def _as_digit(line: str) -> Reading:
-    word = line.lstrip(_AROUND).rstrip(_BEHIND).lower()
-    if word in _UNITS:
-        return Reading(str(_UNITS.index(word)), "read")
+    core = _core(line).lower()
+    if core in _UNITS:
+        return Reading(str(_UNITS.index(core)), "read")
     reading = _as_number(line)
-    return reading if reading.why != "read" or reading.value in set("0123456789") else Reading("", "form")
+    return Reading("", "form") if reading.why == "read" and core not in set("0123456789") else reading
+
+
+def _as_words(line: str) -> Reading:
+    said = " ".join(line.lstrip(_AROUND).rstrip(_BEHIND).split())
+    return Reading(said, "read") if said else Reading("", "none")
 
 
 def _as_digits(line: str) -> Reading:
-    core = _plain_digits("".join(line.lstrip(_AROUND).rstrip(_BEHIND).split()))
+    core = _core("".join(line.split()))
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
     return Reading("", "form" if re.search(r"\d", core) else "none")

@@ -66,8 +66,11 @@ class Task:
                 f"Write {PLACE} where it goes, once.",
             )
 
+        if self.opening != self.opening.strip():
+            raise InputError(f"The opening {self.opening!r} of {self.name!r} has space around it.", "Strip it.")
+
     def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
-        """The question about `length` items drawn with `seed`; the same items in every mode.
+        """The question about `length` items drawn with `seed`: the same items in every mode, however they are shown.
 
         >>> import squashlens as sl
         >>> question = sl.tasks.find("sum").ask(3)
@@ -75,7 +78,7 @@ class Task:
         ('Please perform the following sum: 1 + 1 + 1. ', '3')
         """
         positive(length, "length", "a number of items")
-        items = tuple(self.draw(length, Random(f"{self.name} {length} {seed}")))
+        items = tuple(self.draw(length, Random(f"{length} {seed}")))
         if len(items) != length or not all(isinstance(item, str) and item for item in items):
             raise InputError(f"{self.name!r} drew {items!r} for {length} items.", "Let draw give that many texts.")
         return self.about(items, seed=seed, mode=mode)

@@ -1,0 +1,155 @@
+"""The probe on planted signals and on noise, against closed forms, and on the bundled model."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure import probe as module
+from squashlens.measure.probe import Answers, held_out, probed
+from squashlens.tasks import Task
+from tests.references import raw
+
+LENGTHS, SEEDS, D = (10, 20, 30), 200, 12
+COUNT = sl.tasks.find("taught_count_bernoulli")
+
+
+def answers(seeds: int = SEEDS, folds: int = 5) -> Answers:
+    rng = np.random.default_rng(7)
+    truth = np.stack([rng.binomial(n, 0.7, size=seeds) for n in LENGTHS]).astype(float)
+    return Answers(LENGTHS, tuple(range(seeds)), truth, folds)
+
+
+def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
+    """Truth along a direction (the opposite at every second length if `turning`), noise everywhere."""
+    rng = np.random.default_rng(3)
+    directions = np.repeat(rng.standard_normal((1, D)), len(data.lengths), axis=0)
+    if turning:
+        directions[1::2] *= -1
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    signal = data.truth[..., None] * directions[:, None]
+    return (signal + noise * rng.standard_normal(signal.shape)).reshape(-1, D)
+
+
+def r2(data: Answers, features: np.ndarray, direction: str) -> np.ndarray:
+    found = probed(data, torch.tensor(features, dtype=torch.float32)[None].repeat(2, 1, 1), direction, False)  # type: ignore
+    return np.asarray(found["r2_y"][1])
+
+
+@pytest.mark.parametrize("direction", ["own", "shared"])
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_a_planted_count_is_found_as_well_as_it_can_be(direction: str, noise: float) -> None:
+    """Of t + noise along one direction no line explains more than var(t) ÷ (var(t) + noise²)."""
+    data = answers()
+    possible = data.truth.var(axis=1) / (data.truth.var(axis=1) + noise**2)
+    np.testing.assert_allclose(r2(data, planted(data, noise), direction), possible, atol=0.06)
+
+
+@pytest.mark.parametrize("direction", ["own", "shared"])
+def test_nothing_is_found_in_noise(direction: str) -> None:
+    data = answers()
+    features = np.random.default_rng(5).standard_normal((data.truth.size, D))
+    assert (r2(data, features, direction) < 0.05).all()
+    many = np.random.default_rng(6).standard_normal((data.truth.size, 4 * SEEDS))
+    assert (r2(data, many, direction) < 0.05).all(), "nor with more coordinates than prompts"
+
+
+def test_a_direction_that_turns_with_the_length_is_found_by_fits_of_their_own() -> None:
+    data = answers()
+    features = planted(data, 0.3, turning=True)
+    assert (r2(data, features, "own") > 0.9).all()
+    assert (r2(data, features, "shared") < 0.6).any()
+
+
+@pytest.mark.parametrize("direction", ["own", "shared"])
+def test_no_prediction_knows_its_own_answer(direction: Any) -> None:
+    """What is right for one seed is changed: predictions of that seed stay, at every length; others move."""
+    data = answers(seeds=20)
+    features = planted(data, 1.0)
+    before = held_out(features, data, direction)
+    changed = data.truth.copy()
+    changed[:, 4] += 50
+    after = held_out(features, Answers(data.lengths, data.seeds, changed, data.folds), direction)
+    np.testing.assert_array_equal(after[:, 4], before[:, 4])
+    assert (after != before).any()
+
+
+def test_a_fit_is_ridge_regression_on_standardised_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PENALTIES", np.array([3.0]))
+    data = answers(seeds=15)
+    features, target = planted(data, 1.0)[:15], data.truth[0]
+    train, test = slice(0, 12), slice(12, 15)
+    mean, spread = features[train].mean(axis=0), features[train].std(axis=0)
+    x, unseen = (features[train] - mean) / spread, (features[test] - mean) / spread
+    weights = np.linalg.solve(x.T @ x + 3 * np.eye(D), x.T @ (target[train] - target[train].mean()))
+    by_hand = target[train].mean() + unseen @ weights
+    np.testing.assert_allclose(module._fitted(features[train], target[train], features[test]), by_hand, rtol=1e-9)
+
+
+def test_numbers_are_those_of_scikit_learn() -> None:
+    data = answers(seeds=30)
+    features = planted(data, 1.0)
+    found = probed(data, torch.tensor(features)[None].repeat(2, 1, 1).float(), "own", False)
+    predicted = np.asarray(found["prediction"][1])
+    for row in range(len(LENGTHS)):
+        assert np.asarray(found["r2"][1])[0, row] == pytest.approx(
+            sklearn.metrics.r2_score(data.truth[row], predicted[row]), abs=1e-9
+        )
+        right = np.mean(np.abs(predicted[row] - data.truth[row]) < 0.5)
+        assert np.asarray(found["probe_right_y"][1])[row] == pytest.approx(right)
+
+
+def test_the_bundled_model_holds_counts_it_no_longer_says(tiny: Any) -> None:
+    """Beyond its training it answers next to nothing rightly, and a line still finds most of the count."""
+    ds = sl.probe(tiny, COUNT, lengths=[24, 56], seeds=80, progress=False)
+    said = sl.behave(tiny, COUNT, lengths=[24, 56], seeds=80, progress=False)
+    assert said["accuracy"].values[0, 0] > 0.95
+    assert said["accuracy"].values[0, 1] < 0.3
+    assert (ds["r2_y"] > 0.8).all()
+    assert (ds["r2"].sel(layer=0) < 0.05).all(), "the last token by itself knows nothing"
+    np.testing.assert_array_equal(ds["truth"], said["truth"].isel(mode=0).astype(float))
+
+
+def test_a_copied_digit_is_probed_too(tiny: Any) -> None:
+    ds = sl.probe(tiny, sl.tasks.find("taught_last_bernoulli"), lengths=[12], seeds=30, progress=False)
+    assert ds["r2_y"].item() > 0.99
+    assert ds["probe_right_y"].item() == 1
+
+
+def test_where_answers_follow_from_lengths_it_learns_from_other_lengths(tiny: Any) -> None:
+    ds = sl.probe(tiny, sl.tasks.find("taught_count_repeated"), lengths=range(2, 49), progress=False)
+    assert ds.sizes["seed"] == 1
+    assert np.isnan(ds["r2_y"]).all(), "a truth that does not vary has no R²"
+    assert ds["r2_overall"].max() > 0.9
+
+
+def test_chance_is_not_dressed_up(tiny: Any) -> None:
+    same = sl.probe(tiny, COUNT, lengths=[1, 8], seeds=12, folds=3, progress=False)
+    assert same["r2"].shape == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("copy_last", {}, "is 0 every time"),
+        ("taught_copy_repeated", {}, "not numbers|every time"),
+        ("taught_count_bernoulli", {"seeds": 3}, "3 seeds cannot be divided into 5 folds"),
+        ("taught_count_repeated", {"lengths": [4, 5]}, "2 lengths cannot be divided"),
+        ("taught_count_bernoulli", {"direction": "up"}, "direction='up'"),
+        ("taught_count_bernoulli", {"folds": 0}, "folds=0"),
+        ("taught_count_bernoulli", {"folds": 1, "seeds": 4}, "folds"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        raw(sl.probe)(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5], "progress": False} | options)
+
+
+def test_words_are_no_numbers(tiny: Any) -> None:
+    task = Task("words", "{sequence} =", lambda n, rng: rng.choices("01", k=n), lambda items: f"item {items[0]}")
+    with pytest.raises(InputError, match="not numbers"):
+        sl.probe(tiny, task, lengths=[3], seeds=10, progress=False)

@@ -1,0 +1,479 @@
+"""The strict reader of answers: what is read in what models say, what is not, and that a cut never changes a number."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from squashlens.tasks import reading
+from squashlens.tasks.reading import WHY, Reader, Reading
+
+MATHS = "The final answer to your maths question is:"
+COPIED = "The answer to your question is:"
+REASONED = (
+    "We divide the sequence into groups of 5. (11111) (11111) 11\n\n"
+    "The answer is then 2 * 5 + 2 = 12\n\n"
+    "The final answer to your maths question is: 12"
+)
+UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+READERS = {"number": reading.number, "digit": reading.digit, "digits": reading.digits, "words": reading.words}
+
+
+def check(read: Reader, text: str, opening: str, expected: str, ended: bool = True) -> None:
+    """`expected` is the value, or the reason why there is none."""
+    reason = expected in WHY
+    assert read(text, opening, ended) == Reading("" if reason else expected, expected if reason else "read")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{MATHS} 12",
+        f"{MATHS}12",
+        f"{MATHS} 12\n",
+        f"\n\n{MATHS} 12\n\n",
+        f"{MATHS} 12.",
+        f"{MATHS} 12。",
+        f"**{MATHS} 12**",
+        f"**{MATHS}** 12",
+        f"{MATHS} **12**.",
+        f"{MATHS} **12.**",
+        f"*{MATHS} 12*",
+        f"{MATHS} '12'",
+        f"'{MATHS} 12'",
+        f"'{MATHS} 12'.",
+        f"“{MATHS} 12”",
+        f"{MATHS} `12`",
+        f"{MATHS} <12>",
+        f"{MATHS} [12]",
+        f"{MATHS} $12$",
+        f"{MATHS}\n12",
+        f"{MATHS}\r\n\r\n12\r\n",
+        f"{MATHS}\n\n**12**",
+        MATHS.upper() + " 12",
+        MATHS.lower() + " 12",
+        "the final answer\nto your maths  question is: 12",
+        f"Sure! I counted them one by one. {MATHS} 12",
+        f"{MATHS} 12\n\nLet me know if you need anything else, I can do 3 more.",
+        f"{MATHS} 12\nI am sure of it.\n{MATHS} 12",
+        f"You want '{MATHS} xxxx'.\n{MATHS} 12",
+        f"I will answer as '{MATHS} xxxx', where 'xxxx' is my answer.\n\nThere are 5 + 7 ones.\n\n{MATHS} 12",
+        f"'{MATHS} XXXX'. {MATHS} 12",
+        f"{MATHS} **xxxx**\n\n{MATHS} **12**",
+        REASONED,
+        f"Let's think step by step.\n1. 11111 is 5\n2. 11111 is 5\n3. 11 is 2\n5 + 5 + 2 = 12, not 13.\n\n{MATHS} 12",
+    ],
+)
+def test_the_number_the_sentence_ends_in_is_read(text: str) -> None:
+    check(reading.number, text, MATHS, "12")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("0", "0"),
+        ("007", "7"),
+        ("000", "0"),
+        ("-5", "-5"),
+        ("−5", "-5"),
+        ("-0", "0"),
+        ("+5", "5"),
+        ("1,024", "1024"),
+        ("1,024,000", "1024000"),
+        ("-1,024", "-1024"),
+        ("10,24", "form"),
+        ("1,0240", "form"),
+        ("1024,000", "form"),
+        (",024", "form"),
+        ("1,024,", "form"),
+        ("1 024", "several"),
+        ("12.5", "form"),
+        ("12.0", "form"),
+        ("1.024", "form"),
+        ("3/4", "several"),
+        ("2 * 5 + 2 = 12", "several"),
+        ("2 * 5 + 2", "several"),
+        ("12 = 12", "several"),
+        ("12 or 13", "several"),
+        ("10-12", "several"),
+        ("12 ones", "form"),
+        ("about 12", "form"),
+        ("~12", "form"),
+        ("12%", "form"),
+        ("x = 12", "form"),
+        ("\\boxed{12}", "form"),
+        ("- 12", "form"),
+        ("twelve", "words"),
+        ("Ninety-nine.", "words"),
+        ("one hundred", "words"),
+        ("twelve (12)", "form"),
+        ("１２", "12"),
+        ("١٢", "12"),
+        ("१२", "12"),
+        ("−١٢", "-12"),
+        ("１,０２４", "1024"),
+        ("²", "none"),
+        ("①", "none"),
+        ("½", "none"),
+        ("12²", "form"),
+        ("1１ and ١", "several"),
+        ("unknown", "none"),
+        ("", "none"),
+        ("**", "none"),
+        ("?", "none"),
+    ],
+)
+def test_what_stands_behind_the_sentence(written: str, expected: str) -> None:
+    """Also alone, in a prompt that asks for no sentence."""
+    check(reading.number, f"{MATHS} {written}", MATHS, expected)
+    check(reading.number, written, "", expected)
+    check(reading.number, written, MATHS, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "none"),
+        ("   \n\n", "none"),
+        ("I'm sorry, but I can't help with that.", "none"),
+        ("As a language model, I do not count.", "none"),
+        (MATHS, "none"),
+        (f"{MATHS} xxxx", "none"),
+        ("There are 12 ones in the sequence.", "form"),
+        ("The answer is 12.", "form"),
+        ("The final answer is: 12", "form"),
+        ("Answer: 12", "form"),
+        ("There are 12 ones and 3 zeros.", "several"),
+        ("1 + 1 + 1 + 1 = 4", "several"),
+        ("1\n1\n1", "several"),
+        ("There are twelve ones.", "words"),
+        ("12", "12"),
+        ("  **12**\n", "12"),
+        ("12.", "12"),
+        (f"{MATHS} 12\n{MATHS} 13", "several"),
+        (f"{MATHS} 12\nWait, I missed one.\n{MATHS} twelve", "several"),
+        (f"{MATHS} I do not know\n12", "none"),
+        (f"{MATHS} 12\n\nPlease count the number of ones in the following sequence:111111\n\n{MATHS} 6", "several"),
+        (f"{REASONED}\n\nPlease count the number of ones in the following sequence:11\n\nThe ans", "12"),
+    ],
+)
+def test_whole_answers(text: str, expected: str) -> None:
+    check(reading.number, text, MATHS, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{MATHS} 12", "cut"),
+        (f"{MATHS} 1", "cut"),
+        (f"{MATHS} 12.", "cut"),
+        (f"{MATHS} 1,", "cut"),
+        (f"{MATHS} **12", "cut"),
+        (f"{MATHS}\n12", "cut"),
+        (f"{MATHS} ١", "cut"),
+        (f"{MATHS} twel", "cut"),
+        (f"{MATHS} 12\n", "12"),
+        (f"{MATHS} 12.\nSo th", "12"),
+        (f"{MATHS} '12'", "12"),
+        (f"'{MATHS} 12'", "12"),
+        (f"“{MATHS} 12”", "12"),
+        (f"{MATHS} 12\n\nPlease count the number of ones in the following sequence:11", "12"),
+        (f"{MATHS} 12 of", "cut"),
+        (f"{MATHS} 2 * 5 + 2 =\n", "several"),
+        ("", "cut"),
+        ("12", "cut"),
+        ("12\n", "cut"),
+        ("We divide the sequence into groups of 5. (11111) (11111) 11\n\nThe ans", "cut"),
+        ("The final answer to your maths question", "cut"),
+        (MATHS, "cut"),
+        (f"{MATHS}\n", "cut"),
+        (f"'{MATHS} xxxx', that is 12", "cut"),
+        (f"'{MATHS} xx", "cut"),
+    ],
+)
+def test_answers_that_were_cut_off(text: str, expected: str) -> None:
+    """A number that may go on is not read; one that a new line or a quotation mark closes is."""
+    check(reading.number, text, MATHS, expected, ended=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        *((str(n), str(n)) for n in range(10)),
+        *((word, str(n)) for n, word in enumerate(UNITS)),
+        ("One", "1"),
+        ("**ZERO**.", "0"),
+        ("'one'", "1"),
+        ("<0>", "0"),
+        ("<ANSWER>", "none"),
+        ("٠", "0"),
+        ("１", "1"),
+        ("¹", "none"),
+        ("10", "form"),
+        ("1٢", "form"),
+        ("-1", "form"),
+        ("1,000", "form"),
+        ("0.5", "form"),
+        ("ten", "words"),
+        ("twenty-one", "words"),
+        ("one hundred", "words"),
+        ("a one", "words"),
+        ("1 0", "several"),
+        ("0 or 1", "several"),
+        ("0 (zero)", "form"),
+        ("the last one", "words"),
+        ("nothing", "none"),
+        ("", "none"),
+    ],
+)
+def test_digits_and_their_names(written: str, expected: str) -> None:
+    check(reading.digit, f"{COPIED} {written}", COPIED, expected)
+    check(reading.digit, written, "", expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "expected"),
+    [
+        (f"'{COPIED} <ANSWER>' so: {COPIED} 0", True, "0"),
+        (f"The last digit is 0.\n\n{COPIED} 0", True, "0"),
+        ("The last digit is 0.", True, "form"),
+        ("The last digit is zero.", True, "words"),
+        (f"{COPIED} 0\n{COPIED} zero", True, "0"),
+        (f"{COPIED} 0\n{COPIED} 1", True, "several"),
+        (f"{COPIED} 1", False, "cut"),
+        (f"{COPIED} one", False, "cut"),
+        (f"{COPIED} seven", False, "cut"),
+        (f"{COPIED} one\n", False, "1"),
+        (f"{COPIED} '1'", False, "1"),
+        ("1", False, "cut"),
+    ],
+)
+def test_whole_answers_of_one_digit(text: str, ended: bool, expected: str) -> None:
+    check(reading.digit, text, COPIED, expected, ended)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("1010", "1010"),
+        ("0001", "0001"),
+        ("1 0 1 0", "1010"),
+        ("101,010,1", "101,010,1"),
+        ("101, 010, 1", "101,010,1"),
+        ("'1010'.", "1010"),
+        ("**1010**", "1010"),
+        ("<1010>", "1010"),
+        ("١٠١", "101"),
+        ("１０１", "101"),
+        ("1٢", "form"),
+        ("10²", "form"),
+        ("²", "none"),
+        ("10…10", "form"),
+        ("10-10", "form"),
+        ("1.0", "form"),
+        ("1010,", "form"),
+        ("the number 1010", "form"),
+        ("ten", "none"),
+        ("", "none"),
+    ],
+)
+def test_sequences_of_digits(written: str, expected: str) -> None:
+    check(reading.digits, f"{COPIED} {written}", COPIED, expected)
+    check(reading.digits, f"Here it is.\n{COPIED} {written}\nThat was it.", COPIED, expected)
+    check(reading.digits, written, "", expected)
+    check(reading.digits, written, "", "cut", ended=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "expected"),
+    [
+        (f"{COPIED} tree", True, "tree"),
+        (f"{COPIED}\n'the  old\ttree'", True, "the old tree"),
+        (f"**{COPIED}** **tree**\nI hope that helps.", True, "tree"),
+        (f"'{COPIED} <ANSWER>': I answer so.\n{COPIED} tree", True, "tree"),
+        (f"{COPIED} tree\n{COPIED} 'tree'", True, "tree"),
+        (f"{COPIED} tree\n{COPIED} house", True, "several"),
+        (f"{COPIED}", True, "none"),
+        (f"{COPIED} ''", True, "none"),
+        ("", True, "none"),
+        (f"{COPIED} tre", False, "cut"),
+        (f"{COPIED} tree\n", False, "tree"),
+        (f"{COPIED} tree\n{COPIED} tree", False, "cut"),
+        ("The answer to", False, "cut"),
+    ],
+)
+def test_words_behind_the_sentence(text: str, ended: bool, expected: str) -> None:
+    check(reading.words, text, COPIED, expected, ended)
+
+
+def test_words_that_are_all_there_is() -> None:
+    check(reading.words, " the  old\ntree \n", "", "the old tree")
+    check(reading.words, " \n ", "", "none")
+    check(reading.words, "the old tree", "", "cut", ended=False)
+
+
+def test_every_reason_has_its_words() -> None:
+    assert set(WHY) == {"read", "none", "several", "words", "form", "cut"}
+    assert len(set(WHY.values())) == len(WHY)
+
+
+QUOTES = [("", ""), ("**", "**"), ("'", "'"), ("“", "”"), ("`", "`"), ("<", ">"), ("$", "$"), ("[", "]"), ("*'", "'*")]
+BEFORE = st.sampled_from(["", "Sure!\n", "(11111) (11111) 11, 2 * 5 + 2 = 12\n\n", f"'{MATHS} xxxx' is asked for. "])
+# Scripts whose digits are ten code points in a row, by their zero.
+ZEROS = st.sampled_from(["0", "０", "٠", "०", "𝟎"])
+GROUPED = st.sampled_from(["{}", "{:,}"])
+
+
+def spelt(value: int, form: str, zero: str) -> str:
+    """A number in digits of another script."""
+    return "".join(chr(ord(zero) + int(c)) if c.isdecimal() else c for c in form.format(value))
+
+
+@settings(deadline=None)
+@given(
+    value=st.integers(), form=GROUPED, zero=ZEROS, quotes=st.sampled_from(QUOTES), stop=st.sampled_from(["", "."]),
+    before=BEFORE, after=st.sampled_from(["", "\n", "\nThat is 3 more.", f"\n{MATHS} xxxx"]),
+)  # fmt: skip
+def test_any_whole_number_is_read_back(
+    value: int, form: str, zero: str, quotes: tuple[str, str], stop: str, before: str, after: str
+) -> None:
+    text = f"{before}{MATHS} {quotes[0]}{spelt(value, form, zero)}{quotes[1]}{stop}{after}"
+    check(reading.number, text, MATHS, str(value))
+    if after:
+        check(reading.number, text, MATHS, str(value), ended=False)
+
+
+PIECES = st.sampled_from([MATHS, COPIED, "xxxx", "<ANSWER>", "12", "024", "١٢", "one", "twelve", "seventy-", "ones"])
+MARKS = st.sampled_from(" \n\r\xa0\u200b\x00\ud800.,-−+*'{)=01٠１²½")
+TEXTS = st.text(max_size=60) | st.lists(PIECES | MARKS, max_size=12).map("".join)
+
+
+@settings(deadline=None, max_examples=400)
+@given(text=TEXTS, opening=st.sampled_from(["", MATHS, COPIED]), ended=st.booleans())
+def test_whatever_is_said_is_read_or_told_apart(text: str, opening: str, ended: bool) -> None:
+    """Never an exception, never a value without a reading or the other way round, never a value that is no number."""
+    for name, read in READERS.items():
+        found = read(text, opening, ended)
+        assert found.why in WHY, name
+        assert (found.value != "") == (found.why == "read"), name
+        if found.value and name in ("number", "digit"):
+            assert found.value == str(int(found.value)), name
+            assert name == "number" or found.value in set("0123456789")
+        if found.value and name == "digits":
+            assert set(found.value) <= set("0123456789,")
+        assert ended or opening or found.why == "cut", name
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=TEXTS, ended=st.booleans())
+def test_a_digit_is_a_number_too(text: str, ended: bool) -> None:
+    """Where `number` reads something, `digit` reads the same, or refuses its form; elsewhere it knows words alone."""
+    one, many = (read(text, COPIED, ended) for read in (reading.digit, reading.number))
+    if many.why == "read":
+        assert one in (many, Reading("", "form"))
+    else:
+        assert one.why in (many.why, "form") or any(unit in text for unit in UNITS)
+
+
+def cuts_agree(read: Reader, text: str, opening: str, value: str) -> int:
+    """Every beginning of an answer gives its value or none; how many give it."""
+    given = [read(text[:end], opening, False) for end in range(len(text) + 1)]
+    for end, found in enumerate(given):
+        assert found.value in ("", value), (text[:end], found)
+    return sum(found.value == value for found in given)
+
+
+@settings(deadline=None)
+@given(
+    value=st.integers(), form=GROUPED, zero=ZEROS, quotes=st.sampled_from(QUOTES),
+    stop=st.sampled_from(["", ".", ".  ", "!"]), before=BEFORE,
+    after=st.sampled_from(["", "\n", "\n\nThat is 3 more.", f"\n\n1 + 1\n{MATHS} xxxx"]), twice=st.booleans(),
+)  # fmt: skip
+def test_a_cut_never_changes_the_number(
+    value: int, form: str, zero: str, quotes: tuple[str, str], stop: str, before: str, after: str, twice: bool
+) -> None:
+    """At whatever place an answer that is read is cut off: its number, or none."""
+    said = f"{MATHS} {quotes[0]}{spelt(value, form, zero)}{quotes[1]}{stop}"
+    text = f"{before}{said}{after}" + (f"\n{said}" if twice else "")
+    check(reading.number, text, MATHS, str(value))
+    known = cuts_agree(reading.number, text, MATHS, str(value))
+    assert known or not after  # a new line has closed it
+
+
+@settings(deadline=None)
+@given(
+    value=st.sampled_from([*"0123456789", *UNITS, "Seven"]),
+    quotes=st.sampled_from(QUOTES),
+    after=st.sampled_from(["", "\n", "\nThe first is 1.", "."]),
+)
+def test_a_cut_never_changes_the_digit(value: str, quotes: tuple[str, str], after: str) -> None:
+    text = f"'{COPIED} <ANSWER>'\n{COPIED} {quotes[0]}{value}{quotes[1]}{after}"
+    found = reading.digit(text, COPIED, True)
+    assert found.why == "read"
+    cuts_agree(reading.digit, text, COPIED, found.value)
+
+
+@settings(deadline=None)
+@given(value=st.from_regex(r"\A[01]{1,9}(,[01]{1,3}){0,3}\Z"), after=st.sampled_from(["", "\n", "'", "\nDone 1."]))
+def test_a_cut_never_changes_a_sequence(value: str, after: str) -> None:
+    text = f"{COPIED} {value}{after}"
+    check(reading.digits, text, COPIED, value)
+    cuts_agree(reading.digits, text, COPIED, value)
+
+
+@settings(deadline=None)
+@given(
+    value=st.lists(st.sampled_from(["tree", "old", "1"]), min_size=1, max_size=4).map(" ".join),
+    after=st.sampled_from(["", "\n", "\nThat is it."]),
+)
+def test_a_cut_never_changes_words(value: str, after: str) -> None:
+    text = f"'{COPIED} <ANSWER>'\n{COPIED} {value}{after}"
+    check(reading.words, text, COPIED, value)
+    cuts_agree(reading.words, text, COPIED, value)
+
+
+def test_reasoning_cut_off_is_not_read() -> None:
+    """Whatever numbers it has come to."""
+    for end in range(len(REASONED) + 1):
+        check(reading.number, REASONED[:end], MATHS, "cut", ended=False)
+
+
+@pytest.mark.parametrize("whole", ["2 * 5 + 2 = 12", "12 ones", "12.5", "12 or 13", "3/4"])
+def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
+    for end in range(len(whole) + 1):
+        for tail in ("", " "):
+            assert reading.number(f"{MATHS} {whole[:end]}{tail}", MATHS, False).why == "cut"
+    assert reading.digit(f"{MATHS} one ", MATHS, False).why == "cut", "it may be one hundred"
+    assert reading.digits(f"{MATHS} 101 ", MATHS, False).why == "cut"
+    assert reading.number(f"{MATHS} '", MATHS, False).why == "cut", "a quotation mark that opens closes nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1" * 5000, "form"),  # the sequence said again
+        ("1" * 15, "1" * 15),
+        ("1" * 16, "form"),
+        ("1٢", "form"),
+        (f"{MATHS} {MATHS} 12", "12"),
+        (f"I end with '{MATHS}'.\n{MATHS} 12", "12"),
+        (f"{MATHS} 12', where 'xxxx' is your answer", "form"),
+        (f"{MATHS} 5 xxxx\n{MATHS} 12", "several"),
+        (f"{MATHS}\u00a012", "12"),
+    ],
+)
+def test_odd_things_models_say(text: str, expected: str) -> None:
+    check(reading.number, text, MATHS, expected)
+
+
+def test_a_sentence_cut_the_second_time_is_cut() -> None:
+    check(reading.number, f"{MATHS} 12\n{MATHS} 1", MATHS, "cut", ended=False)
+
+
+def test_words_lose_their_full_stop() -> None:
+    check(reading.words, f"{MATHS} tree.", MATHS, "tree")
+    check(reading.words, "tree", MATHS, "tree")
+
+
+@pytest.mark.parametrize("written", ["01", "00", "-0", "+1"])
+def test_two_characters_are_no_digit(written: str) -> None:
+    check(reading.digit, f"{COPIED} {written}", COPIED, "form")

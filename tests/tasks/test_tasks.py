@@ -1,0 +1,475 @@
+"""The tasks: prompts as the paper prints them, sequences that are what they say, answers that follow from them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.tasks import Task, copying, counting, reading
+from squashlens.zoo import curriculum
+from tests.references import raw
+
+# Appendix C.1 as it is printed, slips and all: what stands before the sequence and what after it.
+SUM = (
+    "Please perform the following sum: ",
+    ". Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', where "
+    "'xxxx' is your answer..",
+)
+ONES = (
+    "Please count the number of ones in the following sequence:",
+    ". Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', where "
+    "'xxxx is your answer.",
+)
+WORD = (
+    "Please count the number of times 'car' appears in the following sentence: '",
+    "'. Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', where "
+    "'xxxx' is your answer.",
+)
+LAST = (
+    "Consider the following sequence: ",
+    ". What is the last digit in this sequence? Please answer exactly as 'The answer to your question is: <ANSWER>'",
+)
+FIRST = (LAST[0], LAST[1].replace(" last ", " first "))
+HINT = "*Hint* It's not necessarily a 1, check carefully"  # figure 2 (b), section 3.2
+STEP = "Let's think step by step, showing me your reasoning."
+SHOTS = """Let's think step by step, showing me your reasoning. Here are a few examples:
+
+We divide the sum into groups of 5. (1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1
+
+The answer is then 2 * 5 + 2 = 12
+
+The final answer to your maths question is: 12
+
+Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1
+
+We divide the sum into groups of 5.
+
+(1 + 1 + 1 + 1 + 1) + 1
+
+The answer is then 1 * 5 + 1 = 6
+
+The final answer to your maths question is: 6"""
+
+PRINTED = {
+    "sum": SUM,
+    "count_ones": ONES,
+    "count_bernoulli": ONES,
+    "count_word": WORD,
+    "copy_last": LAST,
+    "copy_first": FIRST,
+    "copy_last_hint": (LAST[0], f"{LAST[1]} {HINT}"),
+    "copy_first_hint": (FIRST[0], f"{FIRST[1]} {HINT}"),
+    "copy_last_alternating": LAST,
+    "copy_first_alternating": FIRST,
+    "copy_last_random": LAST,
+    "copy_first_random": FIRST,
+    "count_alternating": ONES,
+    "count_numbered": ONES,
+}
+LENGTHS = (1, 2, 3, 7, 50, 300)
+SHOWN_BY_HAND: dict[str, Callable[[int], str]] = {
+    "sum": lambda n: " + ".join("1" for _ in range(n)),
+    "count_ones": lambda n: "1" * n,
+    "count_alternating": lambda n: ("10" * n)[:n],
+    "copy_last": lambda n: "1" * (n - 1) + "0",
+    "copy_first": lambda n: "0" + "1" * (n - 1),
+    "copy_last_hint": lambda n: "1" * (n - 1) + "0",
+    "copy_first_hint": lambda n: "0" + "1" * (n - 1),
+    "copy_last_alternating": lambda n: ("10" * n)[-n:],
+    "copy_first_alternating": lambda n: ("01" * n)[:n],
+}
+# What is counted, read off the sequence as it is written: a list of the items that are in it.
+WRITTEN: dict[str, Callable[[str], list[str]]] = {
+    "sum": lambda text: text.split(" + "),
+    "count_word": lambda text: text.split(" "),
+    "count_numbered": lambda text: re.findall(r"digit \d+: (\d)(?:, |$)", text),
+}
+TAUGHT = [name for name in sl.tasks.names() if name.startswith("taught_")]
+NAMES = [name for name in sl.tasks.names() if name not in TAUGHT]
+find = sl.tasks.find
+
+
+def sequence_in(prompt: str, printed: tuple[str, str]) -> str:
+    """What stands where the paper writes seq; everything else must be as printed."""
+    before, after = printed
+    assert prompt.startswith(before)
+    assert prompt.endswith(after)
+    return prompt[len(before) : len(prompt) - len(after)]
+
+
+def test_these_are_all() -> None:
+    assert set(NAMES) == set(PRINTED)
+    assert len(set(sl.tasks.names())) == len(sl.tasks.names()) == len(NAMES) + len(TAUGHT)
+    assert sl.tasks.names()[: len(NAMES)] == tuple(NAMES)  # the paper's first
+    for name in sl.tasks.names():
+        assert find(name).name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_are_the_papers(name: str) -> None:
+    """Character by character, apart from the sequence; and the sequence has as many items as asked for."""
+    task = find(name)
+    for n in LENGTHS:
+        question = task.ask(n, seed=n)
+        written = sequence_in(question.prompt, PRINTED[name])
+        items = WRITTEN.get(name, list)(written)
+        assert len(items) == n == question.length
+        assert tuple(items) == question.items
+        assert (question.task, question.mode, question.seed) == (name, "answer_only", n)
+        if name in SHOWN_BY_HAND:
+            assert written == SHOWN_BY_HAND[name](n)
+
+
+def test_the_slips_are_kept() -> None:
+    assert find("sum").ask(2).prompt.endswith("where 'xxxx' is your answer..")
+    assert "following sequence:11." in find("count_ones").ask(2).prompt
+    assert find("count_ones").ask(2).prompt.endswith("where 'xxxx is your answer.")
+    assert find("copy_last").ask(2).prompt.endswith("<ANSWER>'")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_answers_follow_from_the_prompt(name: str) -> None:
+    task = find(name)
+    for n in LENGTHS:
+        for seed in range(3):
+            question = task.ask(n, seed=seed)
+            written = sequence_in(question.prompt, PRINTED[name])
+            if name == "sum":
+                right = sum(int(term) for term in written.split("+"))
+            elif name == "count_word":
+                right = len(re.findall(r"\bcar\b", written))
+            elif name == "count_numbered":
+                right = len(re.findall(r": 1\b", written))
+            elif name.startswith("count_"):
+                right = written.count("1")
+            else:
+                right = int(written[-1 if "_last" in name else 0])
+            assert question.truth == str(right)
+
+
+@pytest.mark.parametrize("end", ["last", "first"])
+def test_copying_in_the_figure_is_always_zero(end: str) -> None:
+    for name in (f"copy_{end}", f"copy_{end}_hint", f"copy_{end}_alternating"):
+        assert {find(name).ask(n).truth for n in range(1, 60)} == {"0"}
+    assert {find(f"copy_{end}_random").ask(5, seed=seed).truth for seed in range(30)} == {"0", "1"}
+
+
+def test_first_and_last_differ_by_one_word() -> None:
+    for name in ("", "_hint", "_alternating", "_random"):
+        last, first = (find(f"copy_{end}{name}").about("0110").prompt.split(" ") for end in ("last", "first"))
+        assert [(a, b) for a, b in zip(last, first, strict=True) if a != b] == [("last", "first")]
+
+
+def test_numbered_items_say_their_place() -> None:
+    written = sequence_in(find("count_numbered").about("101").prompt, ONES)
+    assert written == "digit 1: 1, digit 2: 0, digit 3: 1"
+
+
+def test_a_chain_of_thought_is_asked_for_in_the_papers_words() -> None:
+    for name in NAMES:
+        plain, steps = (find(name).ask(9, seed=2, mode=mode) for mode in ("answer_only", "cot"))
+        assert steps.prompt == f"{plain.prompt}\n\n{STEP}"
+        assert (steps.items, steps.truth, steps.mode) == (plain.items, plain.truth, "cot")
+
+
+def test_examples_are_the_papers() -> None:
+    """The block as printed, the same question behind it; the other tasks have examples by the same scheme."""
+    shots = find("sum").ask(6, mode="cot_few_shot").prompt
+    assert shots == f"{SHOTS}\n\n{find('sum').ask(6).prompt}"
+    for name in ("count_ones", "count_bernoulli", "count_word", "count_alternating"):
+        prompt = find(name).ask(6, mode="cot_few_shot").prompt
+        assert prompt.startswith(f"{STEP} Here are a few examples:\n\nWe divide the sequence into groups of 5. ") or (
+            name == "count_word" and "We divide the sentence into groups of 5. " in prompt
+        )
+        assert prompt.endswith(f"\n\n{find(name).ask(6).prompt}")
+
+
+def test_tasks_without_examples_have_no_such_mode() -> None:
+    without = [name for name in sl.tasks.names() if not find(name).examples]
+    assert set(without) == {n for n in NAMES if n.startswith("copy_")} | {"count_numbered"} | set(TAUGHT)
+    for name in without:
+        with pytest.raises(InputError, match="has no examples to show"):
+            find(name).ask(4, mode="cot_few_shot")
+
+
+EXAMPLES = {
+    "sum": ("1", "+", SUM[0]),
+    "count_ones": ("1", "", ONES[0]),
+    "count_bernoulli": ("1", "", ONES[0]),
+    "count_alternating": ("1", "", ONES[0]),
+    "count_word": ("car", " ", WORD[0]),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_right(name: str) -> None:
+    """The sequences that are printed have as many in them as the examples say, group by group and in all."""
+    counted, between, question = EXAMPLES[name]
+
+    def items(text: str) -> list[str]:
+        return [item for item in (text.split(between) if between else list(text)) if item]
+
+    text = find(name).examples
+    shots = re.split(r"(?<=is: \d\d)\n\n|(?<=is: \d)\n\n", text)
+    assert len(shots) == 2
+    for shot in shots:
+        asked, _, rest = shot.partition("We divide the ")
+        groups, said = rest.split("groups of 5.")[1].split("\n\nThe answer is then ")
+        full, loose = re.findall(r"\(([^)]*)\)", groups), re.sub(r"\([^)]*\)", "", groups).strip(" +\n")
+        spaced = [items(re.sub(r" (?=\+)|(?<=\+) ", "", group).strip()) for group in (*full, loose)]
+        assert [len(group) for group in spaced[:-1]] == [5] * len(full)
+        assert 0 < len(spaced[-1]) < 5
+        counts = [group.count(counted) for group in spaced]
+        sum_of, answer = re.fullmatch(r"([\d+* ]+) = (\d+)\n\n.*", said, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        terms = [int(a) * int(b or 1) for a, b in re.findall(r"(\d+)(?: \* (\d+))?", sum_of)]
+        assert sum(terms) == int(answer) == sum(counts)
+        assert terms == (counts if "*" not in sum_of else [sum(counts[:-1]), counts[-1]])
+        assert reading.number(shot, "The final answer to your maths question is:", True).value == answer
+        if asked:  # the first has no question, as in the paper
+            assert asked.startswith(question)
+            written = items(asked[len(question) :].strip(" '\n").replace(" + ", "+"))
+            assert written == [item for group in spaced for item in group]
+
+
+@pytest.mark.parametrize("name", sl.tasks.names())
+def test_draws_follow_the_seed(name: str) -> None:
+    """The same for the same seed and in every mode; other seeds draw others where the task draws, and only there."""
+    task = find(name)
+    seeds = range(12)
+    drawn = [task.ask(40, seed=seed) for seed in seeds]
+    assert drawn == [task.ask(40, seed=seed) for seed in seeds]
+    assert [q.seed for q in drawn] == [*seeds]
+    for mode in ("cot", "cot_few_shot") if task.examples else ("cot",):
+        assert [q.items for q in drawn] == [task.ask(40, seed=seed, mode=mode).items for seed in seeds]
+    different = len({question.items for question in drawn})
+    if not task.random:
+        assert different == 1
+    else:
+        assert different == (2 if "alternating" in name else len(seeds))
+
+
+@pytest.mark.parametrize(
+    ("name", "counted"), [("count_bernoulli", "1"), ("count_numbered", "1"), ("count_word", "car")]
+)
+def test_shares_are_as_stated(name: str, counted: str) -> None:
+    """0.7 of all items, pooled over seeds, within four standard errors; of the rest each as often."""
+    pooled = [item for seed in range(60) for item in find(name).ask(300, seed=seed).items]
+    assert abs(pooled.count(counted) / len(pooled) - 0.7) < 4 * (0.7 * 0.3 / len(pooled)) ** 0.5
+    others = [item for item in pooled if item != counted]
+    kinds = set(others)
+    assert kinds == ({"tree", "house", "dog", "river", "road", "stone"} if counted == "car" else {"0"})
+    for kind in kinds if len(kinds) > 1 else ():
+        share = 1 / len(kinds)
+        assert abs(others.count(kind) / len(others) - share) < 4 * (share * (1 - share) / len(others)) ** 0.5
+
+
+def test_random_digits_are_even() -> None:
+    for name in ("copy_last_random", "copy_first_random"):
+        pooled = [item for seed in range(60) for item in find(name).ask(300, seed=seed).items]
+        assert set(pooled) == {"0", "1"}
+        assert abs(pooled.count("1") / len(pooled) - 0.5) < 4 * (0.25 / len(pooled)) ** 0.5
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_taught_tasks_ask_what_was_taught(name: str) -> None:
+    """The prompt and answer of an example of the curriculum with these digits, which are the pattern's."""
+    kind, pattern = re.fullmatch(r"taught_([a-z]+)_(.+?)(?:_commas)?", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    commas, task = name.endswith("_commas"), curriculum.TASKS[kind]
+    for n in LENGTHS:
+        for seed in range(2):
+            question = find(name).ask(n, seed=seed)
+            digits = tuple(map(int, question.items))
+            example = curriculum.Example(kind, task.questions[0], digits, commas, (n,))
+            assert question.prompt == example.prompt(n)
+            assert question.truth == example.answer(n)
+            if pattern in ("repeated", "odd_last", "odd_first"):
+                assert list(digits) == curriculum.PATTERNS[pattern](n, Random(0))
+            elif pattern == "alternating":
+                assert all(a + b == 1 for a, b in pairwise(digits))
+            assert set(digits) <= (set(range(10)) if pattern == "random" else {0, 1})
+    assert find(name).numeric == (kind != "copy")
+
+
+def test_taught_tasks_are_all_that_was_taught() -> None:
+    expected = {
+        f"taught_{name}_{pattern}{commas}"
+        for name, task in curriculum.TASKS.items()
+        for pattern in task.patterns
+        for commas in ("", "_commas")
+    }
+    assert set(TAUGHT) == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(name=st.sampled_from(sl.tasks.names()), n=st.integers(1, 80), seed=st.integers(0, 99))
+def test_the_right_answer_is_read_as_right(name: str, n: int, seed: int) -> None:
+    """A model that says what the task asks for, in its words, is right."""
+    task = find(name)
+    question = task.ask(n, seed=seed)
+    said = f"{task.opening} {question.truth}" if task.opening else question.truth
+    assert task.read(said, task.opening, True) == reading.Reading(question.truth, "read")
+    if task.opening:
+        assert task.opening in question.prompt  # it is what the prompt asks for
+        assert task.read(f"{said}\nDone.", task.opening, False) == reading.Reading(question.truth, "read")
+
+
+def vowels(**others: Any) -> Task:
+    """A task of one's own, as the documentation shows it."""
+    own: dict[str, Any] = {
+        "name": "vowels",
+        "template": "How many vowels are in '{sequence}'? Answer with a number.",
+        "draw": lambda n, rng: rng.choices("abcde", k=n),
+        "answer": lambda items: str(sum(item in "ae" for item in items)),
+    }
+    return Task(**own | others)
+
+
+def test_a_task_of_ones_own() -> None:
+    task = vowels()
+    question = task.ask(12, seed=3)
+    (written,) = re.fullmatch(
+        r"How many vowels are in '([a-e]{12})'\? Answer with a number\.", question.prompt
+    ).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    assert question.truth == str(len(re.findall("[ae]", written)))
+    assert question == task.ask(12, seed=3)
+    assert question != task.ask(12, seed=4)
+    assert task.about("abcde").truth == "2"
+    assert task.read("2", task.opening, True).value == "2"
+    with_braces = vowels(template="{sequences} {} {{sequence}} {0}")
+    assert with_braces.about("ab").prompt == "{sequences} {} {ab} {0}"
+    shots = vowels(examples="ab: 1\n\nbb: 0").ask(3, mode="cot_few_shot").prompt
+    assert shots.startswith(f"{STEP} Here are a few examples:\n\nab: 1\n\nbb: 0\n\nHow many vowels are in '")
+    with pytest.raises(FrozenInstanceError):
+        task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_own_tasks_say_what_they_count_themselves() -> None:
+    """Items of several characters, shown as one likes, read as words."""
+    task = vowels(
+        name="odd one",
+        draw=lambda n, rng: rng.sample(["tree", "road", "river"], k=n),
+        answer=min,
+        show=" and ".join,
+        read=reading.words,
+        opening="It is:",
+        numeric=False,
+    )
+    question = task.about(["tree", "road"])
+    assert question.prompt == "How many vowels are in 'tree and road'? Answer with a number."
+    assert task.read("It is: *road*", task.opening, True) == reading.Reading(question.truth, "read")
+    assert sorted(task.ask(3).items) == ["river", "road", "tree"]
+
+
+def test_what_is_asked_for_each_mode_length_and_seed() -> None:
+    task = find("count_bernoulli")
+    asked = task.asked([3, 5], (0, 4), ["answer_only", "cot"])
+    assert [(q.mode, q.length, q.seed) for q in asked] == [
+        (mode, n, seed) for mode in ("answer_only", "cot") for n in (3, 5) for seed in (0, 4)
+    ]
+    assert asked == [task.ask(q.length, seed=q.seed, mode=q.mode) for q in asked]
+    assert task.asked(iter([3, 5]), iter([0, 4]), iter(["answer_only", "cot"])) == asked
+    assert task.asked([2]) == [task.ask(2)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_doubled_has_the_last_item_once_more(name: str) -> None:
+    """v* of Theorem 4.2, in words; the answer is that of the longer sequence."""
+    task = find(name)
+    for n in (1, 2, 7):
+        question = task.ask(n, seed=5, mode="cot")
+        doubled = task.doubled(question)
+        assert doubled.items == (*question.items, question.items[-1])
+        assert (doubled.length, doubled.seed, doubled.mode, doubled.task) == (n + 1, 5, "cot", name)
+        assert doubled == task.about(doubled.items, seed=5, mode="cot")
+        if name.startswith("copy_"):
+            assert doubled.truth == question.truth
+        else:
+            counted = question.items[-1] in ("1", "car")
+            assert int(doubled.truth) == int(question.truth) + counted
+
+
+def test_shown_with_something_between() -> None:
+    task = find("count_ones").shown(" ")
+    assert sequence_in(task.ask(4).prompt, ONES) == "1 1 1 1"
+    assert task.ask(4).truth == "4"
+    assert task.name == "count_ones, joined by ' '"
+    assert task.ask(4).task == task.name
+    assert sequence_in(find("copy_last").shown(", ").ask(3).prompt, LAST) == "1, 1, 0"
+    assert find("sum").shown(" + ").ask(5).prompt == find("sum").ask(5).prompt
+    assert replace(task, name="count_ones", show=find("count_ones").show) == find("count_ones")
+    assert find("count_ones").ask(4).prompt == ONES[0] + "1111" + ONES[1]  # as it was
+
+
+def test_kept_texts_are_what_they_are_named_after() -> None:
+    """Where a task comes from is said; its answers open with words its prompt has."""
+    assert find("copy_last").source == "figure 2 (a)"
+    assert find("copy_first_hint").source == "figure 2 (b)"
+    assert find("copy_last_alternating").source == "figure 2 (c)"
+    assert not find("copy_last_random").source  # not the paper's
+    assert counting.SHARE == 0.7
+    assert copying.FIRST != copying.LAST
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("count_one", "count_ones"), ("copy_lasst", "copy_last"), ("taught_count_bernouli", "taught_count_bernoulli")],
+)
+def test_an_unknown_name_is_refused_with_near_ones(name: str, near: str) -> None:
+    with pytest.raises(InputError, match=f"There is no task '{name}'.*{near}"):
+        find(name)
+
+
+def test_a_name_near_none_is_refused_with_the_papers() -> None:
+    with pytest.raises(InputError, match=r"There is no task 'zzz'\. Near it: .*count_ones"):
+        find("zzz")
+
+
+@pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", "{ sequence }", ""])
+def test_a_template_has_one_place(template: str) -> None:
+    with pytest.raises(InputError, match=f"shows the sequence {template.count('{sequence}')} times"):
+        vowels(template=template)
+
+
+@pytest.mark.parametrize("drawn", [[], ["a"], ["a", "b", "c", "d"], ["a", "", "c"], ["a", 1, "c"], [None] * 3])
+def test_a_draw_gives_that_many_texts(drawn: list[Any]) -> None:
+    with pytest.raises(InputError, match="for 3 items"):
+        raw(Task.ask)(vowels(draw=lambda n, rng: drawn), 3)
+
+
+@pytest.mark.parametrize("answer", ["", "  ", "\n", 7, None])
+def test_a_right_answer_is_text(answer: Any) -> None:
+    with pytest.raises(InputError, match="as the right answer"):
+        raw(Task.ask)(vowels(answer=lambda items: answer), 3)
+
+
+@pytest.mark.parametrize("mode", ["answer", "COT", "", None])
+def test_an_unknown_mode_is_refused(mode: Any) -> None:
+    task = find("sum")
+    with pytest.raises(InputError, match="Use one of: 'answer_only', 'cot', 'cot_few_shot'"):
+        raw(Task.about)(task, ("1",), mode=mode)
+
+
+@pytest.mark.parametrize("length", [0, -1, True, 2.0, "3", None])
+def test_a_length_is_a_positive_number(length: Any) -> None:
+    with pytest.raises(InputError, match="is not a number of items"):
+        raw(Task.ask)(find("sum"), length)
+
+
+def test_how_items_are_shown_changes_none_of_them() -> None:
+    plain, spaced, numbered = find("count_bernoulli"), find("count_bernoulli").shown(", "), find("count_numbered")
+    for seed in range(5):
+        assert plain.ask(20, seed=seed).items == spaced.ask(20, seed=seed).items == numbered.ask(20, seed=seed).items
+    assert spaced.ask(20).prompt != plain.ask(20).prompt
+
+
+def test_space_around_the_opening_is_refused() -> None:
+    with pytest.raises(InputError, match="space around it"):
+        Task("spaced", "{sequence}", lambda n, _: ["a"] * n, lambda items: "1", opening=" ")
