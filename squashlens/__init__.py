@@ -128,7 +128,7 @@ _HOMES = {
     "open_result": "results",
     "provenance": "results",
 }
-_WINGS = ("errors", "figures", "prompts", "tasks", "zoo")
+_WINGS = ("errors", "figures", "hosted", "prompts", "tasks", "zoo")
 
 __all__ = [
     "Capture",

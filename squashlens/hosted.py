@@ -16,6 +16,7 @@ An answer is cut if the provider says so, for its length or by a filter. One tha
 none) is taken to have ended by itself; the provenance counts the reasons.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
@@ -23,6 +24,7 @@ from typing import Any
 
 import xarray as xr
 
+from squashlens._typing import Mode, one_of
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.results import versions
 from squashlens.tasks import Question, Task, find, names
@@ -47,6 +49,7 @@ Modes = str | Iterable[str]
 LENGTHS = (10, 50, 100, 200, 300)
 DRAWN_SEEDS = 16  # as in `behave`
 CUT = ("max_tokens", "model_length", "content_filter")  # ends that are not the model's own
+SECRET = re.compile("key|token|secret|password|auth|header|url", re.IGNORECASE)  # never in a result
 ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample keeps of its question
 
 
@@ -76,6 +79,8 @@ def inspect_task(
     for name, values in chosen.items():
         if not values or len(set(values)) != len(values):
             raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
+    for mode in chosen["modes"]:
+        one_of(mode, Mode, "modes")
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
     return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=strict(task), name=task.name)
 
@@ -100,14 +105,17 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     >>> asked = inspect_task(sl.tasks.find("count_ones"), [6, 7])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     (log,) = inspect_ai.eval(asked, model=model, log_dir=folder, display="none")
-    >>> from_log(log)["accuracy"].values.tolist()
+    ...     from_log(log)["accuracy"].values.tolist()
     [[1.0, 0.0]]
     """
     from squashlens.measure.answers import Answer, scored  # with torch, which asking does without
 
     found = log if isinstance(log, EvalLog) else _opened(log)
     samples = _whole(found)
-    known = _task_of(samples[0].metadata["task"], task)
+    name = samples[0].metadata["task"]
+    if name != task.name if task else name not in names():
+        raise InputError(f"This log is of {name!r}.", "Give that task as task=.")
+    known = task or find(name)
     outputs = {_question(known, sample): sample.output for sample in samples}
     facts = _facts(found, outputs)
     if facts["generate"].get("temperature") == 0 and not known.random and len(facts["call"]["seeds"]) > 1:
@@ -194,17 +202,22 @@ def _opened(log: str | Path) -> EvalLog:
     try:
         return read_eval_log(log, exclude_fields={"messages", "events", "store", "attachments"})
     except Exception as error:  # which one depends on what the file is instead
-        raise InputError(f"{str(log)!r} cannot be read as a log of Inspect: {error}", "Check the file.") from error
+        raise InputError(
+            f"{str(log)[-80:]!r} is no log that Inspect can read: {error}", "Give one log, or its file."
+        ) from error
 
 
 def _whole(log: EvalLog) -> list[EvalSample]:
     """The samples in the order of their questions; refused unless each is ours, was asked once, and was answered."""
     if log.status != "success":
         why = log.error.message if log.error else "it was not finished"
-        raise InputError(f"This run has the status {log.status!r}: {why}.", "Go on with it by `inspect eval-retry`.")
-    if not log.samples:
+        raise InputError(
+            f"This run has the status {log.status!r}: {why}.", "Ask again, or go on by `inspect eval-retry`."
+        )
+    samples = list(log.samples or [])  # which Inspect may read from the file at each look
+    if not samples:
         raise InputError("There are no samples in this log.", "Give a log that was kept with its samples.")
-    for sample in log.samples:
+    for sample in samples:
         if not set(ABOUT) <= sample.metadata.keys():
             raise InputError("This log is not of a task of squashlens.", "Ask by squashlens.hosted.inspect_task.")
         if sample.epoch > 1:
@@ -212,16 +225,7 @@ def _whole(log: EvalLog) -> list[EvalSample]:
         failed = sample.error.message if sample.error else f"{sample.limit.type} limit" if sample.limit else ""
         if failed:
             raise InputError(f"Sample {sample.id!r} was not answered: {failed}.", "Ask again.")
-    return sorted(log.samples, key=lambda sample: sample.metadata["place"])
-
-
-def _task_of(name: str, given: Task | None) -> Task:
-    """The task that was asked: the one given, or the one of that name."""
-    if given is None and name not in names():
-        raise InputError(f"This log is of {name!r}, which squashlens does not know.", "Give the task as task=.")
-    if given is not None and given.name != name:
-        raise InputError(f"This log is of {name!r}, not of {given.name!r}.", "Give the task that was asked.")
-    return given or find(name)
+    return sorted(samples, key=lambda sample: sample.metadata["place"])
 
 
 def _question(task: Task, sample: EvalSample) -> Question:
@@ -240,8 +244,8 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
     asked = {f"{over}s": list(dict.fromkeys(getattr(q, over) for q in outputs)) for over in ("mode", "length", "seed")}
     return {
         "model": "/".join(map(_pathless, spec.model.split("/", 1))),
-        "answered_by": sorted({output.model for output in said}),
-        "model_args": {n: _pathless(v) for n, v in spec.model_args.items() if isinstance(v, str | int | float)},
+        "answered_by": sorted({_pathless(output.model) for output in said}),
+        "model_args": {name: _pathless(value) for name, value in spec.model_args.items() if _told(name, value)},
         "generate": settings,
         "solver": [step.solver for step in log.plan.steps],
         "stop_reasons": Counter(output.stop_reason for output in said if output.choices),
@@ -250,6 +254,11 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
         "versions": versions() | {"inspect-ai": spec.packages.get("inspect_ai")},
         "call": {"function": "hosted"} | asked,
     }
+
+
+def _told(name: str, value: Any) -> bool:
+    """Whether a setting of the provider is plain, and nothing that opens a door."""
+    return isinstance(value, str | int | float) and not SECRET.search(name)
 
 
 def _pathless(value: Any) -> Any:

@@ -9,11 +9,11 @@ import re
 import sys
 from collections.abc import Sequence
 
-from squashlens.cli import audit, collapse, mitigations, sensitivity
+from squashlens.cli import audit, behaviour, collapse, mitigations, sensitivity
 from squashlens.cli._app import Job, app
 from squashlens.errors import InputError, SquashlensError
 
-__all__ = ["audit", "collapse", "main", "mitigations", "sensitivity"]
+__all__ = ["audit", "behaviour", "collapse", "main", "mitigations", "sensitivity"]
 
 
 def _parse(arguments: Sequence[str]) -> Job:

@@ -8,7 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures.heading import LABELS, TITLED, Found, headed, labelled, mode_named, modes_of, only
+from squashlens.figures.heading import LABELS, TITLED, Found, headed, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.theme import interval, label
 
 REASONS = {
@@ -42,10 +42,10 @@ def accuracy_by_length(found: Found) -> go.Figure:
         here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
         share, low, high = (here[f"accuracy{end}"].values for end in ("", "_low", "_high"))
         bars = interval(share, low, high, colour, 4) | {"thickness": 1.2}
-        wider = under * min(1.5, 5 / len(lines))  # so that it shows under a line that is the same
+        wider = under * min(1.0, 4 / len(lines))  # so that it shows under one that is the same
         figure.add_scatter(
             x=here["length"].values, y=share, name=names[-1], mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2 + wider}, error_y=bars if many > 1 else None,
+            line={"color": colour, "dash": dash, "width": 2 + wider / 3}, error_y=bars if many > 1 else None,
             marker={"color": colour, "symbol": symbol, "size": 7 + 2 * wider},
             text=_rights(names[-1], here, many), hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
@@ -71,8 +71,8 @@ def error_by_length(found: Found) -> go.Figure:
         row, column = number // columns * 3 + 1, number % columns + 1
         for mode in modes_of([one]):
             for below, trace in enumerate(_errors(one.sel(mode=mode), mode_named(mode))):
-                trace.showlegend = trace.name not in seen
-                seen[str(trace.name)] = None
+                trace.showlegend = trace.name not in seen and len(np.atleast_1d(trace.x)) > 0  # pyright: ignore
+                seen |= {str(trace.name): None} if trace.showlegend else {}
                 figure.add_trace(trace, row=row + (below == 2), col=column)
         _axes(figure, one, row, column)
     lift, notes = TITLED * any(several), only(modes_of(several.values()))
@@ -84,17 +84,17 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
     told = []
     for length in here["length"].values:
         at = here.sel(length=length)
-        share, low, high = (100 * float(at[f"accuracy{end}"]) for end in ("", "_low", "_high"))
-        of = f"{many} answers (95 % interval {low:.3g} to {high:.3g} %)" if many > 1 else "1 answer"
-        told.append(f"{name}, {length} items<br>{share:.3g} % right of {of}<br>{_unread(at)}")
+        share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
+        of = f"{many} answers (95 % interval {low} to {high})" if many > 1 else "1 answer"
+        told.append(f"{name}, {length} items<br>{share} right of {of}<br>{_unread(at)}")
     return told
 
 
 def _unread(at: xr.Dataset) -> str:
     """The share that was not read, with the reasons."""
-    shares = {str(why): 100 * float(at["unread"].sel(why=why)) for why in at["why"].values}
-    reasons = ", ".join(f"{REASONS.get(why, label(why))} {share:.3g} %" for why, share in shares.items() if share)
-    return f"{sum(shares.values()):.3g} % not read" + (f": {reasons}" if reasons else "")
+    shares = {str(why): float(at["unread"].sel(why=why)) for why in at["why"].values}
+    reasons = ", ".join(f"{REASONS.get(why, label(why))} {percent(share)}" for why, share in shares.items() if share)
+    return f"{percent(sum(shares.values()))} not read" + (f": {reasons}" if reasons else "")
 
 
 def _has_errors(one: xr.Dataset) -> bool:
@@ -114,7 +114,7 @@ def _errors(here: xr.Dataset, mode: tuple[str, str, str, str]) -> tuple[go.Scatt
     lengths, means, unread = here["length"].values, here["mean_error"].values, here["unread"].sum("why").values
     told = [f"{name}, {length} items<br>{_unread(here.sel(length=length))}" for length in lengths]
     over = [f"{text}<br>mean error {mean:.4g} items" for text, mean in zip(told, means, strict=True)]
-    shared: dict[str, Any] = {"hovertemplate": "%{text}<extra></extra>"}
+    shared: dict[str, Any] = {"cliponaxis": False, "hovertemplate": "%{text}<extra></extra>"}
     lines = {"mode": "lines+markers", "name": name, "legendgroup": name, "line": {"color": colour, "dash": dash}}
     dots = {
         "mode": "markers",

@@ -1,5 +1,6 @@
 """Which answers models give, beside the right ones (figures 4 and 7 of Barbero et al. 2024)."""
 
+import html
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,14 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.heading import TITLED, Found, headed, labelled, mode_named, modes_of, only
-from squashlens.figures.theme import COLOURS, INK, label, token_axis
+from squashlens.figures.heading import TITLED, Found, facts_of, headed, labelled, mode_named, modes_of, only, percent
+from squashlens.figures.theme import COLOURS, INK, token_axis
 
 OVER = ("mode", "value")
+TEXTS = ("digits", "words")  # readers whose answers are texts, even where they look like numbers
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
-BETWEEN = 66  # pixels, for an axis and a title
+LONG = 60  # characters of an answer in the hover
+BETWEEN, SLANTED = 66, 140  # pixels, for an axis and a title; with texts under the axis
 NAMES = ("said", "the right answer")
 
 
@@ -30,14 +33,16 @@ def answer_frequencies(found: Found) -> go.Figure:
     values = {text: _Values.of(one) for text, one in several.items()}
     titles = [_title(text, one, mode, values[text], len(together) > 1) for text, one, mode in panels]
     each = 160 if len(panels) < 5 else 110
-    height = len(panels) * each + (len(panels) - 1) * BETWEEN
+    between = SLANTED if any("tickangle" in one.axis for one in values.values()) else BETWEEN
+    height = len(panels) * each + (len(panels) - 1) * between
     figure = make_subplots(
         rows=len(panels), cols=2, column_widths=[0.93, 0.07], horizontal_spacing=0.015,
-        vertical_spacing=BETWEEN / height if len(panels) > 1 else 0,
+        vertical_spacing=between / height if len(panels) > 1 else 0,
         subplot_titles=[text for title in titles for text in (title, "")],
     )  # fmt: skip
+    seen: set[str] = set()
     for row, (text, one, mode) in enumerate(panels, start=1):
-        _bars(figure, row, one.sel(mode=mode), values[text])
+        _bars(figure, row, one.sel(mode=mode), values[text], seen)
         figure.update_xaxes(values[text].axis, row=row, col=1)
         figure.update_xaxes(title={"text": "answer", "standoff": 4}, row=row, col=1)
     figure.update_layout(barmode="overlay")
@@ -46,7 +51,7 @@ def answer_frequencies(found: Found) -> go.Figure:
     figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
     return headed(
         figure, "What was answered, and what was right", several.values(), NAMES, height=height, notes=only(together),
-        lift=TITLED * any(titles),
+        lift=TITLED * any(titles), bottom=between,
     )  # fmt: skip
 
 
@@ -63,8 +68,10 @@ class _Values:
     def of(cls, one: xr.Dataset) -> "_Values":
         """Numbers stand at themselves, other texts one beside another."""
         values = [str(value) for value in one["value"].values]
-        if not all(map(WHOLE.fullmatch, values)):
-            return cls(np.arange(len(values), dtype=float), 0.9, token_axis(values), np.full(len(values), True))
+        texts = facts_of(one).get("task", {}).get("read_as") in TEXTS
+        if texts or not all(map(WHOLE.fullmatch, values)):
+            axis, beside = token_axis(list(map(_short, values))), np.arange(len(values), dtype=float)
+            return cls(beside, 0.9, axis, np.full(len(values), True))
         places = np.array(values, dtype=float)
         right = places[(one["truth"].values > 0).any(axis=0)]
         reach = max(float(np.ptp(right)), 10)
@@ -74,30 +81,44 @@ class _Values:
 
 
 def _title(text: str, one: xr.Dataset, mode: str, values: _Values, several: bool) -> str:
-    beyond = 100 * float(one["said"].sel(mode=mode).values[~values.near].sum())
+    beyond = float(one["said"].sel(mode=mode).values[~values.near].sum())
     parts = [text] * bool(text) + [mode_named(mode)[0]] * several
-    return ", ".join([*parts, f"{beyond:.3g} % said numbers beyond this axis"] if beyond else parts)
+    return ", ".join([*parts, f"{percent(beyond)} said numbers beyond this axis"] if beyond else parts)
 
 
-def _bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
-    """What was said, what was right over it as outlines, and what was not read beside both."""
+def _bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values, seen: set[str]) -> None:
+    """What was said, what was right over it as outlines, and what was not read beside both.
+
+    `seen` are names that have their place in the legend.
+    """
     said, truth, unread = here["said"].values, here["truth"].values, float(here["unread"])
     text = np.array(
         [
-            f"{label(str(value))}: said {100 * often:.3g} %, right {100 * due:.3g} %"
+            f"{_shown(str(value))}: said {percent(often)}, right {percent(due)}"
             for value, often, due in zip(here["value"].values, said, truth, strict=True)
         ]
     )
     blue = COLOURS["unrelated"]
     for name, shares, fill, edge in zip(NAMES, (said, truth), (blue, "rgba(0, 0, 0, 0)"), (blue, INK), strict=True):
         had = shares > 0
+        first = bool(had.any()) and name not in seen
+        seen |= {name} if first else set()
         figure.add_bar(
-            x=values.places[had], y=shares[had], width=values.wide, name=name, legendgroup=name, showlegend=row == 1,
+            x=values.places[had], y=shares[had], width=values.wide, name=name, legendgroup=name, showlegend=first,
             marker={"color": fill, "line": {"color": edge, "width": 1}}, row=row, col=1,
             hovertext=text[had], hovertemplate="%{hovertext}<extra></extra>",
         )  # fmt: skip
     figure.add_bar(
         x=["not read"], y=[unread], name="not read", showlegend=False, row=row, col=2,
-        marker={"color": COLOURS["null"]}, text=[f"{100 * unread:.3g} %"], textposition="outside", cliponaxis=False,
-        hovertemplate=f"not read: {100 * unread:.3g} %<extra></extra>",
+        marker={"color": COLOURS["null"]}, text=[percent(unread)], textposition="outside", constraintext="none",
+        cliponaxis=False, hovertemplate=f"not read: {percent(unread)}<extra></extra>",
     )  # fmt: skip
+
+
+def _shown(value: str) -> str:
+    return html.escape(value if len(value) <= LONG else f"{value[: LONG - 1]}…")
+
+
+def _short(value: str) -> str:
+    """What fits under an axis; a long one with its number of characters."""
+    return value if len(value) <= 14 else f"{value[:7]}… ({len(value)})"

@@ -50,7 +50,7 @@ def headed(
 
     `height` is that of the panels, `lift` what is between them and the legend, `bottom` what is under them.
     """
-    facts = [_facts(one) for one in found]
+    facts = [facts_of(one) for one in found]
     models = _few([name for one in facts for name in _all(one.get("model"))], "models")
     tasks = _few([name for one in facts for name in _all(one.get("task", {}).get("name"))], "tasks")
     shown = list(names)
@@ -84,10 +84,19 @@ def only(modes: list[str]) -> list[str]:
     return [mode_named(mode)[0] for mode in modes] if len(modes) == 1 else []
 
 
-def _facts(found: xr.Dataset) -> dict[str, Any]:
+def facts_of(found: xr.Dataset) -> dict[str, Any]:
     """What made it; what made its first variable, where only those say so."""
     facts = provenance(found)
     return facts if "provenance" in found.attrs else next(iter(facts.values()))
+
+
+def percent(share: float) -> str:
+    """A share in percent, free of what is left of a subtraction.
+
+    >>> percent(1 / 3), percent(1 - 0.9 - 0.1)
+    ('33.3 %', '0 %')
+    """
+    return f"{round(100 * share, 9) + 0.0:.3g} %"
 
 
 def _all(name: str | list[str] | None) -> list[str]:

@@ -8,15 +8,16 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.behaviour import LENGTH
-from squashlens.figures.heading import headed, labelled
+from squashlens.figures.heading import headed, labelled, percent
 from squashlens.figures.theme import COLOURS, FAINT, interval, layer_map
 
 # What is drawn over length, from 0 to 1: name, colour, dash.
 SHARES = {
     "accuracy": ("answered rightly", "#009E73", "solid"),
-    "probe_right": ("found by the probe", "#0072B2", "solid"),
-    "r2_y": ("R² of the probe from y", "#56B4E9", "dot"),
-    "same_argmax": ("same next token for a pair", "#E69F00", "dash"),
+    "same_argmax": ("pair has the same next token", "#E69F00", "dash"),
+    "bit_identical": ("pair has the same bits", "#CC79A7", "dash"),
+    "probe_right_y": ("found by the probe of y", "#0072B2", "solid"),
+    "r2_y": ("R² of that probe", "#56B4E9", "dot"),
 }
 VERDICTS = {
     "read out": "#009E73",
@@ -26,7 +27,9 @@ VERDICTS = {
 }
 HEIGHTS = (250, 180, 22)  # pixels: shares, distances, verdicts
 GAP = 22
-D = "D: median, least to greatest"
+TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
+D = ("D: median, least to greatest", "D, last layer")  # of several seeds, of one
+PLAIN = {"opacity": 1, "line": {"width": 0}}  # marks of several sizes are pale otherwise
 BAND = "rgba(213, 94, 0, 0.18)"
 
 
@@ -35,15 +38,15 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
 
     D is that of a prompt and the same with its last item once more, at the last layer: the median over seeds, from the
     least to the greatest. R² below 0 is drawn at 0, with a mark of its own; triangles on the ground of D are zeros.
+    Where every right answer is the same there is no probe, and none is drawn.
     """
-    by_length = ("accuracy", "accuracy_low", "accuracy_high", "same_argmax", "probe_right", "r2_y", "verdict")
-    needed = dict.fromkeys(by_length, ("length",)) | {"distance": ("length", "seed")}
+    by_length = ["accuracy", "accuracy_low", "accuracy_high", "same_argmax", "verdict"]
+    shown = [name for name in SHARES if name in found or name in by_length]
+    needed = dict.fromkeys([*by_length, *shown], ("length",)) | {"distance": ("length", "seed")}
     labelled(found, needed, "squashlens.collapse_vs_readout")
     height = sum(HEIGHTS) + 2 * GAP
-    figure = make_subplots(
-        rows=3, shared_xaxes=True, row_heights=list(HEIGHTS), vertical_spacing=GAP / height
-    )  # fmt: skip
-    for name in SHARES:
+    figure = make_subplots(rows=3, shared_xaxes=True, row_heights=list(HEIGHTS), vertical_spacing=GAP / height)
+    for name in shown:
         figure.add_trace(_share(found, name), row=1, col=1)
     for trace in _distances(found["distance"]):
         figure.add_trace(trace, row=2, col=1)
@@ -52,14 +55,12 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     relative = found["distance"].attrs["units"] == "1"
     figure.update_xaxes(title=LENGTH, row=3)
     figure.update_yaxes(title="share; R²", range=[-0.07, 1.05], row=1)
-    figure.update_yaxes(type="log", exponentformat="power", title="D ÷ rms(v)" if relative else "D", nticks=6, row=2)
+    figure.update_yaxes(type="log", exponentformat="power", dtick=_log_tick(found["distance"].values), row=2)
+    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", row=2)
     figure.update_yaxes(visible=False, range=[0, 1], row=3)
-    undefined = found["length"].values[np.isnan(found["r2_y"].values)]
-    notes = [f"no R² at {', '.join(map(str, undefined))} items"] if len(undefined) else []
-    notes += ["▼ R² is below 0"] if bool((found["r2_y"] < 0).any()) else []
-    notes += ["▼ D is 0"] if bool((found["distance"].median("seed") == 0).any()) else []
-    names = [name for name, *_ in SHARES.values()] + [D]
-    figure = headed(figure, "Collapsed, or not read out?", [found], names, height=height, notes=notes, bottom=108)
+    names = [*(SHARES[name][0] for name in shown), D[0]]
+    title, notes = "Collapsed, or not read out?", _notes(found)
+    figure = headed(figure, title, [found], names, height=height, notes=notes, bottom=108)
     below = {"orientation": "h", "x": 0, "y": -66 / height, "yanchor": "top", "font": {"size": 12}}
     return figure.update_layout(bargap=0, barmode="overlay", legend2=below)
 
@@ -77,11 +78,18 @@ def probe(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(type="category", title=LENGTH)
     figure.update_yaxes(type="category", title="layer ℓ", showgrid=False)
     notes = ["white: the right answer does not vary"] if bool(np.isnan(each).any()) else []
-    figure = headed(figure, "How much of the right answer a line finds", [found], height=300, notes=notes)
+    figure = headed(figure, "How well a linear probe finds the right answer", [found], height=300, notes=notes)
     return figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]})
 
 
-TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
+def _notes(found: xr.Dataset) -> list[str]:
+    """What cannot be drawn at its place."""
+    notes = ["no probe, every right answer is the same"] if "r2_y" not in found else []
+    r2 = found["r2_y"].values if "r2_y" in found else np.zeros(0)
+    if np.isnan(r2).any():
+        notes.append(f"no R² at {', '.join(map(str, found['length'].values[np.isnan(r2)]))} items")
+    notes += ["▼ R² is below 0"] if (r2 < 0).any() else []
+    return notes + (["▼ D is 0"] if bool((found["distance"].median("seed") == 0).any()) else [])
 
 
 def _with_y(found: xr.Dataset, name: str) -> xr.DataArray:
@@ -99,14 +107,13 @@ def _share(found: xr.Dataset, name: str) -> go.Scatter:
         bars = interval(values, found["accuracy_low"].values, found["accuracy_high"].values, colour, 4)
     is_r2 = name == "r2_y"
     text = [
-        f"{told}, {length} items: " + (f"{value:.3g}" if is_r2 else f"{100 * value:.3g} %")
+        f"{told}, {length} items: " + (f"{value:.3g}" if is_r2 else percent(value))
         for length, value in zip(lengths, values, strict=True)
     ]
-    symbols = np.where(values < 0, "triangle-down", "circle")
-    sizes = np.where(values < 0, 13, 8)
+    marks = {"symbol": np.where(values < 0, "triangle-down", "circle"), "size": np.where(values < 0, 13, 8)}
     return go.Scatter(
         x=lengths, y=np.where(values < 0, 0, values), name=told, mode="lines+markers", error_y=bars, text=text,
-        line={"color": colour, "dash": dash}, marker={"color": colour, "symbol": symbols, "size": sizes},
+        line={"color": colour, "dash": dash}, marker={"color": colour} | marks | PLAIN,
         hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
 
@@ -114,25 +121,32 @@ def _share(found: xr.Dataset, name: str) -> go.Scatter:
 def _distances(distance: xr.DataArray) -> list[go.Scatter]:
     """The median over seeds and a band from the least to the greatest; a log scale has zeros as marks on its ground."""
     lengths, values = distance["length"].values, distance.values.astype(np.float64)
-    ground = values[values > 0].min(initial=1) / 2
+    ground = np.min(values, where=values > 0, initial=np.inf) / 2 if (values > 0).any() else 1.0
     low, middle, high = (np.maximum(of(values, axis=1), ground) for of in (np.min, np.median, np.max))
     text = [
         f"D, {length} items: median {np.median(own):.3g}, {own.min():.3g} to {own.max():.3g}"
         for length, own in zip(lengths, values, strict=True)
     ]
     there = np.median(values, axis=1) > 0
-    marks = {"symbol": np.where(there, "circle", "triangle-down"), "size": np.where(there, 8, 13)}
+    marks = {"symbol": np.where(there, "circle", "triangle-down"), "size": np.where(there, 8, 13)} | PLAIN
+    name = D[values.shape[1] == 1]
     line = go.Scatter(
-        x=lengths, y=middle, name=D, legendgroup=D, mode="lines+markers", text=text, marker=marks,
+        x=lengths, y=middle, name=name, legendgroup=name, mode="lines+markers", text=text, marker=marks,
         line={"color": COLOURS["distance"]}, hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
     if values.shape[1] == 1:
         return [line]
     band = go.Scatter(
         x=[*lengths, *lengths[::-1]], y=[*high, *low[::-1]], fill="toself", mode="none", fillcolor=BAND,
-        name=D, legendgroup=D, showlegend=False, hoverinfo="skip",
+        name=name, legendgroup=name, showlegend=False, hoverinfo="skip",
     )  # fmt: skip
     return [band, line]
+
+
+def _log_tick(values: np.ndarray) -> str | int:
+    """1, 2 and 5 where there are few decades, else powers of ten."""
+    decades = np.log10(values[values > 0])
+    return 1 if len(decades) and np.ptp(decades) > 2 else "D2"
 
 
 def _strip(verdict: xr.DataArray) -> list[go.Bar]:

@@ -1,7 +1,7 @@
 """Questions put to a model at hand: which ones, and as which ids."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from squashlens._typing import Bridge, Template, one_of
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
+from squashlens.measure.answers import described
 from squashlens.model.branches import Ids
 from squashlens.model.proof import require_sound
 from squashlens.model.tokens import encode, require_tokenizer, tokens
@@ -49,7 +50,9 @@ class Asking:
         longest = max(questions, key=lambda question: len(question.prompt))
         ids = torch.tensor(_ids(sound, task, longest, template, opened))
         said = {**chosen, "template": template, "opened": opened, **arguments}
-        return cls(Session.start(sound, ids, "family", function, **said), task, questions, template, opened)
+        session = Session.start(sound, ids, "family", function, **said)
+        session = replace(session, facts={**session.facts, "task": described(task)})
+        return cls(session, task, questions, template, opened)
 
     def ids(self, question: Question) -> Ids:
         """The question as the model is given it."""

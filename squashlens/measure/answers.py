@@ -124,12 +124,12 @@ def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
     said, truth = (
         np.stack([(flat[name] == value).mean(axis=-1) for value in values], axis=-1) for name in ("value", "truth")
     )
-    text = "share of all questions of a mode"
+    text, silent = "share of all questions of a mode", (flat["value"] == "").mean(axis=-1)
     return xr.Dataset(
         {
             "said": (("mode", "value"), said, attributes(f"{text} that were answered so", "1", facts)),
             "truth": (("mode", "value"), truth, attributes(f"{text} whose right answer this is", "1", facts)),
-            "unread": (("mode",), 1 - said.sum(axis=-1), attributes(f"{text} whose answer was not read", "1", facts)),
+            "unread": (("mode",), silent, attributes(f"{text} whose answer was not read", "1", facts)),
         },
         coords={"mode": answers["mode"].values, "value": np.array(values)},
         attrs=attributes("frequencies of answers", "1", facts),

@@ -11,7 +11,7 @@ from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.errors import InputError
 from squashlens.journal import Journal
 from squashlens.measure._asking import Asking, without_extent
-from squashlens.measure.answers import Answer, described, scored
+from squashlens.measure.answers import Answer, scored
 from squashlens.model.anatomy import context_length
 from squashlens.model.generate import Prompt, Said, generate
 from squashlens.model.tokens import require_tokenizer
@@ -76,7 +76,7 @@ def behave(
         model, task, lengths, seeds, "behave", modes=modes, template=template, opened=opened,
         drawn=temperature > 0, temperature=temperature, room=room,
     )  # fmt: skip
-    journal = Journal(resume, {**without_extent(asking.session.facts), "task": described(task)})
+    journal = Journal(resume, without_extent(asking.session.facts))
     return scored(
         task, answered(asking, journal, temperature, room, chunk, progress), asking.session.facts, opened=opened
     )

@@ -18,7 +18,7 @@ from squashlens.journal import Journal
 from squashlens.measure._asking import Asking, without_extent
 from squashlens.measure._pairs import Ruler, check_choices
 from squashlens.measure._session import Variable
-from squashlens.measure.answers import described, scored
+from squashlens.measure.answers import scored
 from squashlens.measure.behave import answered
 from squashlens.measure.probe import ENOUGH, Answers, probed, sites, streams
 from squashlens.model.anatomy import dtype_of, n_blocks
@@ -100,7 +100,7 @@ def collapse_vs_readout(
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     shown = ends(sound, [*v, *star], sites(asking), chunk=chunk, progress=progress)
     own, other = streams(asking, shown).split(len(v), dim=1)
-    journal = Journal(resume, {**without_extent(asking.session.facts), "task": described(task)})
+    journal = Journal(resume, without_extent(asking.session.facts))
     answers = answered(replace(asking, questions=(*questions, *twins)), journal, chunk=chunk, progress=progress)
     said = scored(task, {q: answers[q] for q in questions}, asking.session.facts, opened=True).isel(mode=0)
     shape = (said.sizes["length"], said.sizes["seed"])

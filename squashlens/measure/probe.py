@@ -23,7 +23,7 @@ from squashlens.model.anatomy import n_blocks, residual_site
 from squashlens.model.ends import Ends, ends
 from squashlens.tasks import Question, Task
 
-PENALTIES = np.logspace(-3, 6, 19)  # of standardised coordinates; chosen among by generalised cross-validation
+PENALTIES = np.logspace(-3, 6, 19)  # chosen among in each fit, by generalised cross-validation
 ENOUGH = 128  # draws at each length unless seeds= says otherwise: folds leave out whole ones
 
 
@@ -188,11 +188,17 @@ def _means(values: np.ndarray, row: np.ndarray, train: np.ndarray) -> np.ndarray
 
 
 def _fitted(features: np.ndarray, target: np.ndarray, unseen: np.ndarray) -> np.ndarray:
-    """Predictions of a ridge regression on standardised coordinates."""
-    from sklearn.linear_model import RidgeCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    """Predictions of a ridge regression on centred representations in units of their root mean square.
 
-    if np.ptp(target) == 0:
+    Coordinates keep their sizes: divided by its own spread, one that only rounding moves would count as much as any. A
+    prediction is held to as far beyond the answers seen as those lie apart: a prompt unlike all others gets no more.
+    """
+    from sklearn.linear_model import RidgeCV
+
+    width = np.ptp(target)
+    if width == 0:
         return np.full(len(unseen), target[0])
-    return make_pipeline(StandardScaler(), RidgeCV(PENALTIES)).fit(features, target).predict(unseen)
+    middle = features.mean(axis=0)
+    size = np.sqrt(((features - middle) ** 2).mean()) or 1.0
+    fit = RidgeCV(PENALTIES).fit((features - middle) / size, target)
+    return np.clip(fit.predict((unseen - middle) / size), target.min() - width, target.max() + width)

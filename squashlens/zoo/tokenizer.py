@@ -5,9 +5,10 @@ unknown token: a word outside the vocabulary cannot be encoded at all, which is 
 """
 
 import re
+from typing import TYPE_CHECKING
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<eos>", "<bos>")  # ids 0, 1, 2, as in Gemma
 END = "="  # the end marker: without one a model cannot know that a growing sequence has ended
@@ -41,8 +42,11 @@ def vocabulary() -> dict[str, int]:
     return {token: i for i, token in enumerate(dict.fromkeys((*SPECIAL, *digits, *pieces)))}
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer() -> "PreTrainedTokenizerFast":
     """The tokenizer as an ordinary fast tokenizer that puts one `<bos>` in front."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
     vocab = vocabulary()
     core = Tokenizer(models.WordLevel(vocab, unk_token=None))  # pyright: ignore[reportArgumentType]
     core.pre_tokenizer = pre_tokenizers.Sequence(

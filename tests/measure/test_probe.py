@@ -78,16 +78,25 @@ def test_no_prediction_knows_its_own_answer(direction: Any) -> None:
     assert (after != before).any()
 
 
-def test_a_fit_is_ridge_regression_on_standardised_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_is_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PENALTIES", np.array([3.0]))
     data = answers(seeds=15)
-    features, target = planted(data, 1.0)[:15], data.truth[0]
+    features, target = 40 * planted(data, 1.0)[:15], data.truth[0]
     train, test = slice(0, 12), slice(12, 15)
-    mean, spread = features[train].mean(axis=0), features[train].std(axis=0)
-    x, unseen = (features[train] - mean) / spread, (features[test] - mean) / spread
+    middle = features[train].mean(axis=0)
+    size = np.sqrt(np.mean((features[train] - middle) ** 2))
+    x, unseen = (features[train] - middle) / size, (features[test] - middle) / size
     weights = np.linalg.solve(x.T @ x + 3 * np.eye(D), x.T @ (target[train] - target[train].mean()))
     by_hand = target[train].mean() + unseen @ weights
     np.testing.assert_allclose(module._fitted(features[train], target[train], features[test]), by_hand, rtol=1e-9)
+
+
+def test_one_odd_prompt_does_not_run_away() -> None:
+    """Prompts that are alike but for rounding, and one that is not."""
+    rng = np.random.default_rng(4)
+    features, target = 1e-7 * rng.standard_normal((20, D)), rng.integers(3, 8, size=20).astype(float)
+    odd = module._fitted(features, target, np.ones((1, D)))
+    assert target.min() - np.ptp(target) <= odd[0] <= target.max() + np.ptp(target)
 
 
 def test_numbers_are_those_of_scikit_learn() -> None:

@@ -1,0 +1,47 @@
+"""Figure 2: copying the last digit of 1…10 is harder than the first of 01…1; hints and alternating digits help.
+
+Claim: at some length the model starts to answer 1 for the last digit, and still finds the first; it holds on longer
+with a hint, or where ones and zeros take turns. The bundled model is asked in the words it was taught, without a hint;
+any other in the paper's.
+
+    python analyses/fig2_copying.py --model google/gemma-7b-it --template chat --lengths 10 50 100 200 300 --out fig2
+"""
+
+import argparse
+from pathlib import Path
+
+import squashlens as sl
+
+TAUGHT = ["taught_last_odd_last", "taught_first_odd_first", "taught_last_alternating", "taught_first_alternating"]
+PAPER = [f"copy_{end}{how}" for how in ("", "_hint", "_alternating") for end in ("last", "first")]
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument(
+    "--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="as `squashlens tasks` lists them"
+)
+parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 161, 4)], help="numbers of digits")
+parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
+parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
+parser.add_argument("--out", type=Path, default=Path("fig2"), help="folder for data and figure (%(default)s)")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+
+model = sl.load(args.model)
+found = {}
+for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
+    kept = args.out / f"{name}.json" if args.resume else None
+    # One answer a length: nothing is drawn but which of the two digits alternating sequences begin with.
+    found[name] = sl.behave(
+        model, sl.tasks.find(name), lengths=args.lengths, seeds=1, template=args.template, resume=kept
+    )
+    sl.save(found[name], args.out / f"{name}.nc")
+sl.figures.accuracy_by_length(found).write_html(args.out / "fig2.html")
+
+for name, answers in found.items():
+    right = answers["right"].isel(mode=0, seed=0)
+    wrong = [*right["length"].values[~right.values], "none"]
+    print(f"{name}: right at {int(right.sum())} of {right.size} lengths; first wrong at {wrong[0]}")
+    print(f"  instead: {sorted({*answers['answer'].values[~answers['right'].values]})[:8]}")
+    print(f"  not read: {float(answers['unread'].sum('why').mean()):.0%}")
+print(f"data and figure in {args.out.resolve()}")

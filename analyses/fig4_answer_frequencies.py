@@ -1,0 +1,46 @@
+"""Figures 4 and 7: which numbers are answered, beside which are right.
+
+Claim: asked to count, models answer common numbers far too often; 100 was the answer Gemini gave most. Questions of all
+lengths are taken together, so that right answers are spread evenly where the count is the length: any peak is the
+model's own.
+
+    python analyses/fig4_answer_frequencies.py --model google/gemma-7b-it --template chat --longest 200 --out fig4
+"""
+
+import argparse
+from pathlib import Path
+
+import squashlens as sl
+
+TAUGHT = ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]
+PAPER = ["sum", "count_ones", "count_bernoulli"]
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument(
+    "--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="as `squashlens tasks` lists them"
+)
+parser.add_argument("--longest", type=int, default=96, help="every length up to this is asked about (%(default)s)")
+parser.add_argument("--seeds", type=int, default=4, help="draws at each length, where items are drawn (%(default)s)")
+parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
+parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
+parser.add_argument("--out", type=Path, default=Path("fig4"), help="folder for data and figure (%(default)s)")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+
+model = sl.load(args.model)
+shares = {}
+for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
+    task = sl.tasks.find(name)
+    answers = sl.behave(
+        model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1, template=args.template,
+        resume=args.out / f"{name}.json" if args.resume else None,
+    )  # fmt: skip
+    shares[name] = sl.answer_frequencies(answers)
+    sl.save(answers, args.out / f"{name}.nc")
+    most = shares[name].isel(mode=0).sortby("said", ascending=False).isel(value=slice(3))
+    listed = [f"{value.item()} ({float(share):.1%}, right {float(due):.1%})" for value, share, due in zip(
+        most["value"], most["said"], most["truth"], strict=True)]  # fmt: skip
+    print(f"{name}: answered most often {', '.join(listed)}; not read {float(shares[name]['unread'][0]):.1%}")
+sl.figures.answer_frequencies(shares).write_html(args.out / "fig4.html")
+print(f"data and figure in {args.out.resolve()}")

@@ -1,0 +1,350 @@
+"""Hosted models: Inspect's scores and ours agree, logs come back as `behave` returns, and what is not whole is refused.
+
+Nothing here reaches a network: answers are scripted, or come from the bundled model's folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import inspect_ai
+import numpy as np
+import pytest
+import xarray as xr
+from inspect_ai.log import EvalLog, read_eval_log, write_eval_log
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.model._model_output import StopReason
+
+import squashlens as sl
+from squashlens import hosted
+from squashlens.errors import InputError
+from squashlens.measure._asking import DRAWN_SEEDS
+from squashlens.measure.answers import Answer, scored
+from squashlens.tasks import Task, reading
+
+ONES = sl.tasks.find("count_ones")
+DRAWN = sl.tasks.find("count_bernoulli")
+SAYS = ONES.opening
+VOWELS = Task(
+    name="vowels of mine",
+    template="How many vowels are in '{sequence}'? Answer with a number.",
+    draw=lambda n, rng: rng.choices("abcde", k=n),
+    answer=lambda items: str(sum(item in "ae" for item in items)),
+)
+# What is said at each length, why it stopped, and how that is read, with 10 as the first right answer.
+SAID: dict[int, tuple[str, StopReason, str]] = {
+    10: (f"Ten ones.\n{SAYS} 10.", "stop", "read"),
+    11: (f"{SAYS} 12", "stop", "read"),
+    12: ("I would rather not count.", "stop", "none"),
+    13: (f"{SAYS} 13\nNo! {SAYS} 14", "stop", "several"),
+    14: (f"{SAYS} 14", "max_tokens", "cut"),
+    15: (f"{SAYS} 15", "model_length", "cut"),
+    16: (f"{SAYS} 16", "content_filter", "cut"),
+    17: (f"{SAYS} 17\nwhich is", "max_tokens", "read"),
+    18: ("There are 18 ones", "stop", "form"),
+    19: ("", "stop", "none"),
+    20: (f"{SAYS} twenty", "stop", "words"),
+    21: (f"{SAYS} 21", "unknown", "read"),
+}
+USAGE = ModelUsage(input_tokens=7, input_tokens_cache_read=30, input_tokens_cache_write=4, output_tokens=5)
+Says = Callable[[str], ModelOutput]
+
+
+def output(text: str, why: StopReason = "stop", usage: ModelUsage = USAGE) -> ModelOutput:
+    """Usage is given: without it, mockllm counts tokens by a vocabulary that it would have to download."""
+    return ModelOutput.from_content("mock-1", text, stop_reason=why).model_copy(update={"usage": usage})
+
+
+def right(prompt: str) -> ModelOutput:
+    """Counts the ones that the prompt ends in."""
+    return output(f"{SAYS} {prompt.partition('sequence:')[2].partition('.')[0].count('1')}")
+
+
+@pytest.fixture(autouse=True)
+def _inspect_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("INSPECT_LOG_DIR", raising=False)
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[..., EvalLog]:
+    """Asks a mock model by Inspect, which logs below `tmp_path`."""
+
+    def asked(task: Any, says: Says = right, **settings: Any) -> EvalLog:
+        model = get_model("mockllm/model", custom_outputs=lambda said, *_: says(said[-1].text), memoize=False)
+        chosen = {"log_dir": str(tmp_path / "logs"), "display": "none", "log_realtime": False} | settings
+        (log,) = inspect_ai.eval(task, model=model, **chosen)
+        return log
+
+    return asked
+
+
+def same(found: xr.Dataset, expected: xr.Dataset, *, but: Collection[str] = ()) -> None:
+    """Equal numbers, texts, labels and units; the provenance is each one's own."""
+    assert list(found.data_vars) == list(expected.data_vars)
+    for name in set(found.data_vars) - set(but):
+        xr.testing.assert_equal(found[name], expected[name])
+        assert found[name].dims == expected[name].dims
+        assert {**found[name].attrs, "provenance": ""} == {**expected[name].attrs, "provenance": ""}
+
+
+def scripted(prompt: str) -> ModelOutput:
+    text, why, _ = SAID[len(prompt.partition("sequence:")[2].partition(".")[0])]
+    return output(text, why)
+
+
+def test_scores_in_inspect_are_those_of_the_strict_reader(put: Callable[..., EvalLog]) -> None:
+    log = put(hosted.inspect_task(ONES, list(SAID)), scripted)
+    assert log.status == "success", log.error
+    found = hosted.from_log(log)
+    questions = ONES.asked(SAID)
+    answers = {q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5) for q in questions}
+    same(found, scored(ONES, answers, {}))
+    assert found["reading"].values[0, :, 0].tolist() == [why for *_, why in SAID.values()]
+    assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [10, 17, 21]
+    assert found["prompt_tokens"].values.flat[0] == 41  # 7 new, 30 and 4 that were cached
+    for sample in log.samples or []:
+        score = (sample.scores or {})["strict"]
+        at = {"mode": "answer_only", "length": sample.metadata["length"], "seed": 0}
+        assert score.value == ("C" if found["right"].sel(at) else "I")
+        assert (score.answer or "") == found["value"].sel(at)
+        assert score.explanation == found["reading"].sel(at)
+    metrics = {name: each.value for name, each in log.results.scores[0].metrics.items()} if log.results else {}
+    assert set(metrics) == {"accuracy", "stderr", "unread"}
+    assert metrics["accuracy"] == pytest.approx(3 / 12) == found["accuracy"].mean().item()
+    assert metrics["unread"] == pytest.approx(8 / 12) == found["unread"].sum("why").mean().item()
+
+
+def test_a_sample_says_what_it_asks() -> None:
+    asked = hosted.inspect_task(DRAWN, "10,20", seeds=2, modes="cot,cot_few_shot")
+    samples = list(asked.dataset)
+    questions = DRAWN.asked([10, 20], [0, 1], ["cot", "cot_few_shot"])
+    assert [(s.input, s.target) for s in samples] == [(q.prompt, q.truth) for q in questions]
+    assert samples[1].id == "cot-10-1"
+    assert samples[1].metadata == {
+        "task": "count_bernoulli",
+        "mode": "cot",
+        "length": 10,
+        "seed": 1,
+        "items": list(questions[1].items),
+        "place": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "seeds", "expected"),
+    [
+        (ONES, None, [0]),
+        (DRAWN, None, list(range(DRAWN_SEEDS))),
+        (ONES, 3, [0, 1, 2]),
+        (DRAWN, [4, 2], [4, 2]),
+        (DRAWN, "4,2", [4, 2]),
+        (DRAWN, ["4", 2], [4, 2]),
+    ],
+    ids=str,
+)
+def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int]) -> None:
+    samples = list(hosted.inspect_task(task, 5, seeds).dataset)
+    assert [(sample.metadata or {})["seed"] for sample in samples] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lengths": "10,many"}, "whole numbers"),
+        ({"lengths": "1.5"}, "whole numbers"),
+        ({"lengths": []}, "at least one"),
+        ({"lengths": [3, 3]}, "each once"),
+        ({"lengths": 0}, "length=0"),
+        ({"seeds": 0}, "at least one"),
+        ({"seeds": "1,1"}, "each once"),
+        ({"modes": "cot,answer"}, "modes='answer'"),
+        ({"modes": []}, "at least one"),
+        ({"task": VOWELS, "modes": "cot_few_shot"}, "no examples"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_is_refused(given: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hosted.inspect_task(**{"task": DRAWN, "lengths": 5} | dict(given))
+
+
+def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., EvalLog]) -> None:
+    task = hosted.inspect_task(DRAWN, [12, 5], seeds=[3, 1], modes=["cot", "answer_only"])
+    log = put(task, sample_shuffle=7)
+    placed = [sample.metadata["place"] for sample in log.samples or []]
+    assert placed != sorted(placed)
+    found = hosted.from_log(log)
+    assert found["accuracy"].values.tolist() == [[1, 1], [1, 1]]
+    answers = {
+        q: Answer(right(q.prompt).completion, True, 41, 5) for q in DRAWN.asked([12, 5], [3, 1], found["mode"].values)
+    }
+    same(found, scored(DRAWN, answers, {}))
+    assert [*found["length"].values, *found["seed"].values] == [12, 5, 3, 1]
+
+
+def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_path: Path) -> None:
+    log = put(hosted.inspect_task(ONES, [4, 5], 2), temperature=0.7, max_tokens=99, extra_headers={"key": "secret"})
+    log.eval.model_args |= {"model_path": str(tmp_path / "my-model"), "trust": True, "other": {"nested": 1}}
+    found = hosted.from_log(log)
+    facts = sl.provenance(found)
+    assert facts["model"] == "mockllm/model"
+    assert facts["answered_by"] == ["mock-1"]
+    assert facts["model_args"] == {"model_path": "my-model", "trust": True}
+    assert facts["generate"] == {"temperature": 0.7, "max_tokens": 99}
+    assert facts["solver"] == ["generate"]
+    assert facts["stop_reasons"] == {"stop": 4}
+    assert facts["log"] == Path(log.location).name
+    assert facts["created"].startswith("20")
+    assert sl.provenance(found["right"]) == facts
+    assert facts["versions"]["inspect-ai"] == inspect_ai.__version__
+    assert facts["versions"]["squashlens"]
+    assert facts["call"] == {"function": "hosted", "modes": ["answer_only"], "lengths": [4, 5], "seeds": [0, 1]}
+    assert facts["task"]["name"] == "count_ones"
+    assert str(tmp_path) not in json.dumps(facts)
+    assert "secret" not in json.dumps(facts)
+
+
+def test_an_answer_without_a_count_of_tokens_has_none(put: Callable[..., EvalLog]) -> None:
+    log = put(hosted.inspect_task(ONES, [4]))
+    (sample,) = log.samples or []
+    sample.output.usage = None
+    found = hosted.from_log(log.model_copy(update={"samples": [sample]}))
+    assert found["prompt_tokens"].item() == found["said_tokens"].item() == 0
+
+
+def test_results_are_kept_and_read_from_either_kind_of_log(put: Callable[..., EvalLog], tmp_path: Path) -> None:
+    log = put(hosted.inspect_task(DRAWN, [4, 9], 3))
+    found = hosted.from_log(log.location)
+    xr.testing.assert_identical(found, hosted.from_log(log))
+    kept = sl.open_result(sl.save(found, tmp_path / "answers.nc"))
+    xr.testing.assert_equal(kept, found)
+    assert sl.provenance(kept) == sl.provenance(found)
+    assert sl.answer_frequencies(kept)["unread"].item() == pytest.approx(0)
+    write_eval_log(read_eval_log(log.location), str(tmp_path / "log.json"))
+    same(hosted.from_log(tmp_path / "log.json"), found)
+
+
+def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
+    log = put(hosted.inspect_task(VOWELS, [3, 6], 2), lambda _: output("2"))
+    found = hosted.from_log(log, task=VOWELS)
+    assert np.array_equal(found["right"], found["truth"] == "2")
+    for given in (None, DRAWN):
+        with pytest.raises(InputError, match="This log is of 'vowels of mine'.*task="):
+            hosted.from_log(log, task=given)
+    other = Task(VOWELS.name, "Vowels in '{sequence}'?", VOWELS.draw, VOWELS.answer, read=reading.number)
+    with pytest.raises(InputError, match="not asked as it is now"):
+        hosted.from_log(log, task=other)
+
+
+def test_what_is_not_whole_is_refused(put: Callable[..., EvalLog], tmp_path: Path) -> None:
+    task = hosted.inspect_task(DRAWN, [4, 9], 2)
+    with pytest.raises(InputError, match="several epochs.*seeds="):
+        hosted.from_log(put(task, epochs=2))
+    with pytest.raises(InputError, match="mode, length and seed"):
+        hosted.from_log(put(task, limit=3))
+    assert hosted.from_log(put(task, limit=2)).sizes["length"] == 1  # whole in itself
+    with pytest.raises(InputError, match="no samples"):
+        hosted.from_log(put(task, log_samples=False))
+    own = inspect_ai.Task(inspect_ai.dataset.MemoryDataset([inspect_ai.dataset.Sample("Hello?")]))
+    with pytest.raises(InputError, match="not of a task of squashlens"):
+        hosted.from_log(put(own, lambda _: output("Hello.")))
+    with pytest.raises(InputError, match="no log that Inspect can read"):
+        hosted.from_log(tmp_path / "none.eval")
+    (tmp_path / "bad.eval").write_text("no log")
+    with pytest.raises(InputError, match="no log that Inspect can read"):
+        hosted.from_log(tmp_path / "bad.eval")
+
+
+def test_runs_that_failed_are_refused(put: Callable[..., EvalLog]) -> None:
+    def fails(prompt: str) -> ModelOutput:
+        raise ValueError("quota is used up")
+
+    task = hosted.inspect_task(ONES, [4, 9])
+    with pytest.raises(InputError, match="status 'error'.*quota is used up"):
+        hosted.from_log(put(task, fails))
+    with pytest.raises(InputError, match="'answer_only-4-0' was not answered.*quota is used up"):
+        hosted.from_log(put(task, fails, fail_on_error=False))
+    with pytest.raises(InputError, match="was not answered: token limit"):
+        hosted.from_log(put(task, lambda _: output("1", usage=ModelUsage(total_tokens=9)), token_limit=5))
+    log = put(task)
+    with pytest.raises(InputError, match="status 'cancelled': it was not finished"):
+        hosted.from_log(log.model_copy(update={"status": "cancelled"}))
+
+
+def test_one_answer_is_not_counted_as_many(put: Callable[..., EvalLog]) -> None:
+    several = hosted.inspect_task(ONES, [4], 2)
+    with pytest.raises(InputError, match="temperature 0.*seeds=1"):
+        hosted.from_log(put(several, temperature=0))
+    assert hosted.from_log(put(several)).sizes["seed"] == 2
+    assert hosted.from_log(put(hosted.inspect_task(DRAWN, [4], 2), temperature=0)).sizes["seed"] == 2
+
+
+def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
+    paper = [name for name in sl.tasks.names() if not name.startswith("taught")]
+    assert list(hosted.PAPER) == paper
+    log = put("squashlens/sum", task_args={"lengths": "4,5", "seeds": "3"})
+    assert (log.eval.task, log.eval.task_registry_name) == ("sum", "squashlens/sum")
+    assert hosted.from_log(log)["length"].values.tolist() == [4, 5]
+    log = put("squashlens/ask", task_args={"name": "taught_copy_random", "lengths": 3, "seeds": 2})
+    assert sl.provenance(hosted.from_log(log))["task"]["name"] == "taught_copy_random"
+    with pytest.raises(InputError, match="no task 'count_twos'"):
+        hosted.ask("count_twos")
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    """As a user would; only the count of tokens, for which mockllm would download a vocabulary, is stood in for."""
+    stub = "class Encoding:\n    def encode(self, text, **_):\n        return text.split()\n"
+    (tmp_path / "tiktoken.py").write_text(f"{stub}def get_encoding(name):\n    return Encoding()\n")
+    command = [
+        str(Path(sys.executable).with_name("inspect")), "eval", "squashlens/count_ones", "--model", "mockllm/model",
+        "-T", "lengths=10,20", "-T", "seeds=2", "-T", "modes=cot,answer_only", "--log-dir", str(tmp_path / "logs"),
+        "--display", "none",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "logs").glob("*.eval")
+    found = hosted.from_log(path)
+    assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": 5}
+    assert set(found["answer"].values.flat) == {"Default output from mockllm/model"}
+    assert found["unread"].sel(why="none").values.tolist() == [[1, 1], [1, 1]]
+    assert found["said_tokens"].values.min() > 0
+
+
+def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path: Path) -> None:
+    """Word for word: the template here gives the prompt as it is, and the tokenizer puts its one <bos> in front.
+
+    Inspect's provider counts the tokens of a padded batch, and the one that ends an answer, so those are other numbers.
+    """
+    task = sl.tasks.find("taught_count_bernoulli")
+    model = get_model(
+        "hf/local", model_path=str(sl.zoo.folder("tiny-gemma")), device="cpu", do_sample=False, memoize=False,
+        chat_template="{{ messages[0].content }}",
+    )  # fmt: skip
+    asked = hosted.inspect_task(task, [3, 8, 400], 2)
+    (log,) = inspect_ai.eval(asked, model=model, log_dir=str(tmp_path), display="none", max_tokens=16)
+    assert log.status == "success", log.error
+    found = hosted.from_log(log)
+    ours = sl.behave(tiny, task, lengths=[3, 8, 400], seeds=2, room=16, progress=False)
+    same(found, ours, but={"prompt_tokens", "said_tokens"})
+    assert found["right"].sel(length=8).all()
+    assert (found["prompt_tokens"] == ours["prompt_tokens"].max()).all()
+    facts = sl.provenance(found)
+    assert (facts["model"], facts["model_args"]["model_path"]) == ("hf/local", "tiny-gemma")
+    assert facts["stop_reasons"] == {"unknown": 6}
+
+
+def test_without_inspect_the_remedy_is_said(tmp_path: Path) -> None:
+    (tmp_path / "inspect_ai.py").write_text("raise ModuleNotFoundError('No module named inspect_ai')")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", "import squashlens.hosted"], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ModelAccessError: Hosted models need inspect-ai" in done.stderr
+    assert 'pip install "squashlens[eval]"' in done.stderr
