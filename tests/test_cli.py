@@ -43,6 +43,11 @@ PROMPT = "110 ="
         (["ablate", "--from-blocks", "7"], "Use blocks 0 to 5"),
         (["prescribe", "--n", "8", "--periods", "9"], "Use shorter periods"),
         (["prescribe", "--separators"], "nothing to try"),
+        (["behave", "--task", "count_one"], "There is no task 'count_one'. Near it: count_ones"),
+        (["behave", "--task"], "Nothing to ask"),
+        (["behave", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
+        (["behave", "--task", "copy_last", "--template", "chat"], "no chat template"),
+        (["readout", "--task", "taught_copy_bernoulli", "--lengths", "3"], "not numbers"),
         (["prescribe", "--n", "8", "--placements", "3"], "placements=3 give no interval"),
         (["windows", "--n", "8", "--sizes", "0"], "window=0 is not a number of tokens"),
         (["windows", "--sizes"], "no window to try"),
@@ -220,3 +225,31 @@ def test_verbs_on_mitigations(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )  # fmt: skip
     assert "float8_e5m2" in printed
     assert all(path.stat().st_size > 1e6 for path in files.values())
+
+
+def test_verbs_on_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object) -> None:
+    names = ("taught_count_bernoulli", "taught_count_repeated")
+    files = {name: tmp_path / f"{name}.html" for name in ("figure", "errors", "frequencies", "readout", "layers")}
+    drawn = [word for name in ("figure", "errors", "frequencies") for word in (f"--{name}", str(files[name]))]
+    main([
+        "behave", "--task", *names, "--lengths", "4", "60", "--seeds", "3", "--quiet", *drawn,
+        "--out", str(tmp_path / "a.nc"), "--resume", str(tmp_path / "j.json"),
+    ])  # fmt: skip
+    printed = capsys.readouterr().out
+    for name, seeds in zip(names, (3, 1), strict=True):
+        task = sl.tasks.find(name)
+        expected = sl.behave(tiny, task, lengths=[4, 60], seeds=seeds, progress=False)  # pyright: ignore
+        kept = sl.open_result(tmp_path / f"a.{name}.nc")
+        assert (kept["answer"] == expected["answer"]).all()
+        assert (tmp_path / f"j.{name}.json").exists()
+        assert f"{name}: share answered rightly" in printed
+    main([
+        "readout", "--lengths", "4", "60", "--seeds", "10", "--quiet", "--out", str(tmp_path / "r.nc"),
+        "--figure", str(files["readout"]), "--layers", str(files["layers"]),
+    ])  # fmt: skip
+    assert "read out" in capsys.readouterr().out
+    assert sl.open_result(tmp_path / "r.nc")["r2"].dims == ("layer", "length")
+    assert all(path.stat().st_size > 1e6 for path in files.values())
+    main(["tasks"])
+    listed = capsys.readouterr().out
+    assert all(f"{name} (" in listed for name in sl.tasks.names())

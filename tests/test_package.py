@@ -23,6 +23,10 @@ SAMPLES = {
     "sinks.py": ["--n", "12", "--window", "4", "--draws", "3"],
     "precision.py": ["--n", "12", "--runs", "float32", "bfloat16", "--window", "4"],
     "tokenisation.py": ["--n", "8"],
+    "fig2_copying.py": ["--lengths", "4", "100", "--resume"],
+    "fig3_counting.py": ["--lengths", "4", "60", "--seeds", "2"],
+    "fig4_answer_frequencies.py": ["--longest", "6", "--seeds", "1"],
+    "collapse_vs_readout.py": ["--lengths", "4", "60", "--seeds", "10"],
 }
 
 

@@ -11,21 +11,26 @@ from squashlens.figures.behaviour import LENGTH
 from squashlens.figures.heading import headed, labelled, percent
 from squashlens.figures.theme import COLOURS, FAINT, interval, layer_map
 
-# What is drawn over length, from 0 to 1: name, colour, dash.
-SHARES = {
+# What is drawn over length, from 0 to 1: name, colour, dash. Of prompts, and of pairs.
+PROMPTS = {
     "accuracy": ("answered rightly", "#009E73", "solid"),
-    "same_argmax": ("pair has the same next token", "#E69F00", "dash"),
-    "bit_identical": ("pair has the same bits", "#CC79A7", "dash"),
     "probe_right_y": ("found by the probe of y", "#0072B2", "solid"),
     "r2_y": ("R² of that probe", "#56B4E9", "dot"),
 }
+PAIRS = {
+    "same_argmax": ("pair: same next token", "#E69F00", "dash"),
+    "same_answer": ("pair: same answer", "#332288", "solid"),
+    "same_truth": ("pair: same right answer", "#009E73", "dot"),
+    "bit_identical": ("pair: same bits", "#CC79A7", "dash"),
+}
+SHARES = PROMPTS | PAIRS
 VERDICTS = {
     "read out": "#009E73",
     "represented, not read out": "#0072B2",
     "collapsed": "#D55E00",
     "not decodable": "#7F7F7F",
 }
-HEIGHTS = (250, 180, 22)  # pixels: shares, distances, verdicts
+HEIGHTS = (210, 150, 150, 22)  # pixels: prompts, pairs, distances, verdicts
 GAP = 22
 TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
 D = ("D: median, least to greatest", "D, last layer")  # of several seeds, of one
@@ -34,7 +39,7 @@ BAND = "rgba(213, 94, 0, 0.18)"
 
 
 def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
-    """Draw what `squashlens.collapse_vs_readout` found, by length: answers, probe and next tokens over D and verdicts.
+    """Draw what `squashlens.collapse_vs_readout` found, by length: answers and probe, pairs, D, and the verdicts.
 
     D is that of a prompt and the same with its last item once more, at the last layer: the median over seeds, from the
     least to the greatest. R² below 0 is drawn at 0, with a mark of its own; triangles on the ground of D are zeros.
@@ -44,20 +49,22 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     shown = [name for name in SHARES if name in found or name in by_length]
     needed = dict.fromkeys([*by_length, *shown], ("length",)) | {"distance": ("length", "seed")}
     labelled(found, needed, "squashlens.collapse_vs_readout")
-    height = sum(HEIGHTS) + 2 * GAP
-    figure = make_subplots(rows=3, shared_xaxes=True, row_heights=list(HEIGHTS), vertical_spacing=GAP / height)
+    height = sum(HEIGHTS) + 3 * GAP
+    figure = make_subplots(rows=4, shared_xaxes=True, row_heights=list(HEIGHTS), vertical_spacing=GAP / height)
     for name in shown:
-        figure.add_trace(_share(found, name), row=1, col=1)
+        figure.add_trace(_share(found, name), row=1 if name in PROMPTS else 2, col=1)
     for trace in _distances(found["distance"]):
-        figure.add_trace(trace, row=2, col=1)
-    for trace in _strip(found["verdict"]):
         figure.add_trace(trace, row=3, col=1)
+    for trace in _strip(found["verdict"]):
+        figure.add_trace(trace, row=4, col=1)
     relative = found["distance"].attrs["units"] == "1"
-    figure.update_xaxes(title=LENGTH, row=3)
-    figure.update_yaxes(title="share; R²", range=[-0.07, 1.05], row=1)
-    figure.update_yaxes(type="log", exponentformat="power", dtick=_log_tick(found["distance"].values), row=2)
-    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", row=2)
-    figure.update_yaxes(visible=False, range=[0, 1], row=3)
+    figure.update_xaxes(title=LENGTH, row=4)
+    figure.update_yaxes(range=[-0.07, 1.07], row=1)
+    figure.update_yaxes(range=[-0.07, 1.07], row=2)
+    figure.update_yaxes(title="prompts", row=1).update_yaxes(title="pairs", row=2)
+    figure.update_yaxes(type="log", exponentformat="power", dtick=_log_tick(found["distance"].values), row=3)
+    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", row=3)
+    figure.update_yaxes(visible=False, range=[0, 1], row=4)
     names = [*(SHARES[name][0] for name in shown), D[0]]
     title, notes = "Collapsed, or not read out?", _notes(found)
     figure = headed(figure, title, [found], names, height=height, notes=notes, bottom=108)

@@ -10,6 +10,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.readout import PAIRS
 from squashlens.measure.answers import Answer, scored
 from squashlens.results import attributes
 
@@ -68,6 +69,8 @@ def joined() -> xr.Dataset:
     shares = {"accuracy": share, "accuracy_low": share * 0.5, "accuracy_high": 0.5 + share * 0.5}
     shares |= {
         "same_argmax": 1 - share,
+        "same_answer": 1 - share / 2,
+        "same_truth": share / 4,
         "probe_right_y": share**2,
         "bit_identical": share[::-1],
         "r2_y": np.array([np.nan, 0.9, 0.4, -3.25]),
@@ -276,12 +279,12 @@ def test_a_hundred_values_have_room() -> None:
 
 def test_collapse_vs_readout_draws_shares_and_r2(joined: xr.Dataset) -> None:
     figure = sl.figures.collapse_vs_readout(joined)
-    *shares, r2 = traces(figure, "y")
-    accuracy, *_, probe = shares
-    names = ["accuracy", "same_argmax", "bit_identical", "probe_right_y"]
-    for trace, name in zip(shares, names, strict=True):
-        np.testing.assert_array_equal(values(trace.y), joined[name])
-        assert values(trace.x).tolist() == [10, 20, 60, 100]
+    accuracy, probe, r2 = traces(figure, "y")
+    for panel, names in (("y", ["accuracy", "probe_right_y"]), ("y2", list(PAIRS))):
+        for trace, name in zip(traces(figure, panel)[: len(names)], names, strict=True):
+            np.testing.assert_array_equal(values(trace.y), joined[name])
+            assert values(trace.x).tolist() == [10, 20, 60, 100]
+    assert [trace.name for trace in traces(figure, "y2")] == [name for name, *_ in PAIRS.values()]
     np.testing.assert_allclose(values(accuracy.y) + values(accuracy.error_y.array), joined["accuracy_high"])
     np.testing.assert_allclose(values(accuracy.y) - values(accuracy.error_y.arrayminus), joined["accuracy_low"])
     np.testing.assert_array_equal(values(r2.y), [np.nan, 0.9, 0.4, 0])
@@ -295,7 +298,7 @@ def test_collapse_vs_readout_draws_shares_and_r2(joined: xr.Dataset) -> None:
 
 def test_collapse_vs_readout_draws_distances_and_their_zeros(joined: xr.Dataset) -> None:
     figure = sl.figures.collapse_vs_readout(joined)
-    (line,), (band,) = traces(figure, "y2"), traces(figure, "y2", "none")
+    (line,), (band,) = traces(figure, "y3"), traces(figure, "y3", "none")
     ground = 0.005  # half of the least there is
     assert values(line.y).tolist() == [2, 0.2, 0.01, ground]
     assert values(band.y).tolist() == [4, 0.4, 0.02, ground, ground, ground, 0.1, 1]
@@ -304,20 +307,19 @@ def test_collapse_vs_readout_draws_distances_and_their_zeros(joined: xr.Dataset)
         "D, 60 items: median 0.01, 0 to 0.02",
         "D, 100 items: median 0, 0 to 0",
     )
-    assert (figure.layout.yaxis2.type, figure.layout.yaxis2.title.text) == ("log", "D ÷ rms(v)")
+    assert (figure.layout.yaxis3.type, figure.layout.yaxis3.title.text) == ("log", "D ÷ rms(v)")
     absolute = joined.copy(deep=True)
     absolute["distance"].attrs["units"] = "model"
-    assert sl.figures.collapse_vs_readout(absolute).layout.yaxis2.title.text == "D"
+    assert sl.figures.collapse_vs_readout(absolute).layout.yaxis3.title.text == "D"
     gone = joined.copy(deep=True)
     gone["distance"][:] = 0
-    assert values(traces(sl.figures.collapse_vs_readout(gone), "y2")[0].y).tolist() == [1, 1, 1, 1]
+    assert values(traces(sl.figures.collapse_vs_readout(gone), "y3")[0].y).tolist() == [1, 1, 1, 1]
 
 
 def test_collapse_vs_readout_without_a_probe(joined: xr.Dataset) -> None:
     figure = sl.figures.collapse_vs_readout(joined.drop_vars(["r2_y", "probe_right_y"]))
-    assert [trace.name for trace in traces(figure, "y")] == [
-        "answered rightly", "pair has the same next token", "pair has the same bits",
-    ]  # fmt: skip
+    assert [trace.name for trace in traces(figure, "y")] == ["answered rightly"]
+    assert len(traces(figure, "y2")) == len(PAIRS)
     assert "no probe, every right answer is the same" in figure.layout.title.subtitle.text
 
 
@@ -331,7 +333,7 @@ def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
         "collapsed": (80, 120),
         "not decodable": (40, 80),
     }
-    assert all(box.legend == "legend2" and box.showlegend and box.yaxis == "y3" for box in boxes)
+    assert all(box.legend == "legend2" and box.showlegend and box.yaxis == "y4" for box in boxes)
     assert len({box.marker.color for box in boxes}) == 4
     other = joined.assign(verdict=("length", ["<b>?</b>"] * 4))
     (box,) = [trace for trace in sl.figures.collapse_vs_readout(other).data if trace.type == "bar"]
@@ -342,8 +344,8 @@ def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
 def test_collapse_vs_readout_of_one_seed_and_one_length(joined: xr.Dataset) -> None:
     figure = sl.figures.collapse_vs_readout(joined.isel(seed=[0], length=[0]))
     assert all(trace.error_y.array is None for trace in traces(figure, "y"))
-    assert not traces(figure, "y2", "none")
-    (line,) = traces(figure, "y2")
+    assert not traces(figure, "y3", "none")
+    (line,) = traces(figure, "y3")
     assert (values(line.y).tolist(), line.name) == ([4], "D, last layer")
     (box,) = [trace for trace in figure.data if trace.type == "bar"]
     assert (box.x[0], box.width[0]) == (10, 1)

@@ -16,6 +16,7 @@ from squashlens.errors import InputError
 from tests.references import fingerprint
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
+ONES = sl.tasks.find("taught_count_bernoulli")
 CALLS: dict[str, Callable[[Any], Any]] = {
     "tokens": lambda m: sl.tokens(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT),
@@ -35,6 +36,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "collapse": lambda m: sl.collapse(m, commas(m), heads="value", beside=["unrelated"], replay=1, progress=False),
     "mechanism": lambda m: sl.mechanism(m, commas(m), progress=False),
     "separator_ablation": lambda m: sl.separator_ablation(m, commas(m), from_blocks=[1], progress=False),
+    "behave": lambda m: sl.behave(m, ONES, lengths=[3, 5], seeds=2, temperature=1.0, progress=False),
+    "collapse_vs_readout": lambda m: sl.collapse_vs_readout(m, ONES, lengths=[3], seeds=6, progress=False),
     "refused": lambda m: refused(m),
 }
 
