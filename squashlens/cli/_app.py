@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -18,6 +18,7 @@ app = tyro.extras.SubcommandApp()
 
 Model = Annotated[str, tyro.conf.arg(help="Bundled name (tiny-gemma), local folder, or Hugging Face name.")]
 Device = Annotated[str | None, tyro.conf.arg(help="cpu, cuda, …; CUDA where there is one if not given.")]
+Dtype = Annotated[Literal["float32", "bfloat16", "float16"], tyro.conf.arg(help="In which the model is run.")]
 Out = Annotated[Path | None, tyro.conf.arg(help="Also save the result: .nc or .json (lossless), or .csv.")]
 Quiet = Annotated[bool, tyro.conf.arg(help="No progress bars and no remarks.")]
 
@@ -31,12 +32,16 @@ def check_outputs(out: Path | None, *figures: Path | None) -> None:
             raise InputError(f"There is no folder {str(path.parent)!r}.", "Make it first.")
 
 
-def opened(model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None) -> Any:
+def opened(
+    model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32"
+) -> Any:
     """The model, loaded once it is sure that results can be written."""
+    import torch
+
     import squashlens as sl
 
     check_outputs(out, *figures)
-    return sl.load(model, device=device, progress=not quiet)
+    return sl.load(model, device=device, dtype=getattr(torch, dtype), progress=not quiet)
 
 
 def save_result(result: "Result", out: Path | None) -> None:

@@ -7,6 +7,7 @@ import tyro
 
 from squashlens.cli._app import (
     Device,
+    Dtype,
     Job,
     Model,
     Out,
@@ -88,6 +89,7 @@ def behave(
     errors: Annotated[Path | None, tyro.conf.arg(help="Draw the errors into this .html file.")] = None,
     frequencies: Annotated[Path | None, tyro.conf.arg(help="Draw how often what was answered.")] = None,
     device: Device = None,
+    dtype: Dtype = "float32",
     quiet: Quiet = False,
 ) -> Job:
     """What the model answers to copying and counting tasks (figures 2, 3, 4, 6 and 7)."""
@@ -99,7 +101,7 @@ def behave(
             raise InputError("Nothing to ask.", "Give at least one --task, one of --lengths and one of --modes.")
         asked = {name: _task(name, joiner) for name in task}
         several = len(asked) > 1
-        bridge = opened(model, device, quiet, out, figure, errors, frequencies)
+        bridge = opened(model, device, quiet, out, figure, errors, frequencies, dtype=dtype)
         found = {}
         for name, one in asked.items():
             found[name] = sl.behave(
@@ -148,6 +150,7 @@ def readout(
     figure: Figure = None,
     layers: Annotated[Path | None, tyro.conf.arg(help="Draw the probe by layer into this .html file.")] = None,
     device: Device = None,
+    dtype: Dtype = "float32",
     quiet: Quiet = False,
 ) -> Job:
     """Whether a wrong answer is the work of collapse: answers, collapse and a probe on the very same prompts."""
@@ -156,7 +159,7 @@ def readout(
         import squashlens as sl
 
         asked = _task(task, joiner)
-        bridge = opened(model, device, quiet, out, figure, layers)
+        bridge = opened(model, device, quiet, out, figure, layers, dtype=dtype)
         found = sl.collapse_vs_readout(
             bridge, asked, lengths=lengths, seeds=seeds, template=template, norm=norm, scale=scale,
             decodable=decodable, chunk=chunk, resume=resume, progress=not quiet,

@@ -29,7 +29,7 @@ def joined(items: Sequence[str]) -> str:
     return "".join(items)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A question about `n` items.
 
@@ -68,6 +68,9 @@ class Task:
 
         if self.opening != self.opening.strip():
             raise InputError(f"The opening {self.opening!r} of {self.name!r} has space around it.", "Strip it.")
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r})"
 
     def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
         """The question about `length` items drawn with `seed`: the same items in every mode, however they are shown.
