@@ -14,9 +14,11 @@ Read in this order:
    repeated token), `precision` and `precision_by_run` (formats, bits, dtypes).
 5. Try cures, with the share of right answers (`accuracy`) beside each: `compare` any hooks, `windows` with and
    without sinks, `prescribe` separators (`prescription_table`).
-6. Draw with `figures`; or write it all up with `report`.
-7. Keep: `save`, `open_result`, `provenance`.
-8. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
+6. Ask: `tasks` of copying and counting, what the model answers (`behave`, `answer_frequencies`), whether the answer
+   stands in the representation (`probe`), and whether a wrong one is the work of collapse (`collapse_vs_readout`).
+7. Draw with `figures`; or write it all up with `report`.
+8. Keep: `save`, `open_result`, `provenance`.
+9. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
    `mask_attention`, `sliding_window`, `attention_temperature`, `uniform_attention`; `zero_pattern`, `zero_values`,
    `zero_residual`, `mean_residual`, `resample_residual`; `rounding`; or any `Hook`, around any of the above.
 

@@ -45,6 +45,13 @@ PRECISION, TOKENISATION = "tests/measure/test_precision.py", "tests/measure/test
 TOKENPICTURES = "tests/figures/test_tokenisation_figures.py"
 ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accuracy", "compare", "windows"))
 PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
+TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
+ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
+JOINED, GENERATE, HOSTED = (
+    "tests/measure/test_collapse_vs_readout.py",
+    "tests/model/test_generate.py",
+    "tests/test_hosted.py",
+)
 CHANGEPICTURES = "tests/figures/test_change_figures.py"
 REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
@@ -332,7 +339,7 @@ MUTATIONS = (
     Mutation("only a special token ends an answer", "measure/accuracy.py", "return token in special or not tokenizer.decode([token])[:1].isalnum()", "return token in special", ACCURACY),
     Mutation("an answer's tokens not put behind the prompt", "measure/accuracy.py", "(*prompt, *ids[:step])", "prompt", ACCURACY),
     Mutation("one right token is enough", "measure/accuracy.py", "] &= as_asked", "] = as_asked", ACCURACY),
-    Mutation("one prompt's answers given to another", "measure/accuracy.py", "for place, token in zip(part, forward", "for place, token in zip(part[::-1], forward", ACCURACY),
+    Mutation("one prompt's answers given to another", "model/ends.py", "following[part] = logits", "following[part[::-1]] = logits", ACCURACY),
     Mutation("answers beyond the context", "measure/accuracy.py", "tokens(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)", "tokens(model, torch.tensor(prompt), bos=sequence.bos)", ACCURACY),
     # interventions side by side
     Mutation("hooks of a change left out", "measure/compare.py", "applied(model, *(part for part in parts if not isinstance(part, Sequence)))", "applied(model)", COMPARE),
@@ -368,6 +375,57 @@ MUTATIONS = (
     Mutation("a table that is not sorted", "measure/prescribe.py", "ascending=False", "ascending=True", PRESCRIBE),
     Mutation("a separator that is never seen", "measure/_ablations.py", "rng.sample(range(1, len(sequence)), len(inside))", "rng.sample(range(1, len(sequence) + 1), len(inside))", PRESCRIBE),
     Mutation("the normal's quantile for Student's", "theory/norms.py", "quantile += (3 * z**7", "quantile = z + 0 * (3 * z**7", NORMS),
+    # tasks, answers, probes
+    Mutation("hint left out", "tasks/copying.py", 'tail = f" {hint}" if hint else ""', 'tail = ""', TASKS),
+    Mutation("the last digit asked for twice", "tasks/copying.py", 'LAST.replace("the last digit", "the first digit")', "LAST", TASKS),
+    Mutation("1…10 without its 0", "tasks/copying.py", '["1"] * (n - 1) + ["0"]', '["1"] * n', TASKS),
+    Mutation("as many zeros as ones", "tasks/counting.py", "SHARE = 0.7", "SHARE = 0.5", TASKS),
+    Mutation("items by mode", "tasks/task.py", 'Random(f"{length} {seed}")', 'Random(f"{length} {seed} {mode}")', TASKS),
+    Mutation("items by name", "tasks/task.py", 'Random(f"{length} {seed}")', 'Random(f"{length} {seed} {self.name}")', TASKS),
+    Mutation("any number of items", "tasks/task.py", "if len(items) != length or not", "if not", TASKS),
+    Mutation("v* without its last item", "tasks/task.py", "(*question.items, question.items[-1])", "question.items", TASKS),
+    Mutation("a slip of the paper mended", "paper.py", "where 'xxxx' is your answer..\"", "where 'xxxx' is your answer.\"", TASKS),
+    Mutation("a cut number read", "tasks/reading.py", 'if not closed and not (found[-1].why == "read" and said[-1][-1:] in _CLOSING):', "if False:", READING),
+    Mutation("a cut answer alone read", "tasks/reading.py", 'return convert(text.strip()) if ended else Reading("", "cut")', "return convert(text.strip())", READING),
+    Mutation("the first of several answers", "tasks/reading.py", 'return different.pop() if len(different) == 1 else Reading("", "several")', "return found[0]", READING),
+    Mutation("the placeholder read", "tasks/reading.py", "not _PLACEHOLDER.match(line.lstrip(_AROUND)) and ", "", READING),
+    Mutation("digits of any scripts", "tasks/reading.py", "if len(decimals) != 1:", "if not decimals:", READING),
+    Mutation("a sequence taken for a number", "tasks/reading.py", "LONGEST = 15", "LONGEST = 4000", READING),
+    Mutation("thousands anyhow", "tasks/reading.py", "(?:,[0-9]{3})+", "(?:,[0-9]+)+", READING),
+    Mutation("a number for a digit", "tasks/reading.py", 'if reading.why == "read" and core not in set("0123456789") else reading', "if False else reading", READING),
+    Mutation("what is not read is right", "measure/answers.py", '(value == truth) & (why == "read")', '(value == truth) | (why != "read")', ANSWERS),
+    Mutation("errors of what was not read", "measure/answers.py", "if value else np.nan", "if value else 0.0", ANSWERS),
+    Mutation("mean over all answers", "measure/answers.py", "np.maximum(counted, 1)", "error.shape[-1]", ANSWERS),
+    Mutation("another interval", "measure/answers.py", "Z**2 / (4 * of**2)", "Z**2 / (4 * of)", ANSWERS),
+    Mutation("answers in any order", "measure/answers.py", "[(q.mode, q.length, q.seed) for q in answers] != list(product(modes, lengths, seeds))", "len(answers) != len(list(product(modes, lengths, seeds)))", ANSWERS),
+    Mutation("values by name", "measure/answers.py", "key=_by_size", "key=str", ANSWERS),
+    Mutation("a checkpoint's penalties", "model/generate.py", "plain.generation_config = GenerationConfig()", "pass", GENERATE),
+    Mutation("a checkpoint's decoding lost", "model/generate.py", "plain.generation_config = own", "pass", GENERATE),
+    Mutation("one end of text alone", "model/generate.py", "set(given) if isinstance(given, list | tuple)", "set(given[:1]) if isinstance(given, list | tuple)", GENERATE),
+    Mutation("a cache under hooks", "model/generate.py", "use_cache=not ambient(model)", "use_cache=True", GENERATE),
+    Mutation("no temperature", "model/generate.py", "logits.double() / self.temperature", "logits.double()", GENERATE),
+    Mutation("uniform noise", "model/generate.py", "return -torch.empty(size, dtype=torch.float64).exponential_(generator=generator).log()", "return torch.rand(size, dtype=torch.float64, generator=generator)", GENERATE),
+    Mutation("one draw for all steps", "model/generate.py", 'f"{seed} {step}"', 'f"{seed}"', GENERATE),
+    Mutation("answers beyond the window of the model", "model/generate.py", "len(prompt.ids) + prompt.room > limit", "len(prompt.ids) > limit", GENERATE),
+    Mutation("asked again on resuming", "measure/behave.py", "if keys[question] not in journal.found]", "]", BEHAVE),
+    Mutation("answers of another prompt", "measure/behave.py", "{question.length} {question.seed} {digest}", "{digest}", BEHAVE),
+    Mutation("one answer counted as many", "measure/_asking.py", "if len(seeds) > 1 and not differ:", "if False:", BEHAVE),
+    Mutation("more lengths are another run", "measure/_asking.py", 'not in ("lengths", "seeds", "modes")', 'not in ("modes",)', BEHAVE),
+    Mutation("no opening words", "measure/_asking.py", 'opening = task.opening if opened else ""', 'opening = ""', BEHAVE),
+    Mutation("a chat without its turn", "measure/_asking.py", "add_generation_prompt=True", "add_generation_prompt=False", BEHAVE),
+    Mutation("a probe that has seen the answer", "measure/probe.py", "values[train[row[train] == length]]", "values[row == length]", PROBE),
+    Mutation("seeds in both parts", "measure/probe.py", "np.tile(np.arange(n_seeds), n_lengths)", "np.arange(n_seeds * n_lengths)", PROBE),
+    Mutation("R² about the mean of all", "measure/probe.py", "data.truth.mean(axis=1, keepdims=True)", "data.truth.mean()", PROBE),
+    Mutation("predictions that run away", "measure/probe.py", "np.clip(fit.predict((unseen - middle) / size), target.min() - width, target.max() + width)", "fit.predict((unseen - middle) / size)", PROBE),
+    Mutation("nothing to find is probed", "measure/probe.py", "if np.ptp(truth) == 0:", "if False:", PROBE),
+    Mutation("any insertion is a pair", "measure/collapse_vs_readout.py", "not any(star[p + extra - 1] == v[p - 1] for p in ends_alike)", "not any(True for p in ends_alike)", JOINED),
+    Mutation("distance of y for that of v", "measure/collapse_vs_readout.py", '"distance": (over, gaps[0]', '"distance": (over, gaps[1]', JOINED),
+    Mutation("pairs against themselves", "measure/collapse_vs_readout.py", "answers[a].text == answers[b].text", "answers[a].text == answers[a].text", JOINED),
+    Mutation("collapsed before represented", "measure/collapse_vs_readout.py", "[accuracy >= 1 / 2, represented, bits >= 1 / 2], VERDICTS[:3]", "[accuracy >= 1 / 2, bits >= 1 / 2, represented], [VERDICTS[0], VERDICTS[2], VERDICTS[1]]", JOINED),
+    Mutation("where there is no R² nothing is represented", "measure/collapse_vs_readout.py", "np.where(np.isnan(r2), right >= 1 / 2, r2 >= decodable)", "r2 >= decodable", JOINED),
+    Mutation("a filtered answer has ended", "hosted.py", '"model_length", "content_filter")', '"model_length")', HOSTED),
+    Mutation("samples as the log has them", "hosted.py", 'sorted(samples, key=lambda sample: sample.metadata["place"])', "samples", HOSTED),
+    Mutation("failed runs taken", "hosted.py", 'if log.status != "success":', "if False:", HOSTED),
     # journals
     Mutation("found again every time", "journal.py", "if name not in self.found:", "if True:", JOURNAL),
     Mutation("kept only in memory", "journal.py", "write_atomically(self.path, self._write)", "pass", JOURNAL),
