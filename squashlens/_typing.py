@@ -14,6 +14,10 @@
     each      query heads of one key/value group    dot       coordinates of one query or key
     row       vectors that are pushed through a pattern together
     place     some positions that were chosen            block     blocks of a model
+    seed      independent random draws                   length    lengths of a growing sequence
+    layer     layers of a synthetic stack                bucket    ranges of distance that share a bias
+    content   tokens as drawn, before any is repeated   hidden    units inside an MLP
+    symbol    kinds of token                              and_one   the positions of a row, and one more
 
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
@@ -50,6 +54,10 @@ RowsKept = Literal["auto", "hold", "spill", "repeat"]
 Quantised = Literal["int8"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
+Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
+Mask = Literal["causal", "window", "prefix", "none"]
+StackNorm = Literal["none", "rms", "layer"]
+Projections = Literal["random", "direct"]
 
 
 def choices_of(choices: object) -> tuple[Any, ...]:

@@ -1,0 +1,344 @@
+"""The paper's statements: both sides by other means, limits against closed forms, and a counter-example to each
+premise."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from squashlens.errors import InputError
+from squashlens.theory.statements import (
+    Statement,
+    corollary_b10,
+    lemma_b1,
+    lemma_b2,
+    lemma_b6,
+    lemma_b7,
+    proposition_b4,
+    proposition_b8,
+    proposition_b9,
+    theorem_b3,
+)
+from tests.references import raw
+
+SEEDS = st.integers(0, 10_000)
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def pattern(seed: int, n: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A causal pattern of random scores."""
+    scores = 4 * drawn(seed, n, n)
+    return scores.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf).softmax(dim=-1).to(dtype)
+
+
+# Softmax.
+
+
+@given(SEEDS, st.integers(1, 300))
+def test_b1_is_the_difference_of_two_softmaxes(seed: int, n: int) -> None:
+    a = 2 * drawn(seed, n) - 1
+    found = lemma_b1(a, 0.3, -0.7, bound=1.0)
+    x = scipy.special.softmax([*a.numpy(), -0.7])
+    more = scipy.special.softmax([*a.numpy(), 0.3, -0.7])
+    assert found.left == pytest.approx(x[-1] - more[-1], rel=1e-9)
+    assert found.found["softmax(x*)_{n+1}"] == pytest.approx(more[-1], rel=1e-12)
+    assert found.verdict == "holds"
+
+
+def test_b1s_bound_falls_as_one_over_n_and_the_gap_faster() -> None:
+    sizes = [100, 1_000, 10_000, 100_000]
+    found = [lemma_b1(drawn(0, n), 0.5, 0.5, bound=1.0) for n in sizes]
+    rates = np.diff(np.log([s.right for s in found])) / np.diff(np.log([n + 1 for n in sizes]))
+    np.testing.assert_allclose(rates, -1, atol=1e-12)
+    gaps = np.diff(np.log([s.left for s in found])) / np.diff(np.log(sizes))
+    np.testing.assert_allclose(gaps, -2, atol=0.05)  # one weight times another
+    assert all(s.left > 0 for s in found), "also where a difference of weights would be rounded off"
+
+
+def test_b1_with_a_last_entry_that_grows_keeps_its_weight() -> None:
+    n = 1000
+    found = lemma_b1(torch.zeros(n, dtype=torch.float64), 0.0, math.log(n), bound=1.0)
+    assert found.verdict == "premise violated"
+    assert found.found["softmax(x)_n"] == pytest.approx(0.5)
+
+
+@given(SEEDS, st.integers(2, 200), st.floats(0.01, 3))
+def test_b2_holds_wherever_its_premises_do(seed: int, n: int, size: float) -> None:
+    x = size * (2 * drawn(seed, n) - 1)
+    other = x + size * (drawn(seed + 1, n) - 0.5) / torch.arange(1, n + 1) ** 2
+    found = lemma_b2(x, other, bound=2 * size, tolerance=1.0)
+    expected = np.abs(scipy.special.softmax(x.numpy()) - scipy.special.softmax(other.numpy())).sum()
+    assert found.left == pytest.approx(expected, abs=1e-12)
+    assert found.holds
+    assert lemma_b2(x, other, bound=2 * size + 5, tolerance=9.0).verdict == "holds"
+
+
+def test_b2_falls_as_one_over_n_where_k_entries_differ() -> None:
+    """What k entries gain they lose in share k/n again, so that δ ∝ (k/n)(1 − k/n): the exponent is −1 but for that."""
+    sizes, k, rates = np.array([2_000, 20_000, 200_000]), 200, []
+    for seed in range(8):
+        x, noise = drawn(seed, int(sizes[-1])), 0.1 * drawn(seed + 100, k)
+        found = []
+        for n in sizes.tolist():
+            other = x[:n].clone()
+            other[:k] += noise
+            found.append(lemma_b2(x[:n], other, bound=1.1))
+            assert found[-1].verdict == "holds"
+        rates.append(np.polyfit(np.log(sizes), np.log([s.left for s in found] / (1 - k / sizes)), 1)[0])
+    half = scipy.stats.t.ppf(0.975, 7) * np.std(rates, ddof=1) / 8**0.5
+    assert np.mean(rates) - half <= -1 <= np.mean(rates) + half
+    assert half < 0.01
+
+
+def test_b2_needs_differences_that_tend_to_0_and_entries_that_are_bounded() -> None:
+    x = torch.arange(1000, dtype=torch.float64) % 2
+    found = lemma_b2(x, 1 - x, bound=1.0)
+    assert (found.verdict, found.left) == ("premise violated", pytest.approx(proposition_b4(1000).right))
+    steep = torch.arange(400, dtype=torch.float64)
+    other = steep.clone()
+    other[-1] += 0.009  # smaller than the tolerance, and all the weight is there
+    assert lemma_b2(steep, other, bound=1.0).verdict == "premise violated"
+    with pytest.raises(InputError, match="3 and 2"):
+        raw(lemma_b2)(torch.zeros(3), torch.zeros(2), bound=1.0)
+
+
+@given(st.integers(1, 500))
+def test_b4_is_its_limit_at_every_even_n(n: int) -> None:
+    found = proposition_b4(2 * n)
+    assert found.left == pytest.approx(2 * (math.e - 1) / (math.e + 1), abs=1e-12)
+    assert found.verdict == "holds"
+    assert found.right == pytest.approx(0.9242, abs=1e-4)
+
+
+def test_b4_at_an_odd_n() -> None:
+    assert (proposition_b4(3).verdict, proposition_b4(3).holds) == ("premise violated", False)
+
+
+# Collapse.
+
+
+def attention(seed: int, n: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the last token over v and over v*, and values; no positions, so that it decays."""
+    scores, values = drawn(seed, n), drawn(seed + 1, n, d) - 0.5
+    return scores.softmax(dim=0), torch.cat([scores, scores[-1:]]).softmax(dim=0), values
+
+
+@given(SEEDS, st.integers(1, 60), st.integers(1, 6))
+def test_b3_holds_for_rows_of_attention(seed: int, n: int, d: int) -> None:
+    row, star, values = attention(seed, n, d)
+    found = theorem_b3(row, star, values, bound=float(d), tolerance=2.0)
+    z = sum(float(w) * v for w, v in zip(row, values.numpy(), strict=True))
+    z_star = sum(float(w) * v for w, v in zip(star, [*values.numpy(), values.numpy()[-1]], strict=True))
+    assert found.left == pytest.approx(np.abs(z - z_star).sum(), abs=1e-12)
+    assert found.verdict == "holds"
+    assert found.found["δ"] == pytest.approx(np.abs(row.numpy() - star.numpy()[:-1]).sum())
+
+
+@given(SEEDS)
+def test_b3_holds_for_any_rows_and_says_where_positions_do_not_decay(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    row, star = (torch.tensor(rng.dirichlet(0.1 * np.ones(n))) for n in (8, 9))
+    found = theorem_b3(row, star, drawn(seed, 8, 4), bound=4.0, tolerance=1e-3)
+    assert found.holds
+    assert found.verdict == "premise violated"
+
+
+def test_b3_gets_small_with_n_and_not_under_alibi() -> None:
+    """A slope by distance gives the last token the same weight at every n."""
+
+    def rows(n: int, slope: float) -> tuple[Tensor, Tensor]:
+        return tuple((-slope * torch.arange(m - 1, -1, -1.0, dtype=torch.float64)).softmax(0) for m in (n, n + 1))  # type: ignore
+
+    flat = [theorem_b3(*rows(n, 0.0), drawn(1, n, 3), bound=3.0).right for n in (10, 100, 1000)]
+    assert flat == sorted(flat, reverse=True)
+    assert flat[-1] < 0.01
+    steep = theorem_b3(*rows(1000, 1.0), drawn(1, 1000, 3), bound=3.0)
+    assert steep.verdict == "premise violated"
+    assert steep.right > 1
+
+
+@pytest.mark.parametrize("broken", ["row", "negative", "bound"])
+def test_b3_needs_distributions_and_bounded_values(broken: str) -> None:
+    row, star, values = attention(3, 6, 2)
+    if broken == "row":
+        row = 2 * row
+    if broken == "negative":
+        star = torch.cat([star[:1] + star[1:2] + 0.5, torch.tensor([-0.5]), star[2:]])
+    found = theorem_b3(row, star, values, bound=0.01 if broken == "bound" else 9.0, tolerance=9.0)
+    assert found.verdict == "premise violated"
+
+
+def test_b3_on_float32_rows_of_a_thousand_tokens() -> None:
+    row, star, values = attention(5, 1000, 2)
+    assert theorem_b3(row.float(), star.float(), values.float(), bound=2.0).verdict == "holds"
+    with pytest.raises(InputError, match="no pair"):
+        raw(theorem_b3)(row, row, values, bound=2.0)
+
+
+@pytest.mark.parametrize("says", [0, 6, 7, 8])
+def test_b10_whatever_is_said(says: int) -> None:
+    y = drawn(0, 16)
+    found = corollary_b10(y, y + 1e-6, lambda _: says, 6)
+    assert found.verdict == "holds"
+    assert found.right == (1 if says in (6, 7) else 2)
+
+
+def test_b10_needs_the_same_bits() -> None:
+    y = drawn(0, 16)
+    found = corollary_b10(y, y + 1e-6, lambda rows: 6 + int(not torch.equal(rows, y)), 6, dtype=torch.float64)
+    assert (found.verdict, found.right) == ("premise violated", 0)
+
+
+# Markov chains.
+
+
+@given(SEEDS, st.integers(2, 30))
+def test_b6_counts_the_eigenvalue_1(seed: int, n: int) -> None:
+    a = pattern(seed, n)
+    found = lemma_b6(a)
+    values = np.linalg.eigvals(a.numpy())
+    assert found.verdict == "holds"
+    assert found.found["largest eigenvalue"] == pytest.approx(np.abs(values).max(), abs=1e-6)
+    assert (np.abs(values - 1) < 1e-6).sum() == found.left == 1
+
+
+def test_b6_needs_two_entries_in_a_row() -> None:
+    a = pattern(1, 6)
+    a[3] = torch.tensor([0, 0, 0, 1, 0, 0])
+    found = lemma_b6(a)
+    assert (found.verdict, found.holds, found.left) == ("premise violated", False, 2)
+    a[3] = torch.tensor([1, 0, 0, 0, 0, 0])  # one entry elsewhere: no premise, and yet the conclusion
+    lucky = lemma_b6(a)
+    assert (lucky.verdict, lucky.holds) == ("premise violated", True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "premise"),
+    [
+        (lambda a: a.T, "triangular"),
+        (lambda a: 0.5 * a, "distributions"),
+        (lambda a: a - 0.01 * torch.eye(6), "distributions"),
+    ],
+)
+def test_b6_and_b8_need_causal_patterns(spoil: Callable[[Tensor], Tensor], premise: str) -> None:
+    for found in (lemma_b6(spoil(pattern(2, 6))), proposition_b8(spoil(pattern(2, 6)))):
+        assert found.verdict == "premise violated"
+        assert premise in str(found)
+
+
+@given(SEEDS, st.integers(1, 40))
+def test_b7_products_of_patterns_are_patterns(seed: int, n: int) -> None:
+    a, b = pattern(seed, n), pattern(seed + 1, n)
+    assert lemma_b7(a, b).verdict == "holds"
+    assert lemma_b7(a.float(), b.float()).verdict == "holds"
+    worse = lemma_b7(a, 1.5 * b)
+    assert (worse.verdict, worse.left) == ("premise violated", pytest.approx(0.5))
+    with pytest.raises(InputError, match="no product"):
+        raw(lemma_b7)(a, pattern(seed, n + 1))
+
+
+@given(SEEDS, st.integers(3, 12))
+def test_b8s_rate_is_the_second_eigenvalue(seed: int, n: int) -> None:
+    a = pattern(seed, n)
+    half = ((a + torch.eye(n)) / 2).numpy()
+    second = np.sort(np.abs(np.linalg.eigvals(half)))[-2]
+    found = proposition_b8(a)
+    assert found.right == pytest.approx(second, abs=1e-6) == pytest.approx((1 + a.diagonal()[1:].max().item()) / 2)
+    assert found.verdict == "holds"
+    deep = np.linalg.matrix_power(half, 60)[:, 1:].sum(axis=1).max()
+    assert math.log(deep) == pytest.approx(proposition_b8(a, depth=60).found[LOG_MASS], abs=1e-9)
+
+
+LOG_MASS = "log of the mass elsewhere"
+
+
+def test_b8_observes_it_to_eight_digits_where_no_other_is_near() -> None:
+    a = torch.tensor([[1, 0, 0], [0.4, 0.6, 0], [0.7, 0.2, 0.1]], dtype=torch.float64)
+    found = proposition_b8(a, depth=80)
+    assert found.left == pytest.approx(0.8, abs=1e-8)
+
+
+def test_b8_with_equal_eigenvalues_gets_there_slowly() -> None:
+    """A Jordan block: mass L λ^{L−1}, whose rate is λ (1 + 1/L)."""
+    a = torch.tensor([[1, 0, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]], dtype=torch.float64)
+    found = proposition_b8(a, depth=100)
+    assert found.found["rows that share the rate"] == 2
+    assert found.verdict == "holds"
+    by_hand = np.linalg.matrix_power(((a + torch.eye(3)) / 2).numpy(), 100)[:, 1:].sum(axis=1).max()
+    assert math.exp(found.found[LOG_MASS]) == pytest.approx(by_hand)
+    assert 0.75 < found.left < 0.76
+
+
+def test_b8_needs_more_than_the_token_itself() -> None:
+    a = pattern(4, 5)
+    a[2] = torch.eye(5)[2]
+    found = proposition_b8(a)
+    assert (found.verdict, found.holds, found.left) == ("premise violated", False, pytest.approx(1))
+    with pytest.raises(InputError, match="no rate"):
+        proposition_b8(torch.ones(1, 1))
+    with pytest.raises(InputError, match="not square"):
+        lemma_b6(torch.ones(2, 3))
+
+
+# Counting.
+
+
+def block(seed: int, d: int = 8, heads: int = 2) -> Callable[[Tensor, bool], Tensor]:
+    """Real attention with a residual, a norm and an MLP, from torch's own modules."""
+    torch.manual_seed(seed)
+    mixer = torch.nn.MultiheadAttention(d, heads, batch_first=True, dtype=torch.float64).eval()
+    mlp = torch.nn.Sequential(
+        torch.nn.LayerNorm(d, dtype=torch.float64), torch.nn.Linear(d, d, dtype=torch.float64), torch.nn.GELU()
+    )
+
+    def run(tokens: Tensor, causal: bool) -> Tensor:
+        mask = torch.ones(len(tokens), len(tokens)).triu(1).bool() if causal else None
+        with torch.no_grad():
+            mixed, _ = mixer(tokens[None], tokens[None], tokens[None], attn_mask=mask, need_weights=False)
+            tokens = tokens + mixed[0]
+            return tokens + mlp(tokens)
+
+    return run
+
+
+@settings(max_examples=20)
+@given(SEEDS, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(2, 4))
+def test_b9_as_many_and_more_are_one(seed: int, sequence: list[int], times: int) -> None:
+    layers = [block(seed), block(seed + 1), block(seed + 2)]
+    found = proposition_b9(layers, drawn(seed, 3, 8) - 0.5, sequence, times=times)
+    assert found.verdict == "holds"
+    assert found.left < 1e-12
+    assert found.found == {"count in the one": len(sequence), "count in the other": times * len(sequence)}
+
+
+def test_b9_10_and_1100_part_with_a_mask_or_with_positions() -> None:
+    symbols, layers = drawn(7, 2, 8) - 0.5, [block(1), block(2)]
+
+    def places(n: int) -> Tensor:
+        return torch.sin(torch.arange(n, dtype=torch.float64)[:, None] / 10 ** torch.linspace(0, 2, 8))
+
+    assert proposition_b9(layers, symbols, [1, 0]).verdict == "holds"
+    broken: dict[str, Any] = {"mask": {"causal": True}, "positions": {"positions": places}}
+    for options in broken.values():
+        found = proposition_b9(layers, symbols, [1, 0], **options)
+        assert found.verdict == "premise violated"
+        assert found.left > 1e-3, "and they stop being one"
+    with pytest.raises(InputError, match="no other count"):
+        proposition_b9(layers, symbols, [1, 0], times=1)
+
+
+def test_a_statement_that_fails_says_so() -> None:
+    """None of the paper's does where its premises hold, so here is one that is not the paper's."""
+    found = Statement("Lemma 0", "1 = 2", {"nothing": True}, 1.0, "=", 2.0, False)
+    assert (found.verdict, str(found)) == ("fails", "Lemma 0: 1 = 2, fails")
