@@ -21,7 +21,7 @@ def under(*hooks: sl.Hook) -> tuple[str, str]:
     return f"{best['token'].item()} {best.item():.3f}", f"{float(bound[first] / bound.sum()):.4f}"
 
 
-temperatures, found = (0.25, 2, 4, 8), []
+temperatures, found = (0.25, 2.0, 4.0, 8.0), []
 for blocks in (*[(b,) for b in range(L)], tuple(range(L))):
     tempered = [sl.attention_temperature(T, blocks) for T in temperatures]
     found.append([under(hook) for hook in (*tempered, sl.uniform_attention(blocks))])
