@@ -18,7 +18,9 @@ Read in this order:
    stands in the representation (`probe`), and whether a wrong one is the work of collapse (`collapse_vs_readout`).
 7. Draw with `figures`; or write it all up with `report`.
 8. Keep: `save`, `open_result`, `provenance`.
-9. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
+9. Check the theory itself: `statements` of appendix B on inputs of yours (`statements_page` writes them up),
+   `shares_and_counts` (Proposition 6.1) on a model, random stacks of attention in `synthetic`.
+10. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
    `mask_attention`, `sliding_window`, `attention_temperature`, `uniform_attention`; `zero_pattern`, `zero_values`,
    `zero_residual`, `mean_residual`, `resample_residual`; `rounding`; or any `Hook`, around any of the above.
 
@@ -29,7 +31,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from squashlens import errors, figures, prompts, tasks, zoo
+    from squashlens import errors, figures, prompts, synthetic, tasks, zoo
     from squashlens.measure.accuracy import accuracy
     from squashlens.measure.answers import answer_frequencies
     from squashlens.measure.audit import audit, audit_table
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from squashlens.measure.readout import next_token
     from squashlens.measure.sensitivity import sensitivity
     from squashlens.measure.separators import separator_ablation
+    from squashlens.measure.shares_and_counts import shares_and_counts
     from squashlens.measure.substitution import substitution_effect
     from squashlens.measure.tokenisation import splits, tokenisation
     from squashlens.measure.walks import depth_limit, hops, strongest_paths
@@ -72,7 +75,9 @@ if TYPE_CHECKING:
     from squashlens.model.rounding import rounding
     from squashlens.model.tokens import tokens
     from squashlens.reporting.page import report
+    from squashlens.reporting.statements import statements_page
     from squashlens.results import open_result, provenance, save
+    from squashlens.theory import statements
 
 _HOMES = {
     "load": "model.load",
@@ -84,6 +89,7 @@ _HOMES = {
     "composition": "measure.bound",
     "jacobian_norms": "measure.jacobian",
     "sensitivity": "measure.sensitivity",
+    "shares_and_counts": "measure.shares_and_counts",
     "substitution_effect": "measure.substitution",
     "needle": "measure.needle",
     "accuracy": "measure.accuracy",
@@ -126,11 +132,14 @@ _HOMES = {
     "rounding": "model.rounding",
     "places": "model.places",
     "report": "reporting.page",
+    "statements_page": "reporting.statements",
     "save": "results",
     "open_result": "results",
     "provenance": "results",
 }
-_WINGS = ("errors", "figures", "hosted", "prompts", "tasks", "zoo")
+_WINGS = {name: name for name in ("errors", "figures", "hosted", "prompts", "synthetic", "tasks", "zoo")} | {
+    "statements": "theory.statements"
+}
 
 __all__ = [
     "Capture",
@@ -179,10 +188,14 @@ __all__ = [
     "save",
     "sensitivity",
     "separator_ablation",
+    "shares_and_counts",
     "sliding_window",
     "splits",
+    "statements",
+    "statements_page",
     "strongest_paths",
     "substitution_effect",
+    "synthetic",
     "tasks",
     "tokenisation",
     "tokens",
@@ -199,7 +212,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(f"squashlens.{_HOMES[name]}"), name)
     elif name in _WINGS:
-        value = import_module(f"squashlens.{name}")
+        value = import_module(f"squashlens.{_WINGS[name]}")
     else:
         raise AttributeError(f"module 'squashlens' has no attribute {name!r}")
     globals()[name] = value

@@ -52,6 +52,7 @@ JOINED, GENERATE, HOSTED = (
     "tests/model/test_generate.py",
     "tests/test_hosted.py",
 )
+STATEMENTS, SHARES = "tests/theory/test_statements.py", "tests/measure/test_shares_and_counts.py"
 CHANGEPICTURES = "tests/figures/test_change_figures.py"
 REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
@@ -426,6 +427,27 @@ MUTATIONS = (
     Mutation("a filtered answer has ended", "hosted.py", '"model_length", "content_filter")', '"model_length")', HOSTED),
     Mutation("samples as the log has them", "hosted.py", 'sorted(samples, key=lambda sample: sample.metadata["place"])', "samples", HOSTED),
     Mutation("failed runs taken", "hosted.py", 'if log.status != "success":', "if False:", HOSTED),
+    # statements
+    Mutation("the weight before for that after", "theory/statements/softmax.py", "float(last * kept[-2])", "float(last * kept[-1])", STATEMENTS),
+    Mutation("B.1 for any entries", "theory/statements/softmax.py", "bool(more.abs().max() <= bound)", "True", STATEMENTS),
+    Mutation("B.2 without its premise", "theory/statements/softmax.py", "tail <= tolerance", "True", STATEMENTS),
+    Mutation("B.2's mean for its largest", "theory/statements/softmax.py", "float(apart.mean())", "float(apart.max())", STATEMENTS),
+    Mutation("B.2 at half the bound", "theory/statements/softmax.py", "2 * math.exp(2 * bound) * float", "0.01 * math.exp(2 * bound) * float", STATEMENTS),
+    Mutation("half of B.4", "theory/statements/softmax.py", "2 * (math.e - 1) / (math.e + 1)", "(math.e - 1) / (math.e + 1)", STATEMENTS),
+    Mutation("B.4 at any n", "theory/statements/softmax.py", '{"n is even": n % 2 == 0}', '{"n is even": True}', STATEMENTS),
+    Mutation("B.3 without the self-weight", "theory/statements/collapse.py", "largest * (delta + own)", "largest * delta", STATEMENTS),
+    Mutation("B.3 with unit values", "theory/statements/collapse.py", "largest * (delta + own)", "delta + own", STATEMENTS),
+    Mutation("B.3 wherever positions go", "theory/statements/collapse.py", "delta <= tolerance", "True", STATEMENTS),
+    Mutation("B.10 in every format", "theory/statements/collapse.py", "same == 1}", "True}", STATEMENTS),
+    Mutation("B.6 whatever a row has", "theory/statements/markov.py", ".sum(dim=-1)[1:] >= 2", ".sum(dim=-1)[1:] >= 1", STATEMENTS),
+    Mutation("B.6 counts all eigenvalues", "theory/statements/markov.py", "(diagonal >= 1 - _rounding(pattern)).sum()", "(diagonal >= 0).sum()", STATEMENTS),
+    Mutation("B.8 with the first token", "theory/statements/markov.py", "(a[1:, 1:] + torch.eye(len(a) - 1, dtype=torch.float64)) / 2", "(a + torch.eye(len(a), dtype=torch.float64)) / 2", STATEMENTS),
+    Mutation("B.8 without the residual", "theory/statements/markov.py", "(a[1:, 1:] + torch.eye(len(a) - 1, dtype=torch.float64)) / 2", "a[1:, 1:] / 2", STATEMENTS),
+    Mutation("B.9 under a mask", "theory/statements/counting.py", '"no causal mask": not causal', '"no causal mask": True', STATEMENTS),
+    Mutation("B.9 with itself", "theory/statements/counting.py", "for _ in range(times)", "for _ in range(1)", STATEMENTS),
+    Mutation("a broken premise passes", "theory/statements/statement.py", "if not all(self.premises.values()):", "if not any(self.premises.values()):", STATEMENTS),
+    Mutation("positions kept", "measure/shares_and_counts.py", 'if positions == "kept" else torch.zeros(n, dtype=torch.long)', 'if positions else torch.zeros(n, dtype=torch.long)', SHARES),
+    Mutation("the mask kept", "measure/shares_and_counts.py", 'if mask == "causal" else', "if mask else", SHARES),
     # journals
     Mutation("found again every time", "journal.py", "if name not in self.found:", "if True:", JOURNAL),
     Mutation("kept only in memory", "journal.py", "write_atomically(self.path, self._write)", "pass", JOURNAL),

@@ -24,6 +24,8 @@ SAMPLES = {
     "sinks.py": ["--n", "12", "--window", "4", "--draws", "3"],
     "precision.py": ["--n", "12", "--runs", "float32", "bfloat16", "--window", "4"],
     "tokenisation.py": ["--n", "8"],
+    "encodings_and_depth.py": ["--encodings", "none", "rope", "--depth", "1", "--longest", "400"],
+    "fig8_synthetic_convergence.py": ["--longest", "2000"],
     "fig2_copying.py": ["--lengths", "4", "100", "--resume"],
     "fig3_counting.py": ["--lengths", "4", "60", "--seeds", "2"],
     "fig4_answer_frequencies.py": ["--longest", "6", "--seeds", "1"],

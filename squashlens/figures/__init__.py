@@ -13,6 +13,8 @@ from squashlens.figures.paths import depth_limit, hops, strongest_paths
 from squashlens.figures.precision import bits_needed, runs
 from squashlens.figures.readout import collapse_vs_readout, probe
 from squashlens.figures.separators import from_block_map, layer_trace, prescription, retained_by_kind
+from squashlens.figures.statements import statements
+from squashlens.figures.synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.tokenisation import splits, tokenisation
 
 __all__ = [
@@ -39,7 +41,11 @@ __all__ = [
     "retained_by_kind",
     "runs",
     "splits",
+    "statements",
     "strongest_paths",
+    "survey",
+    "synthetic_convergence",
+    "synthetic_total_variation",
     "tokenisation",
     "windows",
 ]

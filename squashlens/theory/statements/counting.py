@@ -56,7 +56,7 @@ def proposition_b9(
     left = float(distance(ends[0], ends[1], "linf").max())
     return Statement(
         "Proposition B.9",
-        "distance of the representations of as many and of more = 0",
+        "distance of as many and of more = 0",
         {"no causal mask": not causal, "no positional encodings": positions is None},
         left,
         "=",

@@ -99,7 +99,7 @@ def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000, to
     allowed = tolerance + 2 * abs(sizes[-1] - sizes[len(sizes) // 2])
     return Statement(
         "Proposition B.8",
-        "rate at which mass leaves all but the first token = max_{i>1} (1 + α_ii)/2",
+        "rate of the mass elsewhere = max_{i>1} (1 + α_ii)/2",
         {**_stochastic(pattern), "each row but the first has two entries or more": _two_each(a)},
         observed,
         "=",

@@ -1,0 +1,182 @@
+"""Synthetic stacks: figure 8, figure 9, and many stacks by their options."""
+
+import html
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.errors import InputError
+from squashlens.figures.theme import COLOURS, INK, dress, interval
+
+LINES = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", "#1d2330")
+LENGTH = "length n (tokens)"
+BASE, ROW, HEADING = 150, 26, 34  # pixels
+
+
+def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
+    """Draw what `squashlens.synthetic.convergence` found, one stack or several by name: figure 8.
+
+    Left D behind the last layer, right δ of the first layer's attention rows, against length: means over seeds, with
+    bands from the least to the greatest. Exponents of the means with their intervals stand in the legend, dashed lines
+    have the exponent that can be derived. Both panels have one scale, so what is flat looks flat. Only positive numbers
+    have a place on it.
+    """
+    several = {"": found} if isinstance(found, xr.Dataset) else found
+    panels = ["D behind the last layer", "δ of the first layer's attention rows"]
+    figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True, horizontal_spacing=0.05)
+    for number, (name, one) in enumerate(several.items()):
+        colour, shown = LINES[number % len(LINES)], html.escape(f"{name}: " if name else "")
+        top, first = one.isel(layer=-1), one.isel(layer=0)
+        slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
+        for column, values in ((1, top["distance"]), (2, first["total_variation"])):
+            _band(figure, column, values, f"{shown}{slopes}", colour)
+        _guide(figure, top, colour)
+    figure.update_xaxes(type="log", title=LENGTH, exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
+    norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
+    lines = len(several)
+    title = f"The last tokens of v and v* in random stacks ({norm})"
+    dress(figure, title=title, height=460 + 28 * lines, top=70 + 28 * lines, lift=26)
+    figure.update_layout(legend={"orientation": "v"})
+    return figure.update_annotations(font_size=13)
+
+
+def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
+    """Draw what `squashlens.synthetic.softmax_total_variation` found: figure 9.
+
+    Means over seeds with bars from the least to the greatest; dashed the mean that can be derived, the shade ends where
+    the perturbed entries do.
+    """
+    values, colour = found["total_variation"], COLOURS["distance"]
+    middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
+    figure = go.Figure()
+    figure.add_scatter(
+        x=found["length"].values, y=middle, name=f"δ {_power(found, 'exponent')}", mode="lines+markers",
+        line={"color": colour, "width": 2}, error_y=interval(middle, low, high, colour, 4),
+        hovertemplate="n = %{x}<br>δ: %{y:.4g}<extra></extra>",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=found["length"].values, y=found["expected"].values, name="derived for n beyond k, n<sup>−1</sup>",
+        mode="lines", line={"color": INK, "dash": "dash", "width": 1.2}, hoverinfo="skip",
+    )  # fmt: skip
+    k = int(found["perturbed"])
+    figure.add_vrect(
+        x0=float(found["length"].values[0]), x1=k, fillcolor="#000", opacity=0.05, line_width=0,
+    )  # fmt: skip
+    first = float(np.log10(found["length"].values[0]))  # of a note, a log axis wants the logarithm
+    figure.add_annotation(
+        x=first, y=0, yref="paper", text=f"n ≤ {k}: all entries perturbed", showarrow=False, xanchor="left",
+        yanchor="bottom", font={"size": 11},
+    )  # fmt: skip
+    figure.update_xaxes(type="log", title=LENGTH, exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", title="δ", exponentformat="power", dtick=1)
+    return dress(figure, title="Total variation of the softmax of two growing sequences", height=440, top=80)
+
+
+def survey(found: xr.Dataset) -> go.Figure:
+    """Draw what `squashlens.synthetic.survey` found: exponents of D and δ with their intervals, a row a stack.
+
+    The first option goes down, the next two make the panels. δ is filled where the premise holds and open where it
+    does not. At 0 nothing falls.
+    """
+    first, *others = (str(dim) for dim in found["premise"].dims)
+    if len(others) > 2:
+        raise InputError(
+            f"Options {', '.join(others[2:])} have no place in the figure.", "Choose a value of each: found.sel(…)."
+        )
+    cells = list(product(*(range(len(found[name])) for name in others)))
+    columns = len(found[others[0]]) if others else 1
+    rows = -(-len(cells) // columns)
+    names = [html.escape(str(value)) for value in found[first].values]
+    figure = make_subplots(
+        rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
+        subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
+        horizontal_spacing=0.03, vertical_spacing=HEADING / (rows * (ROW * len(names) + HEADING)),
+    )  # fmt: skip
+    for cell in cells:
+        here = found.isel(dict(zip(others, cell, strict=True)))
+        column, row = (cell[0] + 1 if others else 1), (cell[1] + 1 if len(others) > 1 else 1)
+        _exponents(figure, here, names, row, column, legend=not any(cell))
+    heights = {"tickvals": list(range(len(names))), "ticktext": names, "range": [len(names) - 0.4, -0.6]}
+    figure.update_yaxes(**heights, gridcolor="white")
+    figure.update_xaxes(title="exponent", row=rows)
+    figure.add_vline(x=0, line={"color": INK, "width": 1})
+    figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
+    height = BASE + rows * (ROW * len(names) + HEADING)
+    figure = dress(figure, title=f"How D and δ fall with length, by {first}", height=height, top=100, lift=26)
+    return figure.update_annotations(font_size=13)
+
+
+def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int, *, legend: bool) -> None:
+    """D above, δ below, at the height of each name."""
+    marks: list[tuple[str, str, float, np.ndarray]] = [
+        ("exponent", "D", -0.16, np.ones(len(names), dtype=bool)),
+        ("variation_exponent", "δ (open: not seen to decay)", 0.16, here["premise"].values),
+    ]
+    for (name, text, offset, filled), colour in zip(marks, (COLOURS["distance"], COLOURS["path_bound"]), strict=True):
+        middle, low, high = (here[f"{name}_{edge}"].values for edge in ("mean", "low", "high"))
+        style: dict[str, Any] = {
+            "size": 8, "color": [colour if full else "white" for full in filled], "line": {"color": colour, "width": 2}
+        }  # fmt: skip
+        figure.add_scatter(
+            x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text, legendgroup=text,
+            error_x=interval(middle, low, high, colour, 0), showlegend=legend, row=row, col=column,
+            customdata=np.stack([names, low.astype(str), high.astype(str)], axis=-1),
+            hovertemplate="%{customdata[0]}<br>%{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]<extra></extra>",
+        )  # fmt: skip
+
+
+def _band(figure: go.Figure, column: int, values: xr.DataArray, name: str, colour: str) -> None:
+    """Least to greatest over seeds, and the mean."""
+    x, kept = values["length"].values, values.where(values > 0)
+    low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+    shade = {"fill": "tonexty", "fillcolor": f"rgba({red}, {green}, {blue}, 0.18)"}
+    figure.add_scatter(x=x, y=high, legendgroup=name, **edge, row=1, col=column)
+    figure.add_scatter(x=x, y=low, legendgroup=name, **edge, **shade, row=1, col=column)
+    figure.add_scatter(
+        x=x, y=middle, mode="lines", name=name, legendgroup=name, showlegend=column == 1, line={"color": colour},
+        hovertemplate="n = %{x}: %{y:.4g}<extra></extra>", row=1, col=column,
+    )  # fmt: skip
+
+
+def _guide(figure: go.Figure, top: xr.Dataset, colour: str) -> None:
+    """The derived exponent as a line through the middle of the curve; none where none is derived."""
+    rate, x = float(top["rate"]), top["length"].values.astype(float)
+    if not np.isfinite(rate):
+        return
+    values = top["distance"].mean("seed").values
+    middle = len(x) // 2
+    figure.add_scatter(
+        x=x, y=values[middle] * (x / x[middle]) ** rate, mode="lines", hoverinfo="skip", row=1, col=1,
+        showlegend=False, line={"color": colour, "dash": "dash", "width": 1.2},
+    )  # fmt: skip
+
+
+def _power(found: xr.Dataset, name: str) -> str:
+    """∝ n to the exponent, with its interval."""
+    mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
+    around = f" [{_minus(low)}, {_minus(high)}]" if np.isfinite(low) else ""
+    return f"∝ n<sup>{_minus(mean)}</sup>{around}"
+
+
+def _derived(found: xr.Dataset) -> str:
+    rate = float(found["rate"])
+    return f" (derived: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
+
+
+def _minus(value: float, digits: int = 3) -> str:
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # + 0: no minus before a zero
+
+
+def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
+    """The values of a panel's options."""
+    return ", ".join(
+        f"{name} {html.escape(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
+    )

@@ -1,0 +1,113 @@
+"""What is drawn at random: tokens, weights, tables. A seed's numbers stay, however long its sequence becomes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens.errors import InputError
+from squashlens.synthetic.encodings import BUCKETS, sinusoids
+from squashlens.synthetic.stack import Stack
+
+# Each kind of number has a stream of its own. Within one, numbers come row by row, so a longer sequence begins with
+# the shorter one, and a deeper stack with the shallower one.
+TOKENS, QUERY, KEY, VALUE, OUTPUT, UP, DOWN, TABLE, BIASES = range(9)
+Many = Float[Tensor, "seed ..."]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One layer's matrices, applied from the right; the MLP's are missing where there is none."""
+
+    query: Float[Tensor, "seed d out"]
+    key: Float[Tensor, "seed d out"]
+    value: Float[Tensor, "seed d out"]
+    output: Float[Tensor, "seed d out"]
+    up: Float[Tensor, "seed d hidden"] | None = None
+    down: Float[Tensor, "seed hidden d"] | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Everything random about one stack: its tokens or their q, k, v, its layers, its table or biases."""
+
+    stack: Stack
+    tokens: Float[Tensor, "seed content d"] | None
+    direct: tuple[Float[Tensor, "seed content d"], ...]
+    layers: tuple[Weights, ...]
+    table: Float[Tensor, "seed place d"] | None
+    biases: Float[Tensor, "seed head bucket"] | None
+
+    def inputs(
+        self, content: Int[Tensor, " token"], position: Int[Tensor, " token"]
+    ) -> Float[Tensor, "seed token d"] | None:
+        """Tokens at their positions, as they enter the first layer; `None` where q, k and v are drawn themselves."""
+        if self.tokens is None:
+            return None
+        x = self.tokens[:, content]
+        if self.table is not None:
+            return x + self.table[:, position]
+        if self.stack.encoding == "sinusoidal":
+            return x + sinusoids(position, self.stack.width, self.stack.base).to(x)
+        return x
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Normal numbers for several seeds: drawn in float64 on the CPU, then cast and moved, so devices agree."""
+
+    seeds: Sequence[int]
+    dtype: torch.dtype
+    device: torch.device
+
+    def normal(self, stream: int, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
+        drawn = [np.random.default_rng((seed, stream, layer)).standard_normal(shape) for seed in self.seeds]
+        return torch.from_numpy(sd * np.stack(drawn)).to(device=self.device, dtype=self.dtype)
+
+
+def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Drawn:
+    """Draw everything for these seeds, `longest` tokens each."""
+    source, d, direct = _Source(seeds, dtype, device), stack.width, stack.projections == "direct"
+    sd = stack.scale / d**0.5
+    return Drawn(
+        stack=stack,
+        tokens=None if direct else source.normal(TOKENS, (longest, d), 1.0),
+        direct=tuple(source.normal(s, (longest, d), sd) for s in (QUERY, KEY, VALUE)) if direct else (),
+        layers=() if direct else tuple(_weights(stack, layer, source) for layer in range(stack.depth)),
+        table=source.normal(TABLE, (stack.table, d), 1.0) if stack.encoding == "learned" else None,
+        biases=source.normal(BIASES, (stack.heads, BUCKETS), stack.scale) if stack.encoding == "t5" else None,
+    )
+
+
+def _weights(stack: Stack, layer: int, source: _Source) -> Weights:
+    d, hidden = stack.width, stack.mlp * stack.width
+    query, key, value, output = (
+        source.normal(stream, (d, d), stack.scale / d**0.5, layer) for stream in (QUERY, KEY, VALUE, OUTPUT)
+    )
+    up = source.normal(UP, (d, hidden), stack.scale / d**0.5, layer) if hidden else None
+    down = source.normal(DOWN, (hidden, d), stack.scale / hidden**0.5, layer) if hidden else None
+    return Weights(query, key, value, output, up, down)
+
+
+def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
+    """A number of seeds, counted from 0, or the seeds themselves; none, and what is no seed, are refused.
+
+    >>> chosen_seeds(3)
+    [0, 1, 2]
+    """
+    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    right = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in chosen)
+    if not chosen or not right or len(set(chosen)) < len(chosen):
+        raise InputError(f"seeds={seeds!r} names no draws.", "Give how many, or different whole numbers from 0.")
+    return chosen
+
+
+def chosen_lengths(lengths: Iterable[int]) -> list[int]:
+    """Lengths in order, each once; what is no length is refused."""
+    chosen = sorted(set(lengths))
+    if not chosen or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in chosen):
+        raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
+    return chosen

@@ -1,0 +1,121 @@
+"""Total variation of the softmax of two growing sequences that differ at their beginning (figure 9, Lemma B.2)."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import positive
+from squashlens.errors import InputError
+from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
+from squashlens.synthetic.fits import mean_of, power_law, tail_of
+from squashlens.synthetic.signed import dataset, facts
+from squashlens.theory.distances import total_variation
+
+INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
+
+
+def softmax_variation(
+    x: Float[Tensor, "*many outcome"], star: Float[Tensor, "*many outcome"]
+) -> Float[Tensor, "*many"]:
+    """δ(softmax x, softmax x*), between 0 and 2.
+
+    Lemma B.2: it goes to 0 where x and x* differ ever less. Proposition B.4: else it need not.
+
+    >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).double()
+    >>> softmax_variation(x, 1 - x).item(), 2 * (math.e - 1) / (math.e + 1)
+    (0.924234..., 0.924234...)
+    """
+    return total_variation(x.softmax(dim=-1), star.softmax(dim=-1))
+
+
+def softmax_total_variation(
+    lengths: Iterable[int],
+    *,
+    k: int = 200,
+    noise: float = 0.1,
+    seeds: int | Iterable[int] = 5,
+    tail: float = 0.5,
+) -> xr.Dataset:
+    """δ of two softmaxes by length: x uniform on [0, 1], x* the same with noise on its first k entries.
+
+    A seed draws one growing sequence and one noise, uniform on [0, a]; up to n = k every entry is perturbed. For n
+    beyond k, δ goes as 1/n: n δ tends to 2 Σ_{i≤k} (e^{x*_i} − e^{x_i}) / E e^x, whose mean over draws is
+    2k ((e^a − 1)/a − 1). What the k entries gain all lose in proportion, themselves with a share of about k/n, so that
+    before the limit δ carries a factor 1 − k/n, which by itself makes the slope less steep.
+
+    Args:
+        lengths: n; at least three in the tail.
+        k: how many entries are perturbed.
+        noise: a, the most that is added to one.
+        seeds: how many draws, counted from 0, or the seeds themselves.
+        tail: share of the range of log n, from its upper end, that exponents are fitted on; lengths under 10 k, where
+            the law does not hold yet, are left out of it.
+
+    Returns:
+        Dataset with `total_variation` over (seed, length), δ without the ½; `exponent` and `fit` (R²) over (seed),
+        `exponent_mean`, `exponent_low`, `exponent_high` (95 %, Student's t over seeds), and the same of δ ÷ (1 − k/n)
+        as `leading_mean`, `leading_low`, `leading_high`; `rate`, −1; `expected` over (length),
+        2k ((e^a − 1)/a − 1) / n, NaN for n ≤ k; `perturbed`, k. The fit is descriptive.
+
+    Refused: no noise; fewer than three lengths to fit on.
+
+    Source: Barbero et al. 2024, appendix C.3, figure 9.
+
+    >>> ds = softmax_total_variation([100, 10_000, 30_000, 100_000])
+    >>> round(ds["exponent_mean"].item(), 1)
+    -1.0
+    """
+    positive(k, "k", "a number of entries")
+    if not 0 < noise < math.inf:
+        raise InputError(f"noise={noise!r} perturbs nothing.", "Give a positive number.")
+    chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
+    n = torch.tensor(chosen, dtype=torch.float64)
+    among = tail_of(chosen, tail) & (n >= 10 * k)
+    if int(among.sum()) < 3:
+        raise InputError(
+            f"Fewer than 3 lengths of the tail reach 10 k = {10 * k}, where δ goes as 1/n.", "Give longer ones."
+        )
+    x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))
+    found = torch.stack([softmax_variation(x[:, :length], star[:, :length]) for length in chosen], dim=-1)
+    slope, fit = power_law(n[among], found[:, among])
+    mean, low, high = mean_of(slope)
+    leading = mean_of(power_law(n[among], found[:, among] / (1 - k / n[among]))[0])
+    expected = torch.where(n > k, 2 * k * (math.expm1(noise) / noise - 1) / n, torch.nan)
+    text = "slope of log δ on log n in the tail"
+    return dataset(
+        "total variation of two growing softmaxes",
+        {"seed": numbers, "length": chosen},
+        {
+            "total_variation": (("seed", "length"), found, "δ of softmax x and softmax x*", "1"),
+            "exponent": (("seed",), slope, text, "1"),
+            "fit": (("seed",), fit, f"R² of the line behind the {text}", "1"),
+            "exponent_mean": ((), mean, f"{text}, mean over seeds", "1"),
+            "exponent_low": ((), low, f"{text}, lower end of the mean's 95 % interval", "1"),
+            "exponent_high": ((), high, f"{text}, upper end of the mean's 95 % interval", "1"),
+            **{
+                f"leading_{edge}": ((), value, f"slope of log δ ÷ (1 − k/n) on log n in the tail, {told}", "1")
+                for edge, value, told in zip(("mean", "low", "high"), leading, INTERVAL, strict=True)
+            },
+            "rate": ((), -1.0, "exponent of δ that can be derived, for n beyond k", "1"),
+            "expected": (("length",), expected, "mean of δ over draws, for n beyond k", "1"),
+            "perturbed": ((), k, "entries that are perturbed", "item"),
+        },
+        facts(
+            "softmax_total_variation", None, numbers, torch.float64, "cpu",
+            lengths=chosen, k=k, noise=noise, tail=tail,
+        ),
+    )  # fmt: skip
+
+
+def _sequences(seeds: list[int], longest: int, k: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """x and x*, a row a seed; entries and noise have streams of their own, so that neither depends on the length."""
+    x = np.stack([np.random.default_rng((seed, 0, 0)).uniform(0, 1, longest) for seed in seeds])
+    added = np.stack([np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in seeds])
+    star = x.copy()
+    star[:, :k] += added[:, :longest]
+    return x, star

@@ -1,0 +1,105 @@
+"""Every statement at inputs that meet its premises, for growing n or depth, and at some that do not."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from squashlens.theory.statements.collapse import corollary_b10, theorem_b3
+from squashlens.theory.statements.counting import proposition_b9
+from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
+from squashlens.theory.statements.softmax import lemma_b1, lemma_b2, proposition_b4
+from squashlens.theory.statements.statement import Statement
+
+SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
+SMALL, DEPTHS = (3, 5, 10, 20, 50), (50, 100, 200, 500, 1000)
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One statement: the function that checks it, what grows, what it gives, and what it gives without a premise."""
+
+    check: Callable[..., Statement]
+    axis: str
+    at: tuple[int, ...]
+    kept: tuple[Statement, ...]
+    broken: Statement
+    how: str
+
+
+def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
+    """All statements, in the paper's order; what is drawn at random is drawn with `seed`, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    def pattern(n: int) -> Tensor:
+        return (4 * drawn(n, n)).masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf).softmax(dim=-1)
+
+    def alone(n: int) -> Tensor:
+        """A pattern in which one row attends to itself alone."""
+        a = pattern(n)
+        a[n // 2] = torch.eye(n, dtype=torch.float64)[n // 2]
+        return a
+
+    long, noise = drawn(SIZES[-1]), 0.1 * drawn(200)
+
+    def perturbed(n: int) -> Tensor:
+        other = long[:n].clone()
+        other[:200] += noise[:n]
+        return other
+
+    values = drawn(SIZES[-1], 3)
+
+    def b3(n: int, slope: float) -> Statement:
+        """Even attention, or one that falls with distance, of the last token and of the same repeated."""
+        rows = [(-slope * torch.arange(m - 1.0, -1, -1, dtype=torch.float64)).softmax(0) for m in (n, n + 1)]
+        return theorem_b3(rows[0], rows[1], values[:n], bound=3.0)
+
+    def b10(n: int, dtype: torch.dtype) -> Statement:
+        """Two representations as close as 1/n, and a read-out that finds n and n + 1 in them as long as they differ."""
+        y = values[:8, 0] + 1
+
+        def count(rows: Tensor) -> int:
+            return round(n + 1000 * n * float((rows.double() - y).mean()))
+
+        return corollary_b10(y, y + 1e-3 / n, count, n, dtype=dtype)
+
+    chain = pattern(20)
+    symbols, mixer = drawn(2, 8) - 0.5, _attention(8, drawn)
+    return (
+        Exhibit(lemma_b1, "n", SIZES, tuple(lemma_b1(long[: n - 1], 0.5, 0.5, bound=1.0) for n in SIZES),
+            lemma_b1(0 * long[:999], 0.0, math.log(1000), bound=1.0), "the last entry grows as log n and keeps half"),
+        Exhibit(lemma_b2, "n", SIZES, tuple(lemma_b2(long[:n], perturbed(n), bound=1.1, tolerance=0.1) for n in SIZES),
+            lemma_b2(long.round(), 1 - long.round(), bound=1.0), "the two differ by 1 everywhere"),
+        Exhibit(theorem_b3, "n", SIZES, tuple(b3(n, 0.0) for n in SIZES), b3(1000, 1.0),
+            "attention falls with distance (ALiBi, slope 1): the last token keeps its weight at every n"),
+        Exhibit(proposition_b4, "n", SIZES, tuple(map(proposition_b4, SIZES)), proposition_b4(11), "n is odd"),
+        Exhibit(lemma_b6, "n", SMALL, tuple(lemma_b6(pattern(n)) for n in SMALL), lemma_b6(alone(10)),
+            "one row attends to itself alone"),
+        Exhibit(lemma_b7, "n", SMALL, tuple(lemma_b7(pattern(n), pattern(n)) for n in SMALL),
+            lemma_b7(pattern(10), 1.5 * pattern(10)), "the rows of one sum to 1.5"),
+        Exhibit(proposition_b8, "layers", DEPTHS, tuple(proposition_b8(chain, depth=depth) for depth in DEPTHS),
+            proposition_b8(alone(20)), "one row attends to itself alone, and keeps its mass"),
+        Exhibit(proposition_b9, "times", (2, 3, 5, 10, 30), tuple(
+            proposition_b9([mixer, mixer], symbols, [1, 0], times=k) for k in (2, 3, 5, 10, 30)),
+            proposition_b9([mixer, mixer], symbols, [1, 0], causal=True), "a causal mask"),
+        Exhibit(corollary_b10, "n", SIZES, tuple(b10(n, torch.bfloat16) for n in SIZES), b10(10, torch.float64),
+            "stored in float64, where the two still differ"),
+    )  # fmt: skip
+
+
+def _attention(d: int, drawn: Callable[..., Tensor]) -> Callable[[Tensor, bool], Tensor]:
+    """One head of softmax attention with a residual, of random matrices."""
+    w_q, w_k, w_v = (3 * (drawn(d, d) - 0.5) for _ in range(3))
+
+    def layer(tokens: Tensor, causal: bool) -> Tensor:
+        scores = (tokens @ w_q) @ (tokens @ w_k).T / d**0.5
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
+        return tokens + scores.softmax(dim=-1) @ (tokens @ w_v)
+
+    return layer

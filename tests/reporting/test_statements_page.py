@@ -1,0 +1,49 @@
+"""The page of the theory is what its functions say today, and every exhibit is what it is shown as."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from squashlens.figures.statements import LEAST
+
+EXHIBITS = sl.statements.gallery()
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda e: e.check.__name__)
+def test_an_exhibit_holds_at_every_size_and_not_without_its_premise(exhibit: sl.statements.Exhibit) -> None:
+    assert {one.verdict for one in exhibit.kept} == {"holds"}
+    assert exhibit.broken.verdict == "premise violated"
+    assert len(exhibit.at) == len(exhibit.kept) >= 5
+    assert list(exhibit.at) == sorted(set(exhibit.at))
+
+
+def test_every_statement_has_its_exhibit() -> None:
+    shown = {exhibit.check.__name__ for exhibit in EXHIBITS}
+    functions = {name for name in sl.statements.__all__ if name[0].islower()} - {"gallery"}
+    assert shown == functions
+
+
+def test_the_page_in_the_documents_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "theory.md"
+    assert page.read_text(encoding="utf-8") == sl.statements_page(EXHIBITS), "run analyses/statements.py --out docs"
+
+
+def test_the_page_says_both_sides_and_what_is_broken() -> None:
+    page = sl.statements_page(EXHIBITS)
+    assert page.count("\n## ") == len(EXHIBITS)
+    assert "| 10 | 0.9242 | = | 0.9242 | holds |" in page
+    assert page.count("**premise violated**") == len(EXHIBITS)
+    assert "holds |\n" in page
+    assert "e-1" not in page, "rounding errors depend on the machine"
+
+
+def test_the_figure_has_both_sides_of_each() -> None:
+    figure = sl.figures.statements(EXHIBITS)
+    assert len(figure.data) == 2 * len(EXHIBITS)
+    for exhibit, right, left in zip(EXHIBITS, figure.data[::2], figure.data[1::2], strict=True):
+        assert tuple(left.x) == exhibit.at
+        np.testing.assert_allclose(left.y, [max(one.left, LEAST) for one in exhibit.kept])
+        np.testing.assert_allclose(right.y, [max(one.right, LEAST) for one in exhibit.kept])
+    assert [trace.showlegend for trace in figure.data[:3]] == [True, True, False]

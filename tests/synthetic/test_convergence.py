@@ -1,0 +1,324 @@
+"""Figures 8 and 9 and the survey: numbers against derivations, closed forms, scipy and hand counts."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.synthetic import (
+    PAPER,
+    Stack,
+    convergence,
+    last_tokens,
+    softmax_total_variation,
+    softmax_variation,
+    survey,
+)
+from squashlens.synthetic.convergence import rate
+from squashlens.synthetic.draws import draw
+from squashlens.synthetic.fits import mean_of, power_law, tail_of
+
+LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
+QUIET: dict[str, Any] = {"progress": False}
+
+
+def spaced(low: int, high: int, count: int) -> list[int]:
+    return sorted({int(n) for n in np.geomspace(low, high, count).round()})
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 10**6), st.integers(3, 20))
+def test_slopes_against_scipy(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, values = np.sort(rng.uniform(1, 1e5, count)), rng.lognormal(0, 2, (2, count))
+    slope, fit = power_law(torch.tensor(n), torch.tensor(values))
+    for row in range(2):
+        expected = stats.linregress(np.log(n), np.log(values[row]))
+        assert slope[row].item() == pytest.approx(expected.slope, rel=1e-7, abs=1e-9)
+        assert fit[row].item() == pytest.approx(expected.rvalue**2, rel=1e-6, abs=1e-9)
+
+
+def test_zeros_are_in_no_fit() -> None:
+    n = torch.tensor([1.0, 10, 100, 1000, 10000]).double()
+    slope, fit = power_law(n, torch.stack([3 * n**-0.5 * torch.tensor([1, 0, 1, 1, 0]), n * 0, n * 0 + 7]))
+    assert slope[0].item() == pytest.approx(-0.5)
+    assert slope[1].isnan()
+    assert slope[2].item() == pytest.approx(0)
+    assert fit.isnan().tolist() == [False, True, True]
+    assert power_law(n, torch.tensor([1.0, 2, 0, 0, 0]).double())[0].isnan()
+
+
+def test_the_tail_is_the_upper_part_of_log_n() -> None:
+    lengths = spaced(10, 1000, 9)
+    assert tail_of(lengths, 0.5).tolist() == [False] * 4 + [True] * 5
+    assert tail_of(lengths, 1.0).all()
+    with pytest.raises(InputError, match="2 of the lengths lie in the tail"):
+        tail_of([1, 10, 100], 0.5)
+    for wrong in (0.0, 1.5):
+        with pytest.raises(InputError, match="is not a share"):
+            tail_of(lengths, wrong)
+
+
+def test_means_and_intervals_against_scipy() -> None:
+    slopes = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean, low, high = mean_of(slopes)
+    expected = stats.t.interval(0.95, 5, loc=slopes.numpy().mean(0), scale=stats.sem(slopes.numpy()))
+    np.testing.assert_allclose(mean, slopes.numpy().mean(0))
+    np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=3e-3)
+    np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-9)
+    assert all(edge.isnan().all() for edge in mean_of(slopes[:4])[1:])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
+def test_convergence_is_what_the_last_tokens_say(norm: Any) -> None:
+    stack = Stack(depth=2, heads=2, encoding="rope", residual=True, norm="rms")
+    found = convergence(stack, LENGTHS, norm=norm, **QUIET)
+    tokens = last_tokens(stack, LENGTHS, **QUIET)
+    gap = (tokens.v - tokens.star).numpy()
+    expected = np.linalg.norm(gap, axis=-1, ord={"linf": np.inf, "l1": 1, "l2": 2}[norm])
+    np.testing.assert_allclose(found["distance"], expected, rtol=1e-12)
+    np.testing.assert_allclose(found["total_variation"], tokens.total_variation.mean(-1))
+    np.testing.assert_allclose(found["self_weight"], tokens.self_weight.mean(-1))
+    upper = np.array(LENGTHS) >= math.sqrt(10 * 1600)
+    for name, of in (("exponent", "distance"), ("variation_exponent", "total_variation")):
+        lines = [
+            [stats.linregress(np.log(LENGTHS)[upper], np.log(row[upper])).slope for row in draws]
+            for draws in found[of].values
+        ]
+        np.testing.assert_allclose(found[name], lines, rtol=1e-7)
+        np.testing.assert_allclose(found[f"{name}_mean"], np.mean(lines, axis=0), rtol=1e-7)
+    assert found["distance"].dims == ("seed", "layer", "length")
+    assert found["layer"].values.tolist() == [1, 2]
+
+
+def test_theorem_b3s_bound_holds_with_measured_values() -> None:
+    """D ≤ δ max_i ‖value_i‖₁ for one head and one layer, whatever the encoding."""
+    for name, stack in PAPER.items():
+        drawn = draw(stack, 400, [0, 1], torch.float64, torch.device("cpu"))
+        if name == "queries_keys":
+            sizes = drawn.direct[2].abs().sum(-1).amax(-1)
+        else:
+            place = torch.arange(401)
+            x = drawn.inputs(torch.tensor([*range(400), 399]), place)
+            sizes = (x @ drawn.layers[0].value @ drawn.layers[0].output).abs().sum(-1).amax(-1)
+        found = convergence(stack, [40, 100, 200, 400], seeds=2, tail=1.0, **QUIET).isel(layer=0)
+        bound = found["total_variation"].isel(length=-1).values * sizes.numpy()
+        apart = found["distance"].isel(length=-1).values
+        assert (apart <= bound).all()
+        assert (apart > 1e-3 * bound).all()
+
+
+def test_without_positions_the_difference_is_the_new_tokens_share() -> None:
+    """D = α*_{n+1,n+1} ‖value_a − z_n‖₁ exactly, and δ = 2 α*_{n+1,n+1}: all other weights shrink alike."""
+    stack = Stack(projections="direct")
+    found = convergence(stack, LENGTHS, **QUIET).isel(layer=0)
+    tokens = last_tokens(stack, LENGTHS, **QUIET)
+    values = draw(stack, 1600, range(5), torch.float64, torch.device("cpu")).direct[2][:, np.array(LENGTHS) - 1]
+    apart = (values - tokens.v[:, 0]).abs().sum(-1) * tokens.self_weight[:, 0, :, 0]
+    np.testing.assert_allclose(found["distance"], apart, rtol=1e-9)
+    np.testing.assert_allclose(found["total_variation"], 2 * found["self_weight"], rtol=1e-9)
+    assert found["premise"].item()
+    assert found["exponent_low"] - 0.05 < -1 < found["exponent_high"] + 0.05
+
+
+def test_figure_8s_convergence_is_that_of_averages() -> None:
+    """With q, k, v drawn themselves, E ‖D‖₂² = Σ w², since values have variance 1/d: it falls without δ → 0."""
+    stack, n = PAPER["queries_keys"], 300
+    found = convergence(stack, [100, 200, n], seeds=200, norm="l2", tail=1.0, **QUIET).isel(layer=0)
+    drawn = draw(stack, n, range(200), torch.float64, torch.device("cpu"))
+    from tests.synthetic import twin
+
+    expected = []
+    for seed in range(20):
+        rows = [twin.run(stack, drawn, seed, c)[1][0][0, -1] for c in ([*range(n)], [*range(n), n - 1])]
+        w = rows[0] - rows[1][:n]
+        w[-1] -= rows[1][n]
+        expected.append((w**2).sum())
+    observed = found["distance"].sel(length=n).values ** 2
+    assert observed.mean() == pytest.approx(np.mean(expected), rel=0.06)
+    assert found["rate"] == -0.5
+    assert found["total_variation"].sel(length=n).mean() > 0.1
+
+
+def test_figure_8_in_both_readings() -> None:
+    lengths = spaced(10, 3000, 20)
+    found = {name: convergence(stack, lengths, **QUIET).isel(layer=0) for name, stack in PAPER.items()}
+    averaged, kept = found["queries_keys"], found["inputs"]
+    assert -0.7 < averaged["exponent_mean"] < -0.4  # D falls, as in the figure
+    assert averaged["variation_exponent_high"] < 0  # δ creeps down to a level, which is no decay
+    assert averaged["variation_exponent_mean"] > -0.15
+    assert not averaged["premise"].item()
+    assert abs(kept["exponent_mean"]) < 0.1  # D stays
+    assert kept["distance"].isel(length=-1).min() > 1
+    assert not kept["premise"].item()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, -1), ({"encoding": "t5"}, -1), ({"mask": "none"}, -1), ({"encoding": "rope"}, None),
+        ({"encoding": "rope", "projections": "direct"}, -0.5), ({"encoding": "alibi"}, None),
+        ({"depth": 2}, None), ({"mask": "window", "window": 3}, None), ({"mlp": 1}, None),
+    ],
+)  # fmt: skip
+def test_orders_that_can_be_derived(options: Any, expected: float | None) -> None:
+    found = rate(Stack(**options))
+    assert math.isnan(found) if expected is None else found == expected
+
+
+def test_a_window_never_forgets_the_last_token() -> None:
+    """Scores near 0 make every weight 1/window: δ = 2/window at every length beyond it."""
+    found = convergence(Stack(mask="window", window=8, scale=1e-6), LENGTHS, **QUIET).isel(
+        layer=0, length=slice(1, None)
+    )
+    np.testing.assert_allclose(found["self_weight"], 1 / 8, rtol=1e-6)
+    np.testing.assert_allclose(found["total_variation"], 2 / 8, rtol=1e-6)
+    assert not found["premise"].item()
+
+
+def test_where_no_weight_is_left_the_share_of_zeros_says_so() -> None:
+    """Sinks outweigh all by e^1000 and more: rows equal to the last bit, and nothing to fit."""
+    found = convergence(Stack(scale=200.0, projections="direct", width=2), LENGTHS, seeds=5, **QUIET)
+    zero = (found["total_variation"].values[:, 0, 3:] == 0).mean()
+    assert zero > 0
+    assert found["variation_zero"].item() == pytest.approx(zero)
+
+
+def test_few_seeds_show_no_premise() -> None:
+    found = convergence(Stack(projections="direct"), LENGTHS, seeds=2, **QUIET)
+    assert np.isnan(found["variation_exponent_high"]).all()
+    assert not found["premise"].item()
+    assert found["variation_exponent_mean"].item() == pytest.approx(-1, abs=0.05)
+
+
+@pytest.mark.parametrize("n", [2, 10, 1000])
+def test_proposition_b4_exactly(n: int) -> None:
+    """(1, 0, 1, 0, …) against (0, 1, 0, 1, …): δ = 2 (e − 1)/(e + 1) at every even n."""
+    x = torch.arange(1, n + 1, dtype=torch.float64) % 2
+    assert softmax_variation(x, 1 - x).item() == pytest.approx(2 * (math.e - 1) / (math.e + 1), rel=1e-13)
+
+
+def test_figure_9_against_its_sums() -> None:
+    """δ = Σ_{i≤k} |e^x/Z − e^x*/Z*| + |1/Z − 1/Z*| Σ_{i>k} e^x, from cumulative sums."""
+    lengths, k = [3, 50, 200, 500, 2000, 3000, 10_000], 200
+    found = softmax_total_variation(lengths, k=k)
+    for seed in range(5):
+        x = np.random.default_rng((seed, 0, 0)).uniform(0, 1, 10_000)
+        star = x.copy()
+        star[:k] += np.random.default_rng((seed, 1, 0)).uniform(0, 0.1, k)
+        for n in lengths:
+            z, z_star, near = np.exp(x[:n]).sum(), np.exp(star[:n]).sum(), min(n, k)
+            delta = np.abs(np.exp(x[:near]) / z - np.exp(star[:near]) / z_star).sum()
+            delta += abs(1 / z - 1 / z_star) * np.exp(x[near:n]).sum()
+            assert found["total_variation"].sel(seed=seed, length=n).item() == pytest.approx(delta, rel=1e-10)
+
+
+def test_figure_9_falls_as_derived() -> None:
+    lengths = spaced(10, 100_000, 25)
+    found = softmax_total_variation(lengths, seeds=20)
+    assert found["exponent_mean"].item() == pytest.approx(-1, abs=0.03)
+    assert found["fit"].min() > 0.999
+    last = found.isel(length=-1)
+    assert last["total_variation"].mean().item() == pytest.approx(last["expected"].item(), rel=0.03)
+    by_hand = 2 * 200 * ((math.exp(0.1) - 1) / 0.1 - 1) / 100_000
+    assert last["expected"].item() == pytest.approx(by_hand, rel=1e-9)
+    assert np.isnan(found["expected"].values).tolist() == [n <= 200 for n in lengths]
+    among = np.array(lengths) >= 2000
+    slope = stats.linregress(np.log(lengths)[among], np.log(found["total_variation"].values[0][among])).slope
+    assert found["exponent"].values[0] == pytest.approx(slope)
+
+
+def test_figure_9s_leading_exponent_is_minus_one() -> None:
+    """The factor 1 − k/n taken off, −1 is within the interval; with it, the slope is less steep at any finite n."""
+    lengths = np.unique(np.geomspace(10, 100_000, 40).astype(int)).tolist()
+    found = softmax_total_variation(lengths)
+    assert found["leading_low"] <= -1 <= found["leading_high"]
+    assert found["leading_high"] - found["leading_low"] < 0.01
+    assert found["exponent_low"] > -1
+
+
+def test_figure_9_refuses_what_it_cannot_fit() -> None:
+    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail reach 10 k = 2000"):
+        softmax_total_variation([10, 100, 500, 1000, 3000])
+    with pytest.raises(InputError, match="noise=0.0 perturbs nothing"):
+        softmax_total_variation([10, 2000, 3000, 4000], noise=0.0)
+    with pytest.raises(InputError, match="k=0 is not a number of entries"):
+        softmax_total_variation([10, 2000, 3000, 4000], k=0)
+
+
+@pytest.fixture(scope="module")
+def surveyed() -> xr.Dataset:
+    stack = Stack(heads=2, residual=True)
+    over = {"encoding": ["none", "alibi"], "depth": [1, 2], "window": [None, 8]}
+    return survey(stack, over, LENGTHS, **QUIET)
+
+
+def test_a_survey_is_its_stacks_one_by_one(surveyed: xr.Dataset) -> None:
+    assert surveyed["distance"].dims == ("encoding", "depth", "window", "seed")
+    assert surveyed["window"].values.tolist() == ["all", "8"]
+    for encoding in ("none", "alibi"):
+        for depth in (1, 2):
+            for window in (None, 8):
+                mask: Any = {"mask": "window", "window": 8} if window else {}
+                stack = Stack(heads=2, residual=True, encoding=encoding, depth=depth, **mask)
+                alone = convergence(stack, LENGTHS, **QUIET)
+                cell = surveyed.sel(encoding=encoding, depth=depth, window=str(window or "all"))
+                for name in ("exponent_mean", "exponent_low", "exponent_high"):
+                    assert cell[name].item() == alone[name].values[-1]
+                    assert cell[f"variation_{name}"].item() == alone[f"variation_{name}"].values[0]
+                assert cell["premise"].item() == alone["premise"].values[0]
+                np.testing.assert_array_equal(cell["distance"], alone["distance"][:, -1, -1])
+                np.testing.assert_array_equal(cell["total_variation"], alone["total_variation"][:, 0, -1])
+                np.testing.assert_array_equal(cell["self_weight"], alone["self_weight"][:, 0, -1])
+                assert cell["fit"].item() == pytest.approx(alone["fit"].values[:, -1].mean())
+    assert surveyed["premise"].sel(window="all").values.tolist() == [[True, True], [False, False]]
+    assert not surveyed["premise"].sel(window="8").any()
+
+
+def test_surveys_refuse_what_is_no_option() -> None:
+    for over, words in (
+        ({}, "nothing to vary"),
+        ({"colour": [1]}, "'colour' is not an option"),
+        ({"depth": []}, "not a list of values"),
+        ({"depth": [1, 1]}, "not a list of values"),
+        ({"encoding": "rope"}, "not a list of values"),
+        ({"heads": [1, 3]}, "3 heads do not divide"),
+        ({"encoding": ["none", "learned"]}, "the learned table has 9 rows"),
+    ):
+        with pytest.raises(InputError, match=words):
+            survey(Stack(table=9), over, LENGTHS, **QUIET)
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_results_say_what_they_are_and_come_back(ending: str, surveyed: xr.Dataset, tmp_path: Path) -> None:
+    stack = Stack(encoding="t5", mask="window", window=4, sinks=1)
+    alone = convergence(stack, LENGTHS, seeds=[3, 8], norm="l2", tail=0.7, **QUIET)
+    for found, name in (
+        (alone, "convergence"), (softmax_total_variation([100, 2000, 4000, 9000]), "softmax_total_variation"),
+        (surveyed, "survey"),
+    ):  # fmt: skip
+        back = sl.open_result(sl.save(found, tmp_path / f"{name}.{ending}"))
+        xr.testing.assert_identical(back, found)
+        for variable in found.data_vars.values():
+            assert variable.attrs["long_name"]
+            assert variable.attrs["units"]
+            assert json.loads(variable.attrs["provenance"])["call"]["function"] == name
+        facts = sl.provenance(back)
+        assert {"stack", "seeds", "dtype", "device", "versions", "call"} == set(facts)
+    facts = sl.provenance(alone)
+    assert facts["stack"] == dataclasses.asdict(stack)
+    assert facts["seeds"] == [3, 8]
+    assert (facts["dtype"], facts["device"]) == ("float64", "cpu")
+    assert facts["call"] == {"function": "convergence", "lengths": LENGTHS, "norm": "l2", "tail": 0.7}
+    assert sl.provenance(surveyed)["call"]["over"]["window"] == [None, 8]

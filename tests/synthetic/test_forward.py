@@ -1,0 +1,243 @@
+"""Synthetic stacks against a slow twin, PyTorch's own attention, closed forms and properties."""
+
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+
+from squashlens.errors import InputError
+from squashlens.synthetic import PAPER, Stack, last_tokens
+from squashlens.synthetic import forward as forward_module
+from squashlens.synthetic import layers as layers_module
+from squashlens.synthetic.draws import draw
+from squashlens.synthetic.encodings import alibi, rotate, sinusoids, t5_bucket
+from tests.synthetic import twin
+
+CPU, F64 = torch.device("cpu"), torch.float64
+SMALL = {"width": 8, "base": 20.0, "table": 40}
+MASKS = [
+    {"mask": "causal"}, {"mask": "none"}, {"mask": "window", "window": 3}, {"mask": "window", "window": 1},
+    {"mask": "window", "window": 4, "sinks": 2}, {"mask": "prefix", "prefix": 4}, {"mask": "prefix", "prefix": 40},
+]  # fmt: skip
+ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
+
+
+def check(stack: Stack, lengths: list[int], seeds: list[int]) -> None:
+    """v, v*, δ and the self-weight against whole sequences, one by one."""
+    found = last_tokens(stack, lengths, seeds=seeds, progress=False)
+    drawn = draw(stack, max(lengths), seeds, F64, CPU)
+    for s in range(len(seeds)):
+        for place, n in enumerate(sorted(set(lengths))):
+            plain, rows = twin.run(stack, drawn, s, list(range(n)))
+            doubled, star_rows = twin.run(stack, drawn, s, [*range(n), n - 1])
+            for layer in range(stack.depth):
+                np.testing.assert_allclose(found.v[s, layer, place], plain[layer][-1], rtol=1e-10, atol=1e-10)
+                np.testing.assert_allclose(found.star[s, layer, place], doubled[layer][-1], rtol=1e-10, atol=1e-10)
+                alpha = np.pad(rows[layer][:, -1], ((0, 0), (0, 1)))
+                delta = np.abs(alpha - star_rows[layer][:, -1]).sum(-1)
+                np.testing.assert_allclose(found.total_variation[s, layer, place], delta, rtol=0, atol=1e-10)
+                own = star_rows[layer][:, -1, -1]
+                np.testing.assert_allclose(found.self_weight[s, layer, place], own, rtol=1e-10)
+            if n > 1 and stack.window != 1:
+                assert np.abs(plain[0][-1] - doubled[0][-1]).max() > 1e-9  # else v would do for v*
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("mask", MASKS, ids=lambda m: "-".join(map(str, m.values())))
+def test_every_encoding_under_every_mask(encoding: Any, mask: Any) -> None:
+    stack = Stack(depth=2, heads=2, encoding=encoding, residual=True, norm="rms", mlp=1, **mask, **SMALL)
+    check(stack, [2, 3, 4, 5, 9], [0, 3])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(ENCODINGS), st.sampled_from(MASKS), st.booleans(), st.sampled_from(["none", "rms", "layer"]),
+    st.integers(0, 2), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.floats(0.3, 3),
+    st.lists(st.integers(1, 11), min_size=1, max_size=4),
+)  # fmt: skip
+def test_any_stack_against_the_twin(
+    encoding: Any, mask: Any, residual: bool, norm: Any, mlp: int, depth: int, heads: int, scale: float,
+    lengths: list[int],
+) -> None:  # fmt: skip
+    stack = Stack(
+        depth=depth, heads=heads, encoding=encoding, residual=residual, norm=norm, mlp=mlp, scale=scale, **mask, **SMALL
+    )
+    drawn = draw(stack, max(lengths), [1], F64, CPU)
+    found = last_tokens(stack, lengths, seeds=[1], progress=False)
+    for place, n in enumerate(sorted(set(lengths))):
+        for content, values in ((list(range(n)), found.v), ([*range(n), n - 1], found.star)):
+            expected = np.stack([layer[-1] for layer in twin.run(stack, drawn, 0, content)[0]])
+            np.testing.assert_allclose(values[0, :, place], expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("encoding", ["none", "sinusoidal_qk", "rope", "alibi", "t5"])
+@pytest.mark.parametrize("mask", MASKS[:3] + MASKS[5:6], ids=lambda m: m["mask"])
+def test_direct_draws_against_the_twin(encoding: Any, mask: Any) -> None:
+    check(Stack(encoding=encoding, projections="direct", heads=2, **mask, **SMALL), [1, 2, 6, 10], [0, 7])
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_stack_against_the_twin(name: str) -> None:
+    assert (PAPER[name].width, PAPER[name].depth, PAPER[name].heads) == (64, 1, 1)
+    check(PAPER[name], [1, 3, 20], [0])
+
+
+def test_a_stack_against_pytorchs_attention() -> None:
+    stack, n = Stack(heads=4), 50
+    drawn = draw(stack, n, [0, 1], F64, CPU)
+    x, w = drawn.tokens, drawn.layers[0]
+    q, k, v = (
+        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w.query, w.key, w.value)
+    )  # (seed, head, token, dot)
+    expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w.output
+    found = last_tokens(stack, range(1, n + 1), seeds=2, progress=False)
+    torch.testing.assert_close(found.v[:, 0], expected, rtol=1e-11, atol=1e-12)
+
+
+def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack(depth=3, heads=2, encoding="rope", residual=True, norm="layer", mlp=2, mask="prefix", prefix=6)
+    whole = last_tokens(stack, range(2, 30), seeds=3, progress=False)
+    monkeypatch.setattr(layers_module, "CELLS", 1)
+    monkeypatch.setattr(forward_module, "NUMBERS", 1)
+    pieces = last_tokens(stack, range(2, 30), seeds=3, progress=False)
+    for name in vars(whole):
+        torch.testing.assert_close(getattr(pieces, name), getattr(whole, name), rtol=1e-11, atol=1e-13)
+
+
+def test_a_longer_sequence_begins_with_the_shorter_one() -> None:
+    stack = Stack(depth=2, encoding="t5", residual=True)
+    short, long = (last_tokens(stack, n, seeds=[4], progress=False) for n in ([5, 17], [5, 17, 333]))
+    torch.testing.assert_close(long.v[:, :, :2], short.v, rtol=1e-12, atol=1e-14)
+    deeper = last_tokens(Stack(depth=3, encoding="t5", residual=True, mlp=1), [5], seeds=[4], progress=False)
+    shallow = last_tokens(Stack(depth=1, encoding="t5", residual=True, mlp=1), [5], seeds=[4], progress=False)
+    torch.testing.assert_close(deeper.v[:, :1], shallow.v, rtol=1e-12, atol=1e-14)
+
+
+def test_draws_have_the_sizes_that_are_promised_and_are_all_different() -> None:
+    stack = Stack(width=128, mlp=2, scale=3.0, encoding="t5", depth=2)
+    drawn = draw(stack, 2000, [0, 1], F64, CPU)
+    assert drawn.tokens.std().item() == pytest.approx(1, rel=0.01)
+    assert drawn.biases.std().item() == pytest.approx(3, rel=0.3)
+    square = [getattr(w, name) for w in drawn.layers for name in ("query", "key", "value", "output")]
+    for matrix in square:
+        assert matrix.std().item() == pytest.approx(3 / 128**0.5, rel=0.02)
+    assert drawn.layers[0].up.std().item() == pytest.approx(3 / 128**0.5, rel=0.02)
+    assert drawn.layers[0].down.std().item() == pytest.approx(3 / 256**0.5, rel=0.02)
+    rows = torch.cat([m[:, 0] for m in [*square, drawn.tokens]] + [w.up[:, 0, :128] for w in drawn.layers])
+    rows = torch.cat([rows] + [w.down[:, :1].flatten(1)[:, :128] for w in drawn.layers])
+    angles = torch.corrcoef(rows) - torch.eye(len(rows), dtype=F64)
+    assert angles.abs().max() < 0.45  # streams share no numbers; 1/√128 is 0.09
+    direct = draw(Stack(projections="direct", scale=2.0), 2000, [0], F64, CPU).direct
+    for part in direct:
+        assert part.var().item() == pytest.approx(4 / 64, rel=0.02)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 10000))
+def test_rope_knows_only_the_distance(seed: int, i: int, j: int, shift: int) -> None:
+    q, k = torch.randn(2, 1, 16, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    here = rotate(q, torch.tensor([j]), 1e4) @ rotate(k, torch.tensor([i]), 1e4).T
+    there = rotate(q, torch.tensor([j + shift]), 1e4) @ rotate(k, torch.tensor([i + shift]), 1e4).T
+    assert there.item() == pytest.approx(here.item(), abs=1e-9)
+    moved = rotate(q, torch.tensor([j + 1]), 1e4) @ rotate(k, torch.tensor([i]), 1e4).T
+    assert abs(moved.item() - here.item()) > 1e-6
+
+
+def test_sinusoids_by_hand() -> None:
+    found = sinusoids(torch.tensor([3]), 6, 100.0)[0]
+    angles = [3, 3 / 100 ** (1 / 3), 3 / 100 ** (2 / 3)]
+    assert found.tolist() == pytest.approx([f(a) for a in angles for f in (np.sin, np.cos)])
+
+
+def test_alibi_against_its_closed_form() -> None:
+    """With values and keys of no account, weights are a geometric series of ratio e^(−slope)."""
+    slopes = [-alibi(torch.tensor([[1]]), heads)[-1].item() for heads in (1, 2, 8)]
+    assert slopes == [2**-8, 2**-8, 2**-8]
+    assert (-alibi(torch.tensor([[1, -3]]), 8)[:, 0, 0]).tolist() == [2.0**-h for h in range(1, 9)]
+    stack = Stack(heads=8, encoding="alibi", scale=1e-9)
+    n = 700
+    own = last_tokens(stack, [n], seeds=1, progress=False).self_weight[0, 0, 0]
+    ratio = np.exp(-(2.0 ** -np.arange(1, 9)))
+    np.testing.assert_allclose(own, (1 - ratio) / (1 - ratio ** (n + 1)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_t5_ranges_are_those_of_the_published_code(both_ways: bool) -> None:
+    distance = torch.arange(-300, 300)
+    expected = [twin.t5_bucket(int(d), both_ways) for d in distance]
+    assert t5_bucket(distance[None], both_ways=both_ways)[0].tolist() == expected
+    assert len(set(expected)) == (31 if both_ways else 32)  # both ways, the range of later keys at distance 0 is empty
+
+
+def test_single_precision_is_near() -> None:
+    stack = Stack(depth=2, encoding="rope", residual=True, norm="rms", mlp=2)
+    double, single = (last_tokens(stack, [10, 200], seeds=2, dtype=t, progress=False) for t in (F64, torch.float32))
+    assert single.v.dtype == torch.float32
+    torch.testing.assert_close(single.v.double(), double.v, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(single.v.double(), double.v)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"mask": "window"}, "window=None is not a number of tokens"),
+        ({"window": 4}, "mean nothing to mask='causal'"),
+        ({"sinks": 4}, "mean nothing to mask='causal'"),
+        ({"mask": "prefix"}, "do not fit"),
+        ({"prefix": 3}, "do not fit"),
+        ({"heads": 3}, "3 heads do not divide a width of 64"),
+        ({"encoding": "rope", "width": 12, "heads": 4}, "a head has 3"),
+        ({"encoding": "sinusoidal", "width": 9}, "width=9"),
+        ({"encoding": "sinusoidal_qk", "width": 9}, "width=9"),
+        ({"encoding": "rotary"}, "encoding='rotary' is not a choice"),
+        ({"mask": "full"}, "mask='full' is not a choice"),
+        ({"norm": "batch"}, "norm='batch' is not a choice"),
+        ({"depth": 0}, "depth=0 is not a number of layers"),
+        ({"mlp": -1}, "mlp=-1 is not a count"),
+        ({"mlp": True}, "mlp=True is not a count"),
+        ({"scale": 0.0}, "scale=0.0 is not a size"),
+        ({"base": float("inf")}, "base=inf is not a size"),
+        ({"projections": "direct", "depth": 2}, "no room for depth=2"),
+        ({"projections": "direct", "residual": True, "norm": "rms"}, "no room for residual, norm='rms'"),
+        ({"projections": "direct", "encoding": "learned"}, "no room for encoding='learned'"),
+        ({"projections": "direct", "mlp": 4}, "no room for mlp"),
+    ],
+)
+def test_contradictions_are_refused(wrong: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # its own refusals come first
+    with pytest.raises(InputError, match=words):
+        Stack(**wrong)
+
+
+def test_wrong_requests_are_refused() -> None:
+    with pytest.raises(InputError, match="has 11 tokens, and the learned table has 10 rows"):
+        last_tokens(Stack(encoding="learned", table=10), [10], progress=False)
+    assert last_tokens(Stack(encoding="learned", table=11), [10], seeds=1, progress=False).v.shape == (1, 1, 1, 64)
+    for lengths in ([], [0, 3], [True]):
+        with pytest.raises(InputError, match="are not numbers of tokens"):
+            last_tokens(Stack(), lengths, progress=False)
+    for seeds in (0, [], [-1], [1, 1]):
+        with pytest.raises(InputError, match="names no draws"):
+            last_tokens(Stack(), [3], seeds=seeds, progress=False)
+
+
+def test_a_long_row_needs_no_square() -> None:
+    """At n = 60,000 a pattern of n × n would be 29 GB."""
+    found = last_tokens(Stack(width=8, encoding="rope"), [60_000], seeds=1, progress=False)
+    assert found.self_weight.item() < 1e-2
+    assert found.v.isfinite().all()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_cuda_equals_cpu(encoding: Any) -> None:
+    stack = Stack(depth=2, heads=2, encoding=encoding, residual=True, norm="rms", mlp=2)
+    cpu, gpu = (last_tokens(stack, [3, 40, 500], device=d, progress=False) for d in ("cpu", "cuda"))
+    for name in vars(cpu):
+        torch.testing.assert_close(getattr(gpu, name), getattr(cpu, name), rtol=1e-10, atol=1e-12)
