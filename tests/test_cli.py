@@ -253,3 +253,11 @@ def test_verbs_on_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     main(["tasks"])
     listed = capsys.readouterr().out
     assert all(f"{name} (" in listed for name in sl.tasks.names())
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    command = f"{sys.executable} -m squashlens.cli tasks 2>{said} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.startswith("copy_last")
+    assert not said.read_text()

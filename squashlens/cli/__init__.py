@@ -5,6 +5,7 @@
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -52,3 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None

@@ -248,6 +248,14 @@ def test_b7_products_of_patterns_are_patterns(seed: int, n: int) -> None:
         raw(lemma_b7)(a, pattern(seed, n + 1))
 
 
+def test_b7_says_which_of_the_two_is_no_pattern() -> None:
+    a = pattern(1, 5)
+    for first, second, whose in ((a.T, a, "A: triangular"), (a, a.T, "B: triangular"), (a, -a, "B: rows are")):
+        found = lemma_b7(first, second)
+        assert found.verdict == "premise violated"
+        assert whose in str(found)
+
+
 @given(SEEDS, st.integers(3, 12))
 def test_b8s_rate_is_the_second_eigenvalue(seed: int, n: int) -> None:
     a = pattern(seed, n)
