@@ -80,6 +80,7 @@ def test_b2_holds_wherever_its_premises_do(seed: int, n: int, size: float) -> No
     found = lemma_b2(x, other, bound=2 * size, tolerance=1.0)
     expected = np.abs(scipy.special.softmax(x.numpy()) - scipy.special.softmax(other.numpy())).sum()
     assert found.left == pytest.approx(expected, abs=1e-12)
+    assert found.right == pytest.approx(2 * math.exp(4 * size) * np.abs((x - other).numpy()).mean())
     assert found.holds
     assert lemma_b2(x, other, bound=2 * size + 5, tolerance=9.0).verdict == "holds"
 
