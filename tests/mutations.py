@@ -414,7 +414,7 @@ MUTATIONS = (
     Mutation("more lengths are another run", "measure/_asking.py", 'not in ("lengths", "seeds", "modes")', 'not in ("modes",)', BEHAVE),
     Mutation("no opening words", "measure/_asking.py", 'opening = task.opening if opened else ""', 'opening = ""', BEHAVE),
     Mutation("a chat without its turn", "measure/_asking.py", "add_generation_prompt=True", "add_generation_prompt=False", BEHAVE),
-    Mutation("a probe that has seen the answer", "measure/probe.py", "values[train[row[train] == length]]", "values[row == length]", PROBE),
+    Mutation("a probe that has seen the answer", "measure/probe.py", "_fitted(centred[train], rest[train], centred[test])", "_fitted(centred, rest, centred[test])", PROBE),
     Mutation("seeds in both parts", "measure/probe.py", "np.tile(np.arange(n_seeds), n_lengths)", "np.arange(n_seeds * n_lengths)", PROBE),
     Mutation("R² about the mean of all", "measure/probe.py", "data.truth.mean(axis=1, keepdims=True)", "data.truth.mean()", PROBE),
     Mutation("predictions that run away", "measure/probe.py", "np.clip(fit.predict((unseen - middle) / size), target.min() - width, target.max() + width)", "fit.predict((unseen - middle) / size)", PROBE),

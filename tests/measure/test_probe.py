@@ -68,7 +68,7 @@ def test_a_direction_that_turns_with_the_length_is_found_by_fits_of_their_own() 
 @pytest.mark.parametrize("direction", ["own", "shared"])
 def test_no_prediction_knows_its_own_answer(direction: Any) -> None:
     """What is right for one seed is changed: predictions of that seed stay, at every length; others move."""
-    data = answers(seeds=20)
+    data = answers(seeds=21)  # no multiple of the folds: else those of one seed are together by chance
     features = planted(data, 1.0)
     before = held_out(features, data, direction)
     changed = data.truth.copy()

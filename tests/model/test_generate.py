@@ -127,6 +127,12 @@ def test_a_seed_gives_the_same_answer_and_another_another(bridge_of: Callable[..
     assert torch.equal(torch.random.get_rng_state(), state), "nobody else's draws are touched"
 
 
+def test_every_step_has_draws_of_its_own() -> None:
+    first, second = (module._Gumbel._noise("a", step, 40) for step in (0, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, module._Gumbel._noise("a", 0, 40))
+
+
 def test_close_to_zero_a_draw_is_the_likeliest(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("mistral", torch.float64)
     assert all_said(model, prompts(), temperature=1e-6) == all_said(model, prompts())
@@ -145,7 +151,7 @@ def test_hooks_by_position_act_on_whole_prompts(bridge_of: Callable[..., Any]) -
         return Said(tuple(ids[len(prompt.ids) :]), False)
 
     free = all_said(model, given)
-    with sl.applied(model, sl.zero_residual([1, 3], blocks=(1, 2))), torch.no_grad():
+    with sl.applied(model, sl.zero_residual([0, 3], blocks=(1, 2))), torch.no_grad():
         expected = [token_by_token(prompt) for prompt in given]
         assert all_said(model, given) == expected
     assert expected != free, "the hook does something"
