@@ -27,7 +27,7 @@ import xarray as xr
 from squashlens._typing import Mode, one_of
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.results import versions
-from squashlens.tasks import Question, Task, find, names
+from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
 from squashlens.tasks.copying import COPYING
 from squashlens.tasks.counting import COUNTING
 
@@ -47,7 +47,6 @@ except ImportError as error:
 Numbers = int | str | Iterable[int | str]
 Modes = str | Iterable[str]
 LENGTHS = (10, 50, 100, 200, 300)
-DRAWN_SEEDS = 16  # as in `behave`
 CUT = ("max_tokens", "model_length", "content_filter")  # ends that are not the model's own
 SECRET = re.compile("key|token|secret|password|auth|header|url", re.IGNORECASE)  # never in a result
 ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample keeps of its question
@@ -76,9 +75,6 @@ def inspect_task(
     if isinstance(seeds, int) or seeds is None:
         seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
     chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "modes": _listed(modes)}
-    for name, values in chosen.items():
-        if not values or len(set(values)) != len(values):
-            raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
     for mode in chosen["modes"]:
         one_of(mode, Mode, "modes")
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]

@@ -16,7 +16,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, Template, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
-from squashlens.model.tokens import bos_id, encode, family_bos, require_tokenizer
+from squashlens.model.tokens import as_chat, bos_id, encode, family_bos, require_tokenizer
 from squashlens.paper import COPY, COUNT
 from squashlens.sequences import Pair, Sequence
 
@@ -181,7 +181,7 @@ def _around(
     if template == "chat":
         if not (isinstance(prompt, str) and isinstance(suffix, str)):
             raise InputError("A chat template wraps text, not ids.", "Give prompt= and suffix= as text.")
-        before, after = _render(require_tokenizer(model), prompt, suffix)
+        before, after = _render(model, prompt, suffix)
         return tuple(encode(model, before)), behind(model, token, after)
     trailing = behind(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prompt, str):
@@ -195,11 +195,8 @@ def _around(
 MARK = "\ue000"  # a private-use character: where the content goes while a template is rendered
 
 
-def _render(tokenizer: Any, prompt: str, suffix: str) -> tuple[str, str]:
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
-    message = [{"role": "user", "content": f"{prompt}{MARK}{suffix}"}]
-    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+def _render(model: Bridge, prompt: str, suffix: str) -> tuple[str, str]:
+    text = as_chat(model, f"{prompt}{MARK}{suffix}")
     if text.count(MARK) != 1:
         raise InputError(
             f"The chat template shows the message {text.count(MARK)} times.", "Give prefix and suffix as ids."

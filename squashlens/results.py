@@ -20,6 +20,7 @@ import xarray as xr
 from squashlens.errors import InputError
 
 Result = xr.DataArray | xr.Dataset
+Variable = tuple[tuple[str, ...], Any, str, str]
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
 
@@ -49,6 +50,17 @@ def attributes(long_name: str, units: str, facts: Mapping[str, Any]) -> dict[str
 def _written(facts: Mapping[str, Any]) -> str:
     """Facts as one JSON object."""
     return json.dumps(facts, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def signed(
+    long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable], facts: Mapping[str, Any]
+) -> xr.Dataset:
+    """Named variables, each (dimensions, values, long name, units), as one Dataset with one provenance."""
+    arrays = {
+        name: (dims, np.asarray(values), attributes(text, units, facts))
+        for name, (dims, values, text, units) in variables.items()
+    }
+    return xr.Dataset(arrays, coords=coords, attrs=attributes(long_name, "as each variable says", facts))
 
 
 def versions() -> dict[str, str]:

@@ -10,14 +10,8 @@ from plotly.subplots import make_subplots
 from squashlens.errors import InputError
 from squashlens.figures.heading import LABELS, TITLED, Found, headed, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.theme import interval, label
+from squashlens.tasks.reading import WHY
 
-REASONS = {
-    "none": "no number",
-    "several": "several numbers",
-    "words": "a number in words",
-    "form": "not as asked",
-    "cut": "cut off",
-}
 CELL, OVER = ("mode", "length"), ("mode", "length", "seed")
 UNREAD = {"unread": (*CELL, "why")}
 LENGTH = "length (items)"
@@ -93,7 +87,7 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
 def _unread(at: xr.Dataset) -> str:
     """The share that was not read, with the reasons."""
     shares = {str(why): float(at["unread"].sel(why=why)) for why in at["why"].values}
-    reasons = ", ".join(f"{REASONS.get(why, label(why))} {percent(share)}" for why, share in shares.items() if share)
+    reasons = ", ".join(f"{WHY.get(why, label(why))} {percent(share)}" for why, share in shares.items() if share)
     return f"{percent(sum(shares.values()))} not read" + (f": {reasons}" if reasons else "")
 
 

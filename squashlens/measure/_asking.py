@@ -12,10 +12,8 @@ from squashlens.measure._session import Session
 from squashlens.measure.answers import described
 from squashlens.model.branches import Ids
 from squashlens.model.proof import require_sound
-from squashlens.model.tokens import encode, require_tokenizer, tokens
-from squashlens.tasks import Question, Task
-
-DRAWN_SEEDS = 16  # questions at each length where they differ and nothing else is said
+from squashlens.model.tokens import as_chat, encode, tokens
+from squashlens.tasks import DRAWN_SEEDS, Question, Task
 
 
 @dataclass(frozen=True)
@@ -32,19 +30,17 @@ class Asking:
     @classmethod
     def start(
         cls, model: Any, task: object, lengths: Iterable[int], seeds: Any, function: str,
-        *, modes: Any, template: Any, opened: bool, drawn: bool = False, **arguments: Any,
+        *, modes: Any, template: Any, opened: bool, drawn: bool = False, draws: int = DRAWN_SEEDS, **arguments: Any,
     ) -> "Asking":  # fmt: skip
         """Check everything before anything is run; note what the provenance will say.
 
-        `drawn` says that answers are, so that seeds differ even where the question is the same.
+        `drawn` says that answers are, so that seeds differ even where the question is the same; where they differ and
+        none are given, there are `draws` of them.
         """
         if not isinstance(task, Task):
             raise InputError(f"Expected a task, got {type(task).__name__}.", "Say `squashlens.tasks.find('sum')`.")
         one_of(template, Template, "template")
-        chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, drawn), "modes": _listed(modes)}
-        for name, values in chosen.items():
-            if not values or len(set(values)) != len(values):
-                raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
+        chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, drawn, draws), "modes": _listed(modes)}
         questions = tuple(task.asked(**chosen))
         sound = require_sound(model)
         longest = max(questions, key=lambda question: len(question.prompt))
@@ -63,19 +59,15 @@ def _ids(model: Bridge, task: Task, question: Question, template: Template, open
     opening = task.opening if opened else ""
     if template == "none":
         return tuple(tokens(model, f"{question.prompt} {opening}" if opening else question.prompt)[0].tolist())
-    tokenizer = require_tokenizer(model)
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
-    turn = [{"role": "user", "content": question.prompt}]
-    text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    return tuple(tokens(model, torch.tensor(encode(model, text + opening)))[0].tolist())
+    ids = encode(model, as_chat(model, question.prompt) + opening)
+    return tuple(tokens(model, torch.tensor(ids))[0].tolist())
 
 
-def _seeds(given: Any, task: Task, drawn: bool) -> list[int]:
+def _seeds(given: Any, task: Task, drawn: bool, draws: int) -> list[int]:
     """Seeds as numbers; several are refused where all of them would be the same."""
     differ = task.random or drawn
     if given is None:
-        return list(range(DRAWN_SEEDS if differ else 1))
+        return list(range(draws if differ else 1))
     seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
     if len(seeds) > 1 and not differ:
         raise InputError(

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Passes, Scale, one_of
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure._session import Session, Variable
-from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.measure._session import Session
+from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.model.branches import Branch, Ids
 from squashlens.model.passes import Readings, read
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.rounding import stored
 from squashlens.model.tokens import display_tokens
 from squashlens.model.unembed import require_understood
+from squashlens.results import Variable
 from squashlens.sequences import Sequence as Tokens
 from squashlens.theory.distances import distance, rms
 
@@ -75,7 +76,7 @@ class Runs:
     def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> "Streams":
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token; `sites` are read along."""
         model = self.session.model
-        own = [residual_site(layer, model) for layer in (*self.layers, "y")]
+        own = residual_sites(model)
         readings = self.read(branches, [*own, *sites], **options)
         stacked = torch.stack([readings.values[site] for site in own])
         beside = {site: readings.values[site] for site in sites}

@@ -19,9 +19,7 @@ from squashlens.model.hooks import ambient
 from squashlens.model.quantised import stored_as
 from squashlens.model.streamed import implementation
 from squashlens.model.tokens import count_bos, display_tokens, tokens
-from squashlens.results import attributes, position_coords, versions
-
-Variable = tuple[tuple[str, ...], Any, str, str]
+from squashlens.results import Variable, attributes, position_coords, signed, versions
 
 
 @dataclass(frozen=True)
@@ -107,11 +105,8 @@ class Session:
 
     def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
         """Named variables, each (dimensions, values, long name, units), as one signed Dataset."""
-        arrays = {
-            name: (dims, _numpy(values), attributes(text, units, self.facts))
-            for name, (dims, values, text, units) in variables.items()
-        }
-        return xr.Dataset(arrays, coords=coords, attrs=attributes(long_name, "as each variable says", self.facts))
+        plain = {name: (dims, _numpy(values), text, unit) for name, (dims, values, text, unit) in variables.items()}
+        return signed(long_name, coords, plain, self.facts)
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         ids = self.ids.cpu().numpy().astype(np.int64)

@@ -10,9 +10,9 @@ import torch
 
 from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
-from squashlens.measure._session import Variable
 from squashlens.model.branches import Ids
 from squashlens.model.tokens import display_tokens, encode, escape, require_tokenizer
+from squashlens.results import Variable
 
 BETWEEN = "·"  # stands between the pieces of a text where they are shown in a row
 SPACE = "␣"

@@ -12,8 +12,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.measure._session import Variable
-from squashlens.results import attributes, provenance
+from squashlens.results import Variable, attributes, provenance, signed
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY
 
@@ -80,11 +79,8 @@ def scored(
         "unread": ((*cell, "why"), unread, "share that was not read, by the reason why", "1"),
     }
     noted = {**facts, "task": described(task)}
-    return xr.Dataset(
-        {name: (dims, values, attributes(text, unit, noted)) for name, (dims, values, text, unit) in found.items()},
-        coords={"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)},
-        attrs=attributes(f"answers to {task.name}", "as each variable says", noted),
-    )
+    coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
+    return signed(f"answers to {task.name}", coords, found, noted)
 
 
 def described(task: Task) -> dict[str, Any]:

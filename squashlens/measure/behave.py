@@ -1,7 +1,7 @@
 """What a model answers to copying and counting tasks (figures 2, 3, 4, 6, 7)."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import xarray as xr
@@ -13,6 +13,7 @@ from squashlens.journal import Journal
 from squashlens.measure._asking import Asking, without_extent
 from squashlens.measure.answers import Answer, scored
 from squashlens.model.anatomy import context_length
+from squashlens.model.branches import Ids
 from squashlens.model.generate import Prompt, Said, generate
 from squashlens.model.tokens import require_tokenizer
 from squashlens.tasks import Question, Task
@@ -76,21 +77,21 @@ def behave(
         model, task, lengths, seeds, "behave", modes=modes, template=template, opened=opened,
         drawn=temperature > 0, temperature=temperature, room=room,
     )  # fmt: skip
+    ids = {question: asking.ids(question) for question in asking.questions}
     journal = Journal(resume, without_extent(asking.session.facts))
     return scored(
-        task, answered(asking, journal, temperature, room, chunk, progress), asking.session.facts, opened=opened
+        task, answered(asking, ids, journal, temperature, room, chunk, progress), asking.session.facts, opened=opened
     )
 
 
 def answered(
-    asking: Asking, journal: Journal, temperature: float = 0.0, room: int | None = None, chunk: int | None = None,
-    progress: bool = True,
+    asking: Asking, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0, room: int | None = None,
+    chunk: int | None = None, progress: bool = True,
 ) -> dict[Question, Answer]:  # fmt: skip
     """Each question's answer, out of the journal or from the model; every batch is written down at once."""
     sound = asking.session.model
     tokenizer = require_tokenizer(sound)
-    ids = {question: asking.ids(question) for question in asking.questions}
-    keys = {question: _key(question, ids[question]) for question in asking.questions}
+    keys = {question: _key(question, prompt) for question, prompt in ids.items()}
     missing = [question for question in keys if keys[question] not in journal.found]
     prompts = [
         Prompt(ids[q], room or _room(asking, q, len(ids[q])), f"{q.task} {q.length} {q.seed} {q.mode}") for q in missing
@@ -110,7 +111,7 @@ def answered(
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
 
-def _key(question: Question, ids: tuple[int, ...]) -> str:
+def _key(question: Question, ids: Ids) -> str:
     """A question by name, and by what is really asked, so that an edited task finds no old answer."""
     digest = hashlib.sha256(repr(ids).encode()).hexdigest()[:12]
     return f"{question.mode} {question.length} {question.seed} {digest}"

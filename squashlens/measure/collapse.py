@@ -13,9 +13,9 @@ from torch import Tensor
 from squashlens._typing import Beside, Bridge, Distance, Heads, Passes, Scale, one_of, positive
 from squashlens.errors import InputError
 from squashlens.measure._pairs import Ruler, Runs, Streams, check_choices, next_token_is_known, with_y
-from squashlens.measure._session import Variable
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.unembed import log_probabilities
+from squashlens.results import Variable
 from squashlens.sequences import Sequence
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.ranks import rank_trend

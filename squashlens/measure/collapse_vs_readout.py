@@ -5,7 +5,6 @@ that stands in the representation and is not read out. The four verdicts tell th
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,13 @@ from squashlens.errors import InputError
 from squashlens.journal import Journal
 from squashlens.measure._asking import Asking, without_extent
 from squashlens.measure._pairs import Ruler, check_choices
-from squashlens.measure._session import Variable
 from squashlens.measure.answers import scored
 from squashlens.measure.behave import answered
-from squashlens.measure.probe import ENOUGH, Answers, probed, sites, streams
-from squashlens.model.anatomy import dtype_of, n_blocks
+from squashlens.measure.probe import ENOUGH, Answers, probed, streams
+from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.model.branches import Ids
 from squashlens.model.ends import ends
+from squashlens.results import Variable
 from squashlens.tasks import Task
 from squashlens.theory.distances import identical
 
@@ -86,22 +85,21 @@ def collapse_vs_readout(
     check_choices(norm=norm, scale=scale, passes="auto")
     if not 0 < decodable <= 1:
         raise InputError(f"decodable={decodable!r} is no R² to reach.", "Give a number above 0, at most 1.")
-    if seeds is None and isinstance(task, Task):
-        seeds = ENOUGH if task.random else 1
     asking = Asking.start(
-        model, task, lengths, seeds, "collapse_vs_readout", modes=[mode], template=template, opened=True, norm=norm,
-        scale=scale, round_to=None if round_to is None else str(round_to).removeprefix("torch."), decodable=decodable,
-        folds=folds,
+        model, task, lengths, seeds, "collapse_vs_readout", modes=[mode], template=template, opened=True, draws=ENOUGH,
+        norm=norm, scale=scale, round_to=None if round_to is None else str(round_to).removeprefix("torch."),
+        decodable=decodable, folds=folds,
     )  # fmt: skip
     sound, questions = asking.session.model, asking.questions
     data = None if len({q.truth for q in questions}) == 1 else Answers.of(task, questions, folds)
     twins = [task.doubled(question) for question in questions]
-    v, star = [asking.ids(q) for q in questions], [asking.ids(q) for q in twins]
+    ids = {question: asking.ids(question) for question in (*questions, *twins)}
+    v, star = [ids[q] for q in questions], [ids[q] for q in twins]
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
-    shown = ends(sound, [*v, *star], sites(asking), chunk=chunk, progress=progress)
-    own, other = streams(asking, shown).split(len(v), dim=1)
+    shown = ends(sound, [*v, *star], residual_sites(sound), chunk=chunk, progress=progress)
+    own, other = streams(sound, shown).split(len(v), dim=1)
     journal = Journal(resume, without_extent(asking.session.facts))
-    answers = answered(replace(asking, questions=(*questions, *twins)), journal, chunk=chunk, progress=progress)
+    answers = answered(asking, ids, journal, chunk=chunk, progress=progress)
     said = scored(task, {q: answers[q] for q in questions}, asking.session.facts, opened=True).isel(mode=0)
     shape = (said.sizes["length"], said.sizes["seed"])
     over, ruler = ("length", "seed"), Ruler(norm, scale)

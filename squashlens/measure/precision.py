@@ -17,11 +17,11 @@ from tqdm import tqdm
 from squashlens._typing import Bridge, Distance, Passes, Scale, choices_of
 from squashlens.errors import InputError, RangeError
 from squashlens.measure._pairs import Ruler, Runs, check_choices, next_token_is_known, with_y
-from squashlens.measure._session import Variable
 from squashlens.model.anatomy import dtype_of, residual_site
 from squashlens.model.live import require_live
 from squashlens.model.rounding import Stored, rounded, rounding, within
 from squashlens.model.unembed import likeliest
+from squashlens.results import Variable
 from squashlens.sequences import Sequence
 
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}

@@ -21,11 +21,11 @@ from squashlens.errors import InputError
 from squashlens.journal import Journal
 from squashlens.measure._ablations import at_random
 from squashlens.measure._pairs import Runs, check_choices, required
-from squashlens.measure._session import Variable
 from squashlens.measure.accuracy import Answer
 from squashlens.measure.collapse import collapse
 from squashlens.measure.compare import Task
 from squashlens.prompts import Token, one_token
+from squashlens.results import Variable
 from squashlens.sequences import Sequence
 from squashlens.theory.norms import mean_interval
 

@@ -18,9 +18,9 @@ from squashlens._typing import Bridge, Direction, Mode, Template, one_of, positi
 from squashlens.errors import InputError
 from squashlens.measure._asking import Asking
 from squashlens.measure._pairs import with_y
-from squashlens.measure._session import Variable
-from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens.model.anatomy import n_blocks, residual_sites
 from squashlens.model.ends import Ends, ends
+from squashlens.results import Variable
 from squashlens.tasks import Question, Task
 
 PENALTIES = np.logspace(-3, 6, 19)  # chosen among in each fit, by generalised cross-validation
@@ -72,29 +72,21 @@ def probe(
     """
     one_of(direction, Direction, "direction")
     positive(folds, "folds", "a number of parts")
-    if seeds is None and isinstance(task, Task):
-        seeds = ENOUGH if task.random else 1
     asking = Asking.start(
-        model, task, lengths, seeds, "probe", modes=[mode], template=template, opened=opened, direction=direction,
-        folds=folds,
+        model, task, lengths, seeds, "probe", modes=[mode], template=template, opened=opened, draws=ENOUGH,
+        direction=direction, folds=folds,
     )  # fmt: skip
     data = Answers.of(task, asking.questions, folds)
-    shown = ends(asking.session.model, [asking.ids(q) for q in asking.questions], sites(asking), chunk=chunk,
-        progress=progress)  # fmt: skip
-    found = probed(data, streams(asking, shown), direction, progress)
-    layers = list(range(n_blocks(asking.session.model) + 1))
+    sound, prompts = asking.session.model, [asking.ids(question) for question in asking.questions]
+    shown = ends(sound, prompts, residual_sites(sound), chunk=chunk, progress=progress)
+    found = probed(data, streams(sound, shown), direction, progress)
+    layers = list(range(n_blocks(sound) + 1))
     return asking.session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
 
 
-def sites(asking: Asking) -> list[str]:
-    """Where v⁽⁰⁾ … v⁽ᴸ⁾ and y are read."""
-    model = asking.session.model
-    return [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
-
-
-def streams(asking: Asking, shown: Ends) -> Float[Tensor, "layer branch d"]:
+def streams(model: Bridge, shown: Ends) -> Float[Tensor, "layer branch d"]:
     """v⁽⁰⁾ … v⁽ᴸ⁾ and y of each prompt, at its last token."""
-    return torch.stack([shown.values[site].float() for site in sites(asking)])
+    return torch.stack([shown.values[site].float() for site in residual_sites(model)])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
 from squashlens.measure._pairs import with_y
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import device_of, n_blocks, residual_site
+from squashlens.model.anatomy import device_of, n_blocks, residual_sites
 from squashlens.model.branches import Ids, causal, context
 from squashlens.model.forward import forward
 from squashlens.model.proof import require_sound
@@ -79,7 +79,7 @@ def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor
     place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
     visible = causal(n) if mask == "causal" else torch.ones(n, n, dtype=torch.bool)
     seen: dict[str, Tensor] = {}
-    sites = [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
+    sites = residual_sites(model)
 
     def keep(site: str):
         return lambda stream: seen.update({site: stream[0].detach().float().cpu()})

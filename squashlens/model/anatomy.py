@@ -90,6 +90,11 @@ def check_layer(layer: object, model: Bridge, argument: str) -> int:
     return layer
 
 
+def residual_sites(model: Bridge) -> list[str]:
+    """Where v⁽⁰⁾ … v⁽ᴸ⁾ and y are read."""
+    return [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
+
+
 def residual_site(layer: Target, model: Bridge) -> str:
     """The hook point where v⁽ℓ⁾ (ℓ = 0…L) or y is read and replaced."""
     if layer == "y":

@@ -1,7 +1,8 @@
 """What stands at the last token of many prompts: passes over prompts of one length side by side, never padded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +15,22 @@ from squashlens.model.branches import Ids
 from squashlens.model.budget import pass_bytes
 from squashlens.model.forward import forward
 from squashlens.model.passes import PASS_MEMORY
+
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+def side_by_side(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tuple[Kind, list[int]]]:
+    """Places of what is of one kind, in batches of `size(kind)` at most, kinds in order of first appearance.
+
+    >>> [(n, places) for n, places in side_by_side([5, 7, 5, 5], lambda n: 2)]
+    [(5, [0, 2]), (5, [3]), (7, [1])]
+    """
+    alike: dict[Kind, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        alike.setdefault(kind, []).append(place)
+    for kind, places in alike.items():
+        step = size(kind)
+        yield from ((kind, places[start : start + step]) for start in range(0, len(places), step))
 
 
 @dataclass(frozen=True)
@@ -37,12 +54,12 @@ def ends(
 
     `chunk` prompts go side by side, as many as fit in about a gigabyte if not given.
     """
-    alike: dict[int, list[int]] = {}
-    for place, prompt in enumerate(prompts):
-        alike.setdefault(len(prompt), []).append(place)
     found: dict[str, Tensor] = {}
     following = torch.zeros(len(prompts), dtype=torch.long)
     device = device_of(model)
+
+    def size(n: int) -> int:
+        return chunk or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
 
     def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
@@ -58,12 +75,9 @@ def ends(
         torch.no_grad(),
         tqdm(total=len(prompts), desc=label, unit="prompt", delay=1, disable=not progress) as bar,
     ):
-        for n, places in alike.items():
-            size = chunk or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
-            for start in range(0, len(places), size):
-                part = places[start : start + size]
-                ids = torch.tensor([prompts[place] for place in part], device=device)
-                logits = forward(model, ids, [(site, keep(site, part)) for site in sites])
-                following[part] = logits.argmax(dim=-1).cpu()
-                bar.update(len(part))
+        for _, part in side_by_side(map(len, prompts), size):
+            ids = torch.tensor([prompts[place] for place in part], device=device)
+            logits = forward(model, ids, [(site, keep(site, part)) for site in sites])
+            following[part] = logits.argmax(dim=-1).cpu()
+            bar.update(len(part))
     return Ends(found, following)

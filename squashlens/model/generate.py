@@ -20,6 +20,7 @@ from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of, dtype_of, n_blocks
 from squashlens.model.branches import Ids
 from squashlens.model.budget import pass_bytes, queries_and_keys
+from squashlens.model.ends import side_by_side
 from squashlens.model.hooks import ambient
 from squashlens.model.memory import available
 
@@ -60,14 +61,9 @@ def generate(
                 f"of {limit}.",
                 "Ask at shorter lengths, or leave less room for the answer.",
             )
-    alike: dict[tuple[int, int], list[int]] = {}
-    for place, prompt in enumerate(prompts):
-        alike.setdefault((len(prompt.ids), prompt.room), []).append(place)
-    for (n, room), places in alike.items():
-        size = chunk or _chunk(model, n + room)
-        for start in range(0, len(places), size):
-            part = places[start : start + size]
-            yield dict(zip(part, _batch(model, [prompts[place] for place in part], room, temperature), strict=True))
+    kinds = ((len(prompt.ids), prompt.room) for prompt in prompts)
+    for (_, room), part in side_by_side(kinds, lambda kind: chunk or _chunk(model, sum(kind))):
+        yield dict(zip(part, _batch(model, [prompts[place] for place in part], room, temperature), strict=True))
 
 
 def _batch(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: float) -> list[Said]:

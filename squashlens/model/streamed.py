@@ -23,7 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.errors import SquashlensError, UnsoundModelError
-from squashlens.model.anatomy import dtype_of, n_blocks, pattern_site, residual_site
+from squashlens.model.anatomy import dtype_of, n_blocks, pattern_site, residual_sites
 from squashlens.model.attention import Attention, attended
 from squashlens.model.hooks import Hook, ambient, distinct_points, hung, without_ambient
 from squashlens.model.live import dead_points, probe_ids
@@ -210,8 +210,7 @@ def _prove(model: Bridge) -> _Proof:
     except (SquashlensError, RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as e:
         return _Proof(reason=f"its attention cannot be handed over ({str(e).splitlines()[0][:120]})")
     pairs = [("logits", ours, logits)]
-    streams = [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
-    for site in streams:
+    for site in residual_sites(model):
         name = model.hook_dict[site].name or site
         if name not in there:
             return _Proof(reason=f"{site} does not fire")

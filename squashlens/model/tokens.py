@@ -122,6 +122,15 @@ def encode(model: Bridge, text: str) -> list[int]:
     return ids
 
 
+def as_chat(model: Bridge, text: str) -> str:
+    """Text as a user's turn in the tokenizer's chat template, up to where the answer begins."""
+    tokenizer = require_tokenizer(model)
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
+    turn = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+
+
 def _without_special(tokenizer: Any, text: str) -> str:
     for token in tokenizer.all_special_tokens:  # read as one token each, before words are looked for
         text = text.replace(token, " ")

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Distance, one_of
+from squashlens.results import Variable, signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
+from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
 from squashlens.synthetic.forward import last_tokens
-from squashlens.synthetic.signed import Variable, dataset, facts
 from squashlens.synthetic.stack import Stack
 from squashlens.theory.distances import distance
 
@@ -84,7 +85,7 @@ def convergence(
     premise = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
     each, by_layer, text = ("seed", "layer", "length"), ("layer",), "last tokens of v and v*"
     noted = facts("convergence", stack, numbers, dtype, str(device), lengths=chosen, norm=norm, tail=tail)
-    return dataset(
+    return signed(
         "convergence of a synthetic stack",
         {"seed": numbers, "layer": list(range(1, stack.depth + 1)), "length": chosen},
         {

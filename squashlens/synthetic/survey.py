@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from squashlens._typing import Distance
 from squashlens.errors import InputError
+from squashlens.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
-from squashlens.synthetic.signed import Variable, dataset, facts
+from squashlens.synthetic.facts import facts
 from squashlens.synthetic.stack import Stack
 
 OPTIONS = tuple(field.name for field in fields(Stack))
@@ -84,7 +85,7 @@ def survey(
         text = str(found[0][name].attrs["long_name"])
         dims = (*options, "seed") if name in BY_SEED else options
         variables[name] = (dims, numbers_of.reshape(*shape, *numbers_of.shape[1:]), text, "1")
-    return dataset(
+    return signed(
         "synthetic stacks by their options",
         {name: _labels(each) for name, each in values.items()} | {"seed": numbers},
         variables,

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from squashlens._typing import positive
 from squashlens.errors import InputError
+from squashlens.results import signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
+from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.signed import dataset, facts
 from squashlens.theory.distances import total_variation
 
 INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
@@ -87,7 +88,7 @@ def softmax_total_variation(
     leading = mean_of(power_law(n[among], found[:, among] / (1 - k / n[among]))[0])
     expected = torch.where(n > k, 2 * k * (math.expm1(noise) / noise - 1) / n, torch.nan)
     text = "slope of log δ on log n in the tail"
-    return dataset(
+    return signed(
         "total variation of two growing softmaxes",
         {"seed": numbers, "length": chosen},
         {

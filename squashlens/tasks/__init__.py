@@ -11,10 +11,10 @@ from squashlens.tasks import reading
 from squashlens.tasks.copying import COPYING
 from squashlens.tasks.counting import COUNTING
 from squashlens.tasks.reading import Reading
-from squashlens.tasks.task import Question, Task
+from squashlens.tasks.task import DRAWN_SEEDS, Question, Task
 from squashlens.tasks.taught import TAUGHT
 
-__all__ = ["Question", "Reading", "Task", "find", "names", "reading"]
+__all__ = ["DRAWN_SEEDS", "Question", "Reading", "Task", "find", "names", "reading"]
 
 _TASKS = {task.name: task for task in (*COPYING, *COUNTING, *TAUGHT)}
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Why = Literal["read", "none", "several", "words", "form", "cut"]
-WHY: dict[Why, str] = {
+WHY: dict[str, str] = {
     "read": "read",
-    "none": "no answer",
+    "none": "no number",
     "several": "several numbers",
     "words": "a number in words",
-    "form": "a number, not as asked",
-    "cut": "cut off before it was over",
+    "form": "not as asked",
+    "cut": "cut off",
 }
 
 

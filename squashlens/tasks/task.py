@@ -21,6 +21,7 @@ from squashlens.paper import EXAMPLES, STEPS
 from squashlens.tasks.reading import Reader, number
 
 PLACE = "{sequence}"
+DRAWN_SEEDS = 16  # questions at each length where they differ and nothing else is said
 Items = tuple[str, ...]
 
 
@@ -102,8 +103,11 @@ class Task:
     def asked(
         self, lengths: Iterable[int], seeds: Iterable[int] = (0,), modes: Iterable[Mode] = ("answer_only",)
     ) -> list["Question"]:
-        """A question for each mode, length and seed."""
-        lengths, seeds = list(lengths), list(seeds)
+        """A question for each mode, length and seed; none of one, or one twice, is refused."""
+        lengths, seeds, modes = list(lengths), list(seeds), list(modes)
+        for name, values in (("lengths", lengths), ("seeds", seeds), ("modes", modes)):
+            if not values or len(set(values)) != len(values):
+                raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
         return [self.ask(n, seed=seed, mode=mode) for mode in modes for n in lengths for seed in seeds]
 
     def shown(self, joiner: str) -> "Task":

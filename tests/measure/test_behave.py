@@ -43,7 +43,8 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
         tiny, COUNT, [length], 1, "behave", modes=["answer_only"], template="none", opened=False
     )  # fmt: skip
     asking = replace(started, task=task, questions=tuple(questions))
-    found = scored(task, module.answered(asking, Journal(None, {}), room=150, progress=False), {})
+    ids = {question: asking.ids(question) for question in questions}
+    found = scored(task, module.answered(asking, ids, Journal(None, {}), room=150, progress=False), {})
     rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
     np.testing.assert_allclose(found["accuracy"].values[0], rows.loc[list(patterns)], atol=1e-4)
     assert rows.mean() > 0, "something is right"

@@ -1,0 +1,23 @@
+"""The provenance of what the synthetic lab finds."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from squashlens.results import versions
+from squashlens.synthetic.stack import Stack
+
+
+def facts(
+    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
+) -> dict[str, Any]:
+    """What the provenance of a synthetic result says."""
+    return {
+        "stack": None if stack is None else asdict(stack),
+        "seeds": seeds,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": device,
+        "versions": versions(),
+        "call": {"function": function} | arguments,
+    }
