@@ -3,6 +3,7 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # for the programs tests start: workers fill the cores already
 
 import json
 import shutil
