@@ -53,6 +53,7 @@ JOINED, GENERATE, HOSTED = (
     "tests/test_hosted.py",
 )
 STATEMENTS, SHARES = "tests/theory/test_statements.py", "tests/measure/test_shares_and_counts.py"
+LAB, LABFITS = "tests/synthetic/test_forward.py", "tests/synthetic/test_convergence.py"
 CHANGEPICTURES = "tests/figures/test_change_figures.py"
 REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
@@ -413,7 +414,7 @@ MUTATIONS = (
     Mutation("one answer counted as many", "measure/_asking.py", "if len(seeds) > 1 and not differ:", "if False:", BEHAVE),
     Mutation("more lengths are another run", "measure/_asking.py", 'not in ("lengths", "seeds", "modes")', 'not in ("modes",)', BEHAVE),
     Mutation("no opening words", "measure/_asking.py", 'opening = task.opening if opened else ""', 'opening = ""', BEHAVE),
-    Mutation("a chat without its turn", "measure/_asking.py", "add_generation_prompt=True", "add_generation_prompt=False", BEHAVE),
+    Mutation("a chat without its turn", "model/tokens.py", "add_generation_prompt=True", "add_generation_prompt=False", BEHAVE),
     Mutation("a probe that has seen the answer", "measure/probe.py", "_fitted(centred[train], rest[train], centred[test])", "_fitted(centred, rest, centred[test])", PROBE),
     Mutation("seeds in both parts", "measure/probe.py", "np.tile(np.arange(n_seeds), n_lengths)", "np.arange(n_seeds * n_lengths)", PROBE),
     Mutation("R² about the mean of all", "measure/probe.py", "data.truth.mean(axis=1, keepdims=True)", "data.truth.mean()", PROBE),
@@ -467,6 +468,31 @@ MUTATIONS = (
     Mutation("a ratio's distance from zero", "figures/separators.py", "z=np.log(shown)", "z=shown", CHANGEPICTURES),
     Mutation("the middle half as everything", "figures/separators.py", "np.quantile(values, [0.25, 0.5, 0.75])", "np.quantile(values, [0, 0.5, 1])", CHANGEPICTURES),
     Mutation("lengths without an effect drawn", "figures/separators.py", "values[np.isfinite(values)]", "np.nan_to_num(values)", CHANGEPICTURES),
+    # the synthetic lab
+    Mutation("another size of scores", "synthetic/layers.py", "stack.per_head**0.5", "stack.width**0.5", LAB),
+    Mutation("no residual connection", "synthetic/layers.py", "z = z + self.x[:, rows] if stack.residual else z", "z = z", LAB),
+    Mutation("an MLP without its norm", "synthetic/layers.py", "gelu(normed(z, stack.norm) @", "gelu(z @", LAB),
+    Mutation("a mean not taken off", "synthetic/layers.py", 'if norm == "layer" else x\n', 'if norm == "rms" else x\n', LAB),
+    Mutation("queries a place on", "synthetic/layers.py", "self.pack.position[rows])", "self.pack.position[rows] + 1)", LAB),
+    Mutation("half a rotation backwards", "synthetic/encodings.py", "second * cos + first * sin", "second * cos - first * sin", LAB),
+    Mutation("other wavelengths", "synthetic/encodings.py", "torch.arange(0, width, 2,", "torch.arange(1, width, 2,", LAB),
+    Mutation("ALiBi's heads from 0", "synthetic/encodings.py", "torch.arange(1, heads + 1,", "torch.arange(0, heads,", LAB),
+    Mutation("T5's ranges never wider", "synthetic/encodings.py", "torch.where(far < exact, far, wide)", "far.clamp(max=count - 1)", LAB),
+    Mutation("the lab's window one too long", "synthetic/packing.py", "(distance < self.stack.window)", "(distance <= self.stack.window)", LAB),
+    Mutation("a sink too many", "synthetic/packing.py", "(self.position[:reach] < self.stack.sinks)", "(self.position[:reach] <= self.stack.sinks)", LAB),
+    Mutation("branches that see one another", "synthetic/packing.py", "return own | (seen & ~self.branch[:reach])", "return own | seen", LAB),
+    Mutation("a prefix that is causal", "synthetic/packing.py", "seen |= first[rows, None] & first[:reach]", "pass", LAB),
+    Mutation("another token repeated", "synthetic/packing.py", "torch.cat((trunk, n - 1))[order]", "torch.cat((trunk, (n - 2).clamp(min=0)))[order]", LAB),
+    Mutation("layers that are all the same", "synthetic/draws.py", "default_rng((seed, stream, layer))", "default_rng((seed, stream, 0))", LAB),
+    Mutation("the first token's weight for one's own", "synthetic/forward.py", "row_star.gather(-1, own)", "row_star.gather(-1, own * 0)", LAB),
+    Mutation("rates where there are none", "synthetic/convergence.py", 'if stack.depth > 1 or stack.mask == "window" or stack.mlp:', "if stack.depth > 1:", LABFITS),
+    Mutation("whatever falls decays", "synthetic/convergence.py", '["variation_exponent_high"][1] < HALVING', '["variation_exponent_high"][1] < 0', LABFITS),
+    Mutation("a tail that is the whole", "synthetic/fits.py", "- tail * (logs[-1] - logs[0])", "- (logs[-1] - logs[0])", LABFITS),
+    Mutation("zeros among the logarithms", "synthetic/fits.py", "there = (values > 0) & values.isfinite()", "there = values.isfinite()", LABFITS),
+    Mutation("noise added twice", "synthetic/variation.py", "star[:, :k] += added[:, :longest]", "star[:, :k] += 2 * added[:, :longest]", LABFITS),
+    Mutation("the wrong factor taken off", "synthetic/variation.py", "/ (1 - k / n[among])", "* (1 - k / n[among])", LABFITS),
+    Mutation("too large an expectation", "synthetic/variation.py", "math.expm1(noise) / noise - 1", "math.exp(noise) / noise - 1", LABFITS),
+    Mutation("the top's variation for the first layer's", "synthetic/survey.py", "-1 if layer == TOP else 0", "-1", LABFITS),
 )  # fmt: skip
 
 
