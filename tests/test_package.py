@@ -15,7 +15,7 @@ SCRIPTS = sorted((*ROOT.glob("hooks/*.py"), *ROOT.glob("analyses/*.py")))
 
 # The scripts that take minutes run on a sample here.
 SAMPLES = {
-    "theorem51_audit.py": ["--prompts", "2", "--n", "4"],
+    "theorem51_audit.py": ["--prompts", "1", "--n", "4"],
     "u_shape.py": ["--prompts", "2", "--n", "5"],
     "copying_sensitivity.py": ["--lengths", "4", "12"],
     "separators_by_layer.py": ["--n", "12"],

@@ -17,9 +17,9 @@ from tests.references import last_streams, model_with_streams, model_without, ra
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
 
 
-def separated(model: Any, family: str, **form: Any) -> Any:
+def separated(model: Any, family: str, content: list[int] = CONTENT, **form: Any) -> Any:
     start = [] if family == "qwen2" else [2]
-    return sl.prompts.build(model, CONTENT, prompt=[*start, 5, 11], separator=13, every=3, **form)
+    return sl.prompts.build(model, content, prompt=[*start, 5, 11], separator=13, every=3, **form)
 
 
 def distance_of(plain: Any, v: Any, v_star: Any) -> tuple[np.ndarray, float]:
@@ -234,7 +234,7 @@ def test_a_pass_for_each_prompt_gives_the_same(bridge_of: Any) -> None:
     """Also at junctions, where v* has a digit where a longer prompt has a separator: it is not to be ablated."""
     model = bridge_of("llama")
     for suffix in ([], [20, 21]):
-        sequence = separated(model, "llama", suffix=suffix)
+        sequence = separated(model, "llama", CONTENT[:7], suffix=suffix)
         shared, alone = (
             sl.separator_ablation(model, sequence, passes=p, replay=0, progress=False) for p in ("shared", "separate")
         )
