@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,20 +87,10 @@ def _reached(model: Bridge, sites: list[str]) -> dict[str, bool]:
     """Add a leaf at each site in one forward pass: for those that fire, whether the logits depend on it."""
     ids = probe_ids(model)
     leaves: dict[str, Tensor] = {}
-
-    def add(site: str) -> Any:
-        def with_leaf(tensor: Tensor) -> Tensor:
-            # Scaled a little: a norm falls back to the edited value only where it differs. Added, so that
-            # the leaf of one site does not cut off those below it.
-            leaves[site] = torch.zeros_like(tensor).requires_grad_()
-            return tensor * 1.01 + leaves[site]
-
-        return with_leaf
-
     with (
         warnings.catch_warnings(),
         torch.enable_grad(),
-        hung(model, *(Hook("probe", s, add(s)) for s in sites)),
+        hung(model, *(Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites)),
     ):
         warnings.simplefilter("ignore")  # the bridge warns of every edited norm, which is the point here
         logits = model(ids, use_cache=False).float()
@@ -110,3 +101,10 @@ def _reached(model: Bridge, sites: list[str]) -> dict[str, bool]:
     # A gradient of zero is another matter: the model goes on with the tensor, to something that has no effect.
     pairs = zip(leaves, gradients, strict=True)
     return {site: g is not None and bool(torch.isfinite(g).all()) for site, g in pairs}
+
+
+def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:
+    """Scaled a little: a norm falls back to the edited value only where it differs. Added, so that the leaf of one site
+    does not cut off those below it."""
+    leaves[site] = torch.zeros_like(tensor).requires_grad_()
+    return tensor * 1.01 + leaves[site]

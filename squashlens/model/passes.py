@@ -16,6 +16,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -233,24 +234,21 @@ class _Rows:
 
     def watch(self, numbers: list[int], ends: list[int], keys: Tensor) -> list[tuple[str, Any]]:
         """Hooks for one pass: prompt `numbers[k]` is read at place `ends[k]`, its positions are `keys[k]`."""
-        return [(site, self._keep(site, numbers, ends, keys)) for site in self.plan.sites] if numbers else []
+        return [(site, partial(self._keep, site, numbers, ends, keys)) for site in self.plan.sites] if numbers else []
 
-    def _keep(self, site: str, numbers: list[int], ends: list[int], keys: Tensor) -> Any:
-        def keep(tensor: Tensor) -> None:
-            if site.endswith("hook_pattern"):
-                rows = tensor[0, :, ends].transpose(0, 1)
-                # Columns of the pass, put in the order of each prompt's own positions.
-                place = keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
-                rows = rows.gather(-1, place).masked_fill((keys < 0).to(rows.device)[:, None], 0.0)
-                rows = torch.nn.functional.pad(rows, (0, self.plan.longest - rows.shape[-1]))
-            else:
-                rows = tensor[0, ends]
-            rows = rows.detach().cpu()
-            if site not in self.values:
-                self.values[site] = rows.new_zeros(len(self.plan.branches), *rows.shape[1:])
-            self.values[site][numbers] = rows
-
-        return keep
+    def _keep(self, site: str, numbers: list[int], ends: list[int], keys: Tensor, tensor: Tensor) -> None:
+        if site.endswith("hook_pattern"):
+            rows = tensor[0, :, ends].transpose(0, 1)
+            # Columns of the pass, put in the order of each prompt's own positions.
+            place = keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
+            rows = rows.gather(-1, place).masked_fill((keys < 0).to(rows.device)[:, None], 0.0)
+            rows = torch.nn.functional.pad(rows, (0, self.plan.longest - rows.shape[-1]))
+        else:
+            rows = tensor[0, ends]
+        rows = rows.detach().cpu()
+        if site not in self.values:
+            self.values[site] = rows.new_zeros(len(self.plan.branches), *rows.shape[1:])
+        self.values[site][numbers] = rows
 
 
 def _chunk(plan: Plan, n: int) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -83,13 +84,13 @@ def vjps(
     output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
     """Vector–Jacobian products, `batch` cotangents at a time; zeros where the output does not depend on a leaf."""
-
-    def pulled(cotangent: Tensor) -> tuple[Tensor, ...]:
-        rows = torch.autograd.grad(output, leaves, cotangent, retain_graph=True, allow_unused=True)
-        return tuple(torch.zeros_like(x) if row is None else row for row, x in zip(rows, leaves, strict=True))
-
     for part in cotangents.split(batch):
         with differentiable():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
-            rows = torch.func.vmap(pulled)(part)
+            rows = torch.func.vmap(partial(_pulled, output, leaves))(part)
         yield rows
+
+
+def _pulled(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
+    rows = torch.autograd.grad(output, leaves, cotangent, retain_graph=True, allow_unused=True)
+    return tuple(torch.zeros_like(x) if row is None else row for row, x in zip(rows, leaves, strict=True))

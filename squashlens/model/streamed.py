@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -230,14 +231,12 @@ def _prove(model: Bridge) -> _Proof:
 def _everything(model: Bridge, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """What passes every hook point, and the logits."""
     seen: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Hook:
-        def look(value: Any) -> None:
-            if isinstance(value, Tensor) and value.is_floating_point():
-                seen[name] = value.detach().clone()
-
-        return Hook("look", name, look)
-
-    with torch.no_grad(), hung(model, *map(keep, distinct_points(model))), warnings.catch_warnings():
+    looks = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
+    with torch.no_grad(), hung(model, *looks), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return seen, model(ids, use_cache=False)
+
+
+def _keep(seen: dict[str, Tensor], name: str, value: Any) -> None:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        seen[name] = value.detach().clone()
