@@ -23,7 +23,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 found = sl.shares_and_counts(sl.load(args.model), args.content, times=args.times)
 sl.save(found, args.out / "shares_and_counts.nc")
 longer = "".join(token * args.times for token in args.content)
-print(f"{''.join(args.content)} and {longer}: L∞ distance of the last token of a kind ÷ rms, by layer and y")
+print(f"{''.join(args.content)} and {longer}: L∞ distance of tokens of a kind ÷ rms, the largest, by layer and y")
 print(f"{'mask':>8} {'positions':>10}" + "".join(f"{f'layer {n}':>10}" for n in found["layer"].values) + f"{'y':>10}")
 for mask in found["mask"].values:
     for positions in found["positions"].values:

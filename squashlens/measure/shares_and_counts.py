@@ -12,7 +12,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
 from squashlens.measure._pairs import with_y
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import device_of, n_blocks, residual_sites
+from squashlens.model.anatomy import device_of, n_blocks, residual_sites, windows
 from squashlens.model.branches import Ids, causal, context
 from squashlens.model.forward import forward
 from squashlens.model.proof import require_sound
@@ -27,17 +27,19 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
     and without the model's mask and its positions.
 
     Without both they are one at every layer, up to rounding, since softmax leaves only ratios of counts; with either
-    they part. Positions are taken away by giving every token the same position id, the mask by letting every token see
-    every other; nothing stands before the content, BOS neither, as that would be a token whose share changes. A model
-    whose positions do not follow from position ids (ALiBi) keeps them.
+    they part. Of a causal mask the last tokens alone would not tell: behind one block they have seen all.
+
+    Positions are taken away by giving every token the same position id, the mask by letting every token see every
+    other; nothing stands before the content, BOS neither, as that would be a token whose share changes. A model whose
+    positions do not follow from position ids (ALiBi) keeps them.
 
     Returns:
-        Dataset over (mask, positions, layer): `distance`, L∞ between the last token of a kind in the one and in the
-        other, the largest over kinds, ÷ the rms of the first (dimensionless); with `distance_y`.
+        Dataset over (mask, positions, layer): `distance`, L∞ between the first token of a kind in the shorter and any
+        of that kind in either, the largest over kinds, ÷ the rms of the first (dimensionless); with `distance_y`.
 
     Source: Barbero et al. 2024, Proposition B.9; it means without *both*, as its proof permutes tokens.
 
-    Refuses: `times` below 2, an empty content.
+    Refuses: `times` below 2, an empty content, more tokens than a sliding window of the model holds.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -51,13 +53,19 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
     sound = require_sound(model)
     ids = tuple(one_token(sound, token) for token in content)
     longer = tuple(token for token in ids for _ in range(times))
+    window = min((w for w in windows(sound) if w is not None), default=len(longer))
+    if len(longer) > window:
+        raise InputError(
+            f"{len(longer)} tokens do not fit in this model's window of {window}, which is a mask too.",
+            "Give fewer tokens, or repeat them less often.",
+        )
     session = Session.start(
         sound, torch.tensor(longer), "as-given", "shares_and_counts", content=list(map(str, content)), times=times
     )
     gaps = torch.stack(
         [torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS]) for mask in MASKS]
     )  # fmt: skip
-    text = "distance of the last token of a kind among as many and among more"
+    text = "distance of tokens of a kind among as many and among more"
     found = with_y("distance", gaps, text, "1", ("mask", "positions", "layer"))
     layers = np.arange(n_blocks(sound) + 1)
     return session.dataset(
@@ -68,10 +76,9 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
 def _apart(model: Bridge, ids: Ids, longer: Ids, mask: str, positions: str) -> Float[Tensor, " layer"]:
     """By layer, then y: the largest distance over kinds of token."""
     few, many = (_streams(model, one, mask, positions) for one in (ids, longer))
-    kinds = sorted(set(ids))
-    last = [torch.tensor([len(one) - 1 - one[::-1].index(kind) for kind in kinds]) for one in (ids, longer)]
-    few, many = few[:, last[0]], many[:, last[1]]
-    return torch.stack([(distance(a, b, "linf") / rms(a)).max() for a, b in zip(few, many, strict=True)])
+    first = few[:, [ids.index(token) for token in (*ids, *longer)]]
+    both = torch.cat([few, many], dim=1)
+    return torch.stack([(distance(a, b, "linf") / rms(a)).max() for a, b in zip(first, both, strict=True)])
 
 
 def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor, "layer position d"]:

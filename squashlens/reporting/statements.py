@@ -14,13 +14,16 @@ about limits are stated as inequalities at finite n that imply them, so that a s
 a premise is reported as *premise violated*, whether the conclusion happens to hold or not. What is below 10⁻¹² in size
 is rounding and stands as 0.
 
-![Both sides of each statement](images/statements.png)
 """
 
 
-def statements_page(exhibits: Sequence[Exhibit]) -> str:
-    """Markdown: of each statement what it says, why, both sides at inputs that grow, and a premise taken away."""
-    return "\n".join([HEAD, *map(_section, exhibits)])
+def statements_page(exhibits: Sequence[Exhibit], figure: str = "images/statements.png") -> str:
+    """Markdown: of each statement what it says, why, both sides at inputs that grow, and a premise taken away.
+
+    `figure` is where the picture of both sides lies beside the page: it is shown, or linked if it is a page itself.
+    """
+    shown = "" if figure.endswith(".html") else "!"
+    return "\n".join([HEAD, f"{shown}[Both sides of each statement]({figure})\n", *map(_section, exhibits)])
 
 
 def _section(exhibit: Exhibit) -> str:

@@ -9,6 +9,7 @@ import squashlens as sl
 from squashlens.figures.statements import LEAST
 
 EXHIBITS = sl.statements.gallery()
+COMMAND = "run analyses/statements.py --out docs --picture images/statements.png"
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda e: e.check.__name__)
@@ -19,6 +20,18 @@ def test_an_exhibit_holds_at_every_size_and_not_without_its_premise(exhibit: sl.
     assert list(exhibit.at) == sorted(set(exhibit.at))
 
 
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_whatever_is_drawn(seed: int) -> None:
+    for exhibit in sl.statements.gallery(seed):
+        assert {one.verdict for one in exhibit.kept} == {"holds"}, exhibit.kept
+        assert exhibit.broken.verdict == "premise violated"
+
+
+def test_a_page_links_to_a_figure_that_is_a_page() -> None:
+    assert "\n[Both sides of each statement](a.html)\n" in sl.statements_page(EXHIBITS, "a.html")
+    assert "\n![Both sides of each statement](images/statements.png)\n" in sl.statements_page(EXHIBITS)
+
+
 def test_every_statement_has_its_exhibit() -> None:
     shown = {exhibit.check.__name__ for exhibit in EXHIBITS}
     functions = {name for name in sl.statements.__all__ if name[0].islower()} - {"gallery"}
@@ -27,7 +40,7 @@ def test_every_statement_has_its_exhibit() -> None:
 
 def test_the_page_in_the_documents_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "theory.md"
-    assert page.read_text(encoding="utf-8") == sl.statements_page(EXHIBITS), "run analyses/statements.py --out docs"
+    assert page.read_text(encoding="utf-8") == sl.statements_page(EXHIBITS), COMMAND
 
 
 def test_the_page_says_both_sides_and_what_is_broken() -> None:

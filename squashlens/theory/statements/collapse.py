@@ -1,6 +1,8 @@
 """Theorem B.3 at one layer, and Corollary B.10: a repeated last token, and the count that it costs."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -8,19 +10,14 @@ from torch import Tensor
 
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
-from squashlens.theory.statements.statement import Statement
+from squashlens.theory.statements.statement import Statement, distributions
 
 ROUNDING = 1e-9
+HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
+Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # of n and of n + 1 tokens
 
 
-def theorem_b3(
-    row: Float[Tensor, " position"],
-    row_star: Float[Tensor, " and_one"],
-    values: Float[Tensor, "position d"],
-    *,
-    bound: float,
-    tolerance: float = 0.1,
-) -> Statement:
+def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: float) -> Statement:
     """‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}) for the last token a and the same repeated.
 
     z_n = Σ_i α_ni v_i + v_a and z*_{n+1} = Σ_i α*_{n+1,i} v_i + α*_{n+1,n+1} v_a + v_a: the residual cancels, as both
@@ -29,44 +26,52 @@ def theorem_b3(
     Lemma B.2, and the self-weight does by Lemma B.1; the next layer starts from representations that are close.
 
     Args:
-        row: α_n over n tokens. row_star: α*_{n+1} over n + 1.
-        values: what attention mixes, of the n tokens; the one more has the last one's.
+        rows: α_n over n tokens and α*_{n+1} over n + 1, at two lengths n or more that grow; the inequality is checked
+            at the last. No single length shows a limit. The premise that positional information decays is taken as:
+            δ + α*_{n+1,n+1} at least halves whenever n grows tenfold, from the first length to the last.
+        values: what attention mixes, of the last length's n tokens; the one more has the last one's.
         bound: on ‖v_i‖₁, a premise.
-        tolerance: the premise that positional information decays is taken as δ ≤ this, at the n given.
 
     Source: Barbero et al. 2024, Theorem B.3 (4.2), first step; units of the values.
 
-    >>> row, row_star = torch.full((50,), 1 / 50), torch.full((51,), 1 / 51)
-    >>> theorem_b3(row, row_star, torch.rand(50, 3), bound=3.0).verdict
+    >>> rows = [(torch.full((n,), 1 / n), torch.full((n + 1,), 1 / (n + 1))) for n in (10, 50)]
+    >>> theorem_b3(rows, torch.rand(50, 3), bound=3.0).verdict
     'holds'
     """
-    if len(row_star) != len(row) + 1 or len(values) != len(row):
+    sizes = [len(row) for row, _ in rows]
+    if len(sizes) < 2 or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
+        raise InputError(f"Rows over {sizes} tokens show no limit.", "Give pairs of rows at lengths that grow.")
+    if any(len(star) != len(row) + 1 for row, star in rows) or len(values) != sizes[-1]:
         raise InputError(
-            f"Rows of {len(row)} and {len(row_star)} weights over {len(values)} values are no pair.",
-            "Give n weights, n + 1 weights, and n values.",
+            f"Rows of {sizes} and {[len(star) for _, star in rows]} weights over {len(values)} values are no pairs.",
+            "Give n weights and n + 1 weights at each length, and values for the last n.",
         )
-    off = max(len(r) * torch.finfo(r.dtype).eps for r in (row, row_star))  # that rounding may put a sum from 1
-    row, row_star, values = row.double(), row_star.double(), values.double()
-    z = row @ values
-    z_star = row_star @ torch.cat([values, values[-1:]])
-    delta, own = float(total_variation(row, row_star[:-1])), float(row_star[-1])
-    largest = float(values.abs().sum(dim=-1).max())
+    apart = [_apart(row, star) for row, star in rows]
+    least = (sizes[-1] / sizes[0]) ** HALVING
+    row, row_star, values = rows[-1][0].double(), rows[-1][1].double(), values.double()
+    z, z_star = row @ values, row_star @ torch.cat([values, values[-1:]])
+    largest, (delta, own) = float(values.abs().sum(dim=-1).max()), apart[-1]
     left, right = float(distance(z, z_star, "l1")), largest * (delta + own)
-    distributions = all(bool((r >= 0).all()) and abs(float(r.sum()) - 1) <= off for r in (row, row_star))
     return Statement(
         "Theorem B.3",
         "‖z_n − z*_{n+1}‖₁ ≤ max‖v‖₁ (δ + α*_{n+1,n+1})",
         {
-            "attention rows are distributions": distributions,
+            "attention rows are distributions": all(distributions(one) for pair in rows for one in pair),
             f"‖v_i‖₁ ≤ {bound:g}": largest <= bound,
-            f"positional information decays (δ ≤ {tolerance:g})": delta <= tolerance,
+            "positional information decays (δ + α* at least halves whenever n grows tenfold)": sum(apart[-1])
+            <= least * sum(apart[0]),
         },
         left,
         "≤",
         right,
         left <= right + ROUNDING * max(1.0, right),
-        {"δ": delta, "α*_{n+1,n+1}": own},
+        {"δ": delta, "α*_{n+1,n+1}": own, f"δ + α* at n = {sizes[0]}": sum(apart[0])},
     )
+
+
+def _apart(row: Float[Tensor, " position"], star: Float[Tensor, " and_one"]) -> tuple[float, float]:
+    """δ over the first n entries, and the weight of the one more."""
+    return float(total_variation(row.double(), star[:-1].double())), float(star[-1])
 
 
 def corollary_b10(

@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens.errors import InputError
-from squashlens.theory.statements.statement import Statement
+from squashlens.theory.statements.statement import Statement, distributions, rounding
 
 ROUNDING = 1e-9
+TRIANGULAR, TWO = "triangular", "each row but the first has two entries or more"
 
 
 def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
@@ -24,28 +25,35 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     >>> print(lemma_b6(torch.tensor([[1.0, 0.0], [0.5, 0.5]])))
     Lemma B.6: 1 = 1, holds
     """
-    a = _square(pattern)
-    diagonal = a.diagonal()
-    largest = float(diagonal.max())
-    multiplicity = int((diagonal >= 1 - _rounding(pattern)).sum())
+    a, slack = _square(pattern), rounding(pattern)
+    # A share of 0.999999997 is 1 in float32, and what is left of its row says that it is none.
+    ones = (a.diagonal() >= 1 - slack) & (_left(a) == 0)
+    triangular = not bool(a.triu(1).any())
+    largest = float(a.diagonal().max()) if triangular else math.nan
+    multiplicity = float(ones.sum()) if triangular else math.nan
     return Statement(
         "Lemma B.6",
         "multiplicity of the eigenvalue 1 = 1",
-        {**_stochastic(pattern), "each row but the first has two entries or more": _two_each(a)},
-        float(multiplicity),
+        {**_stochastic(pattern), TWO: _two_each(a)},
+        multiplicity,
         "=",
         1.0,
-        multiplicity == 1 and abs(largest - 1) <= _rounding(pattern),
+        multiplicity == 1 and abs(largest - 1) <= slack,
         {"largest eigenvalue": largest},
     )
 
 
-def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key"]) -> Statement:
+def lemma_b7(
+    first: Float[Tensor, "query key"], second: Float[Tensor, "query key"], *, triangular: bool = True
+) -> Statement:
     """A product of triangular row-stochastic matrices is one: how far any row's sum is from 1, what should be 0 from 0,
     and any entry below it.
 
     Σ_j (AB)_ij = Σ_k A_ik Σ_j B_kj = Σ_k A_ik = 1; (AB)_ij = Σ_{j≤k≤i} A_ik B_kj is empty for j > i, and sums of
     products of what is not negative are not.
+
+    Args:
+        triangular: False for the lemma's first half alone: a product of any two row-stochastic matrices is one.
 
     Source: Barbero et al. 2024, Lemma B.7.
 
@@ -57,53 +65,83 @@ def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key
     if a.shape != b.shape:
         raise InputError(f"{tuple(a.shape)} and {tuple(b.shape)} have no product.", "Give two of one size.")
     product = a @ b
-    off = max(float(part.max()) for part in ((product.sum(dim=-1) - 1).abs(), product.triu(1).abs(), -product))
-    allowed = _rounding(first) + _rounding(second)
-    premises = {f"{name}: {p}": true for name, m in (("A", first), ("B", second)) for p, true in _stochastic(m).items()}
-    return Statement("Lemma B.7", "AB is triangular and row-stochastic", premises, off, "≤", allowed, off <= allowed)
+    parts = [(product.sum(dim=-1) - 1).abs(), -product, *[product.triu(1).abs()] * triangular]
+    off, allowed = max(float(part.max()) for part in parts), rounding(first) + rounding(second)
+    premises = {
+        f"{name}: {premise}": true
+        for name, m in (("A", first), ("B", second))
+        for premise, true in _stochastic(m).items()
+        if triangular or premise != TRIANGULAR
+    }
+    claim = "AB is triangular and row-stochastic" if triangular else "AB is row-stochastic"
+    return Statement("Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed))
 
 
-def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000, tolerance: float = 1e-3) -> Statement:
-    """(½(Λ + I))^L tends to the first column: mass elsewhere falls by the second-largest (1 + α_ii)/2 a layer.
+def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) -> Statement:
+    """(½(Λ + I))^L tends to the first column: what is elsewhere is at most Σ_{k<n−1} C(L, k) λ^{L−k} ν^k, with λ the
+    second-largest eigenvalue, max_{i>1} (1 + α_ii)/2, and falls by λ a layer in the limit.
 
     ½(Λ + I) is triangular and row-stochastic with eigenvalues (1 + α_ii)/2, of which 1 belongs to the first token alone
-    (Lemma B.6). What is not on the first token is moved by the block without row and column 1, whose largest eigenvalue
-    is the rate. Where several rows share it, Jordan blocks add a factor that grows with L like a polynomial, and the
-    rate is approached slowly. The bound tends to e₁ so; the derivative itself need not be 1 at the first token.
+    (Lemma B.6). What is not on the first token is moved by the block B without row and column 1. B ≤ λI + N entry by
+    entry, N being what lies below B's diagonal, with row sums ν at most, and N^{n−1} = 0: so B^L 1 is at most the sum
+    above, which is λ^L times a polynomial in L. It is at least λ^L, the L-th power of B's largest diagonal entry. The
+    L-th root of both ends tends to λ. The bound on paths tends to e₁ so; the derivative itself need not be 1 at the
+    first token.
 
     Args:
-        depth: L; the rate is observed over the last of so many layers.
-        tolerance: how close to the rate that is to be, beside twice what it still moved over the last half.
+        depth: L.
+
+    Returns: L-th roots of the mass elsewhere and of its bound: the mean factor by which it falls in a layer. `holds`
+    says also that λ^L is not above the mass, and that λ is below 1.
 
     Source: Barbero et al. 2024, Proposition B.8 (5.2).
 
-    >>> print(proposition_b8(torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.5, 0.3]])))
-    Proposition B.8: 0.75 = 0.75, holds
+    >>> found = proposition_b8(torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.5, 0.3]]))
+    >>> found.verdict, round(found.found["factor of the last layer"], 6), found.found["λ"]
+    ('holds', 0.75, 0.75)
     """
     a = _square(pattern)
     if depth < 2 or len(a) < 2:
         raise InputError(f"{len(a)} tokens and {depth} layers show no rate.", "Give two of each, or more.")
-    block = (a[1:, 1:] + torch.eye(len(a) - 1, dtype=torch.float64)) / 2
-    shares = block.diagonal()
-    predicted = float(shares.max())
-    mass, sizes = torch.ones(len(block), dtype=torch.float64), []
-    for _ in range(depth):  # kept at size 1: 0.75²⁰⁰⁰ is no float64
-        mass = block @ mass
-        sizes.append(float(mass.max()))
-        mass = mass / sizes[-1]
-    repeated = int((shares >= predicted - ROUNDING).sum())
-    observed = sizes[-1]
-    allowed = tolerance + 2 * abs(sizes[-1] - sizes[len(sizes) // 2])
+    stays = torch.log1p(-_left(a)[1:] / 2)  # log of (1 + α_ii)/2, to full precision where α_ii is nearly 1
+    below = a[1:, 1:].tril(-1) / 2
+    log_mass, factor = _log_mass(below + stays.exp().diag(), depth)
+    log_rate = float(stays.max())
+    found, bound = log_mass / depth, min(0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth))
+    slack = ROUNDING + rounding(pattern)  # in each layer, as rows need not sum to 1 to the last bit
     return Statement(
         "Proposition B.8",
-        "rate of the mass elsewhere = max_{i>1} (1 + α_ii)/2",
-        {**_stochastic(pattern), "each row but the first has two entries or more": _two_each(a)},
-        observed,
-        "=",
-        predicted,
-        abs(observed - predicted) <= allowed and observed < 1,
-        {"log of the mass elsewhere": sum(map(math.log, sizes)), "rows that share the rate": float(repeated)},
+        "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
+        {**_stochastic(pattern), TWO: _two_each(a)},
+        math.exp(found),
+        "≤",
+        math.exp(bound),
+        log_rate < 0 and log_rate - slack <= found <= bound + slack,
+        {
+            "λ": math.exp(log_rate),
+            "factor of the last layer": factor,
+            "log of the mass elsewhere": log_mass,
+            "rows that share λ": float((stays >= log_rate - ROUNDING).sum()),
+        },
     )
+
+
+def _log_mass(block: Float[Tensor, "query key"], depth: int) -> tuple[float, float]:
+    """Logarithm of the largest row sum of a power of a matrix, and the factor of the last multiplication."""
+    mass, sizes = torch.ones(len(block), dtype=torch.float64), torch.zeros(depth, dtype=torch.float64)
+    for layer in range(depth):  # kept at size 1: 0.75²⁰⁰⁰ is no float64
+        mass = block @ mass
+        sizes[layer] = mass.max()
+        mass = mass / sizes[layer]
+    return float(sizes.log().sum()), float(sizes[-1])
+
+
+def _log_bound(log_rate: float, nu: float, tokens: int, depth: int) -> float:
+    """Logarithm of Σ_{k<tokens} C(L, k) λ^{L−k} ν^k, ÷ L."""
+    k = torch.arange(min(tokens, depth + 1), dtype=torch.float64)
+    choose = math.lgamma(depth + 1) - (k + 1).lgamma() - (depth - k + 1).lgamma()
+    terms = choose + (depth - k) * log_rate + torch.special.xlogy(k, torch.tensor(nu, dtype=torch.float64))
+    return float(terms.logsumexp(dim=0)) / depth
 
 
 def _square(pattern: Tensor) -> Tensor:
@@ -112,17 +150,13 @@ def _square(pattern: Tensor) -> Tensor:
     return pattern.double()
 
 
-def _rounding(pattern: Tensor) -> float:
-    """What rounding in the dtype of a pattern may put a row's sum from 1."""
-    return len(pattern) * torch.finfo(pattern.dtype).eps
+def _left(a: Float[Tensor, "query key"]) -> Float[Tensor, " query"]:
+    """1 − α_ii, as what the rest of the row holds."""
+    return a.tril(-1).sum(dim=-1)
 
 
 def _stochastic(pattern: Tensor) -> dict[str, bool]:
-    off = (pattern.double().sum(dim=-1) - 1).abs()
-    return {
-        "triangular": not bool(pattern.triu(1).any()),
-        "rows are distributions": bool((pattern >= 0).all()) and bool((off <= _rounding(pattern)).all()),
-    }
+    return {TRIANGULAR: not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
 
 
 def _two_each(a: Tensor) -> bool:

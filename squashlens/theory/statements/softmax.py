@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import positive
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
 from squashlens.theory.statements.statement import Statement
 
-ROUNDING = 1e-12  # of a sum of float64 weights that is 1
+EPS = torch.finfo(torch.float64).eps
 
 
 def lemma_b1(a: Float[Tensor, " position"], b: float, c: float, *, bound: float) -> Statement:
@@ -35,19 +36,19 @@ def lemma_b1(a: Float[Tensor, " position"], b: float, c: float, *, bound: float)
     """
     x = torch.cat([a.double(), torch.tensor([c], dtype=torch.float64)])
     more = torch.cat([a.double(), torch.tensor([b, c], dtype=torch.float64)])
-    last, kept = x.softmax(dim=0)[-1], more.softmax(dim=0)
-    # As a product: of two nearly equal numbers the difference is rounding.
-    gap = float(last * kept[-2])
-    right = math.exp(2 * bound) / len(x)
+    last, kept = x.log_softmax(dim=0)[-1], more.log_softmax(dim=0)
+    # As a product: of two nearly equal numbers the difference is rounding. In logarithms, where none can underflow.
+    gap = float(last + kept[-2])
+    right = 2 * bound - math.log(len(x))
     return Statement(
         "Lemma B.1",
         "0 < softmax(x)_n − softmax(x*)_{n+1} ≤ e^{2M}/n",
         {f"|entries| ≤ {bound:g}": bool(more.abs().max() <= bound)},
-        gap,
+        _exp(gap),
         "≤",
-        right,
-        0 < gap <= right,
-        {"softmax(x)_n": float(last), "softmax(x*)_{n+1}": float(kept[-1])},
+        _exp(right),
+        gap <= right + 8 * EPS * max(1.0, abs(right)),
+        {"softmax(x)_n": _exp(float(last)), "softmax(x*)_{n+1}": _exp(float(kept[-1]))},
     )
 
 
@@ -61,7 +62,8 @@ def lemma_b2(
     that differ and no other, the right side falls as 1/n.
 
     Args:
-        tolerance: the premise that differences tend to 0 is taken as: none of the second half exceeds it.
+        tolerance: the premise that differences tend to 0 is taken as: none of the second half exceeds this share of
+            the largest of all. No finite part of two sequences shows more.
 
     Source: Barbero et al. 2024, Lemma B.2; δ without the factor ½.
 
@@ -73,22 +75,22 @@ def lemma_b2(
         raise InputError(f"The sequences have {len(x)} and {len(x_star)} entries.", "Give two of one length.")
     x, x_star = x.double(), x_star.double()
     apart = (x - x_star).abs()
-    tail = float(apart[len(x) // 2 :].max())
+    tail, most = float(apart[len(x) // 2 :].max()), float(apart.max())
     left = float(total_variation(x.softmax(dim=0), x_star.softmax(dim=0)))
-    right = 2 * math.exp(2 * bound) * float(apart.mean())
+    right = 2 * _exp(2 * bound) * float(apart.mean()) if most else 0.0
     largest = max(float(x.abs().max()), float(x_star.abs().max()))
     return Statement(
         "Lemma B.2",
         "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0",
         {
             f"|entries| ≤ {bound:g}": largest <= bound,
-            f"differences tend to 0 (tail ≤ {tolerance:g})": tail <= tolerance,
+            f"differences tend to 0 (in the second half ≤ {tolerance:g} of the largest)": tail <= tolerance * most,
         },
         left,
         "≤",
         right,
-        left <= right + ROUNDING,
-        {"largest difference in the second half": tail},
+        left <= right + len(x) * EPS,
+        {"largest difference": most, "largest difference in the second half": tail},
     )
 
 
@@ -103,10 +105,16 @@ def proposition_b4(n: int) -> Statement:
     >>> print(proposition_b4(10))
     Proposition B.4: 0.924234 = 0.924234, holds
     """
+    positive(n, "n", "a number of entries")
     x = torch.arange(1, n + 1, dtype=torch.float64) % 2
     left = float(total_variation(x.softmax(dim=0), (1 - x).softmax(dim=0)))
     right = 2 * (math.e - 1) / (math.e + 1)
     return Statement(
         "Proposition B.4", "δ(y, y*) = 2(e − 1)/(e + 1)", {"n is even": n % 2 == 0}, left, "=", right,
-        abs(left - right) <= ROUNDING,
+        abs(left - right) <= 8 * EPS + n * EPS,
     )  # fmt: skip
+
+
+def _exp(x: float) -> float:
+    """eˣ, infinite where a float64 cannot hold it."""
+    return math.exp(x) if x < 709 else math.inf

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 Verdict = Literal["holds", "fails", "premise violated"]
 
 
@@ -35,3 +38,19 @@ class Statement:
         broken = [premise for premise, true in self.premises.items() if not true]
         why = f" ({'; '.join(broken)})" if broken else ""
         return f"{self.name}: {self.left:.6g} {self.relation} {self.right:.6g}, {self.verdict}{why}"
+
+
+def rounding(rows: Tensor) -> float:
+    """How far from 1 the sum of a row of weights may be by rounding.
+
+    Two units in the last place for storing the weights in their dtype, and one of float32 (of float64, where weights
+    have that) for each that softmax summed: half precision is computed in float32.
+    """
+    eps = torch.finfo(rows.dtype).eps
+    return 2 * eps + rows.shape[-1] * min(eps, torch.finfo(torch.float32).eps)
+
+
+def distributions(rows: Tensor) -> bool:
+    """Whether every row is one: no entry below 0, the sum 1 up to rounding."""
+    off = (rows.double().sum(dim=-1) - 1).abs()
+    return bool((rows >= 0).all()) and bool((off <= rounding(rows)).all())
