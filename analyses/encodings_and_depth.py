@@ -24,7 +24,7 @@ parser.add_argument("--out", type=Path, default=Path("encodings"), help="folder 
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-lengths = sorted({round(10 * (args.longest / 10) ** (i / (args.lengths - 1))) for i in range(args.lengths)})
+lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
 stack = sl.synthetic.Stack(heads=args.heads, residual=True, norm="rms", mlp=4)
 over = {"encoding": args.encodings, "depth": args.depth, "window": [None, args.window]}
 found = sl.synthetic.survey(stack, over, lengths, seeds=args.seeds)

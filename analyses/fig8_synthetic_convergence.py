@@ -2,7 +2,8 @@
 
 Claim: also with sinusoidal encodings and keys, queries and values drawn at random, the representations converge. The
 paper's text has two readings, sines added to queries and keys or to the inputs; both are run. Beside D stands δ of the
-attention rows: Theorem B.3 derives convergence from δ → 0, so D falling without δ has another cause.
+attention rows: Theorem B.3 derives convergence from δ → 0, so D falling without δ has another cause. Both readings
+are attention alone, without the residual connection, norm and MLP of the Transformer that the paper follows.
 
     python analyses/fig8_synthetic_convergence.py --longest 100000 --out fig8
 """
@@ -20,7 +21,7 @@ parser.add_argument("--out", type=Path, default=Path("fig8"), help="folder for d
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-lengths = sorted({round(10 * (args.longest / 10) ** (i / (args.lengths - 1))) for i in range(args.lengths)})
+lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
 paper, Stack = sl.synthetic.PAPER, sl.synthetic.Stack
 stacks = {
     "no positions": Stack(projections="direct"),
@@ -43,4 +44,6 @@ for name, one in found.items():
     last, far = (here[of].isel(length=-1).mean().item() for of in ("distance", "total_variation"))
     print(f"{name}: D ∝ n^{D}, δ ∝ n^{delta}; D = {last:.4g}, δ = {far:.4g}")
     print(f"  premise, that positional information decays: {'seen' if here['premise'] else 'not seen'}")
+    if here["rate"].notnull():
+        print(f"  derived, for lengths without end: D ∝ n^{here['rate']:.1f}")
 print(f"data and figure in {args.out.resolve()}")

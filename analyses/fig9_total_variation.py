@@ -1,7 +1,7 @@
 """Figure 9: the total variation of two softmaxes that differ in their first entries falls with length (Lemma B.2).
 
-Claim: with noise on the first 200 entries only, δ decays to 0. It does so as 1/n, once n is well beyond 200, and the
-mean that can be derived is drawn beside it.
+Claim: with noise on the first 200 entries only, δ decays to 0. It does so as 1/n, once n is well beyond 200, with a
+factor 1 − k/n before that; the mean that can be derived is drawn beside it.
 
     python analyses/fig9_total_variation.py --k 200 --noise 0.1 --out fig9
 """
@@ -21,7 +21,7 @@ parser.add_argument("--out", type=Path, default=Path("fig9"), help="folder for d
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-lengths = sorted({round(10 * (args.longest / 10) ** (i / (args.lengths - 1))) for i in range(args.lengths)})
+lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
 found = sl.synthetic.softmax_total_variation(lengths, k=args.k, noise=args.noise, seeds=args.seeds)
 
 sl.save(found, args.out / "total_variation.nc")

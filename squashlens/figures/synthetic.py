@@ -23,8 +23,8 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
 
     Left D behind the last layer, right δ of the first layer's attention rows, against length: means over seeds, with
     bands from the least to the greatest. Exponents of the means with their intervals stand in the legend, dashed lines
-    have the exponent that can be derived. Both panels have one scale, so what is flat looks flat. Only positive numbers
-    have a place on it.
+    have the exponent that can be derived for lengths without end. Both panels have one scale, so what is flat looks
+    flat. Only positive numbers have a place on it.
     """
     several = {"": found} if isinstance(found, xr.Dataset) else found
     panels = ["D behind the last layer", "δ of the first layer's attention rows"]
@@ -50,29 +50,31 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.synthetic.softmax_total_variation` found: figure 9.
 
     Means over seeds with bars from the least to the greatest; dashed the mean that can be derived, the shade ends where
-    the perturbed entries do.
+    the perturbed entries do, and is there if lengths begin within. In the legend stand two exponents: that of δ, and
+    that of δ ÷ (1 − k/n), which is the one to compare with the derived −1.
     """
     values, colour = found["total_variation"], COLOURS["distance"]
     middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
     figure = go.Figure()
     figure.add_scatter(
-        x=found["length"].values, y=middle, name=f"δ {_power(found, 'exponent')}", mode="lines+markers",
+        x=found["length"].values, y=middle, mode="lines+markers",
+        name=f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}",
         line={"color": colour, "width": 2}, error_y=interval(middle, low, high, colour, 4),
         hovertemplate="n = %{x}<br>δ: %{y:.4g}<extra></extra>",
     )  # fmt: skip
     figure.add_scatter(
-        x=found["length"].values, y=found["expected"].values, name="derived for n beyond k, n<sup>−1</sup>",
-        mode="lines", line={"color": INK, "dash": "dash", "width": 1.2}, hoverinfo="skip",
+        x=found["length"].values, y=found["expected"].values, mode="lines",
+        name=f"derived for n beyond k, δ ÷ (1 − k/n) → n<sup>{_minus(float(found['rate']), 0)}</sup>",
+        line={"color": INK, "dash": "dash", "width": 1.2}, hoverinfo="skip",
     )  # fmt: skip
-    k = int(found["perturbed"])
-    figure.add_vrect(
-        x0=float(found["length"].values[0]), x1=k, fillcolor="#000", opacity=0.05, line_width=0,
-    )  # fmt: skip
-    first = float(np.log10(found["length"].values[0]))  # of a note, a log axis wants the logarithm
-    figure.add_annotation(
-        x=first, y=0, yref="paper", text=f"n ≤ {k}: all entries perturbed", showarrow=False, xanchor="left",
-        yanchor="bottom", font={"size": 11},
-    )  # fmt: skip
+    k, first = int(found["perturbed"]), float(found["length"].values[0])
+    if first < k:
+        figure.add_vrect(x0=first, x1=k, fillcolor="#000", opacity=0.05, line_width=0)
+        figure.add_annotation(
+            x=float(np.log10(first)),  # of a note, a log axis wants the logarithm
+            y=0, yref="paper", text=f"n ≤ {k}: all entries perturbed", showarrow=False, xanchor="left",
+            yanchor="bottom", font={"size": 11},
+        )  # fmt: skip
     figure.update_xaxes(type="log", title=LENGTH, exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", title="δ", exponentformat="power", dtick=1)
     return dress(figure, title="Total variation of the softmax of two growing sequences", height=440, top=80)
@@ -168,7 +170,7 @@ def _power(found: xr.Dataset, name: str) -> str:
 
 def _derived(found: xr.Dataset) -> str:
     rate = float(found["rate"])
-    return f" (derived: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
+    return f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
 
 
 def _minus(value: float, digits: int = 3) -> str:

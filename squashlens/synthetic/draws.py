@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from squashlens.synthetic.stack import Stack
 # the shorter one, and a deeper stack with the shallower one.
 TOKENS, QUERY, KEY, VALUE, OUTPUT, UP, DOWN, TABLE, BIASES = range(9)
 Many = Float[Tensor, "seed ..."]
+FIRST = 10  # the shortest of `lengths_up_to`, in tokens
+FEWEST_MANY, FEWEST_LENGTHS = 6, 5  # of `lengths_up_to`, so that 3 lie in the upper half of the range of log n
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,56 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
     >>> chosen_seeds(3)
     [0, 1, 2]
     """
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    right = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in chosen)
-    if not chosen or not right or len(set(chosen)) < len(chosen):
+    count = 0 if isinstance(seeds, bool) else seeds
+    chosen = list(range(int(count))) if isinstance(count, int | Integral) else list(count)
+    if not chosen or not all(_whole(seed, 0) for seed in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"seeds={seeds!r} names no draws.", "Give how many, or different whole numbers from 0.")
-    return chosen
+    return [int(seed) for seed in chosen]
 
 
 def chosen_lengths(lengths: Iterable[int]) -> list[int]:
-    """Lengths in order, each once; what is no length is refused."""
-    chosen = sorted(set(lengths))
-    if not chosen or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in chosen):
+    """Lengths in order, each once; what is no length is refused.
+
+    >>> chosen_lengths([30, 10, 30])
+    [10, 30]
+    """
+    chosen = list(lengths)
+    if not chosen or not all(_whole(n, 1) for n in chosen):
         raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
+    return sorted({int(n) for n in chosen})
+
+
+def lengths_up_to(longest: int, many: int = 40) -> list[int]:
+    """Lengths from 10 to `longest`, in tokens, evenly on a log scale: what exponents are fitted on.
+
+    Args:
+        longest: the last of them.
+        many: how many; those that round to the same number are there once, so there may be fewer.
+
+    Refused: `many` under 6, and fewer than 5 different lengths. From there on 3 at least lie in the upper half of the
+    range of log n, which is what a fit needs with the default ``tail`` of `convergence`.
+
+    >>> lengths_up_to(1000, 7)
+    [10, 22, 46, 100, 215, 464, 1000]
+    """
+    if not _whole(many, FEWEST_MANY):
+        raise InputError(
+            f"many={many!r} gives too few lengths to fit an exponent on their upper half.",
+            f"Give a whole number, {FEWEST_MANY} or more.",
+        )
+    if not _whole(longest, FIRST):
+        raise InputError(f"longest={longest!r} is no length from {FIRST} on.", "Give a whole number of tokens.")
+    last, steps = int(longest), int(many) - 1
+    chosen = sorted({round(FIRST * (last / FIRST) ** (step / steps)) for step in range(steps + 1)})
+    if len(chosen) < FEWEST_LENGTHS:
+        raise InputError(
+            f"From {FIRST} to longest={last} there are {len(chosen)} different lengths, too few to fit an exponent on"
+            " their upper half.",
+            "Give a longest length of 20 or more.",
+        )
     return chosen
+
+
+def _whole(value: object, least: int) -> bool:
+    """Whether this is a whole number, NumPy's included, and not under `least`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

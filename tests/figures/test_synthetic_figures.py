@@ -56,7 +56,7 @@ def test_convergence_draws_d_and_delta_with_their_bands(several: dict[str, xr.Da
             assert guide.showlegend is False
             np.testing.assert_allclose(values(guide.y) * LENGTHS, values(guide.y)[0] * LENGTHS[0])
             assert values(guide.y)[2] == pytest.approx(found["distance"][:, 0, 2].mean().item())
-            assert "n<sup>−1.0</sup>, dashed" in line.name
+            assert "(derived limit: n<sup>−1.0</sup>, dashed)" in line.name
     assert next(traces, None) is None
     assert figure.layout.yaxis2.matches == "y"
     assert "(L1)" in figure.layout.title.text
@@ -83,6 +83,18 @@ def test_total_variation_draws_bars_and_the_derived_mean(softmaxes: xr.Dataset) 
     assert (shade.x0, shade.x1) == (10, 20)
     (note,) = figure.layout.annotations
     assert (note.x, note.text) == (1, "n ≤ 20: all entries perturbed")
+    for name, told in (("exponent", "δ ∝"), ("leading", "δ ÷ (1 − k/n) ∝")):
+        mean, low, high = (f"{float(softmaxes[f'{name}_{edge}']):.3f}" for edge in ("mean", "low", "high"))
+        assert f"{told} n<sup>{mean}</sup> [{low}, {high}]".replace("-", "−") in line.name
+    assert derived.name.endswith("n<sup>−1</sup>")
+
+
+@pytest.mark.parametrize("first", [20, 30])
+def test_no_shade_where_all_lengths_are_beyond_k(first: int) -> None:
+    found = synthetic.softmax_total_variation([first, 200, 400, 800], k=20)
+    figure = sl.figures.synthetic_total_variation(found)
+    assert not figure.layout.shapes
+    assert not figure.layout.annotations
 
 
 def test_a_survey_draws_every_cell(surveyed: xr.Dataset) -> None:

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -25,7 +25,7 @@ from squashlens.synthetic import (
     softmax_variation,
     survey,
 )
-from squashlens.synthetic.convergence import rate
+from squashlens.synthetic.convergence import HALVING, never_decays, rate
 from squashlens.synthetic.draws import draw
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
 
@@ -177,6 +177,36 @@ def test_orders_that_can_be_derived(options: Any, expected: float | None) -> Non
     assert math.isnan(found) if expected is None else found == expected
 
 
+@pytest.mark.parametrize(
+    ("stack", "lengths"),
+    [
+        (Stack(encoding="alibi", projections="direct"), [10, 30, 100, 300, 1000]),
+        (Stack(encoding="alibi", depth=2, scale=0.3), spaced(10, 400, 20)),
+        (Stack(mask="window", window=500, projections="direct"), [10, 30, 60, 125, 250]),
+        (Stack(mask="window", window=500, sinks=2, encoding="t5", scale=0.3), [10, 30, 60, 125, 250]),
+    ],
+)
+def test_a_floor_that_short_lengths_do_not_show(stack: Stack, lengths: list[int]) -> None:
+    found = convergence(stack, lengths, **QUIET)
+    assert (found["variation_exponent_high"] < HALVING).all()  # by sight it decays
+    assert not found["premise"].any()
+    assert not survey(stack, {"base": [100.0, 10_000.0]}, lengths, **QUIET)["premise"].any()
+
+
+def test_floors_are_known_of_alibi_and_windows_only() -> None:
+    for encoding in ("none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"):
+        assert never_decays(Stack(encoding=encoding)) == (encoding == "alibi")
+        assert never_decays(Stack(encoding=encoding, mask="window", window=2))
+    assert not never_decays(Stack(mask="prefix", prefix=2))
+
+
+def test_alibis_floor_is_that_of_two_geometric_laws() -> None:
+    """Equal scores: v* has v's weights one place on, so δ = 2 (1 − e^−m) in a head of slope m."""
+    found = last_tokens(Stack(encoding="alibi", heads=4, scale=1e-9), [20_000], seeds=1, **QUIET)
+    floors = 2 * (1 - np.exp(-(2.0 ** -np.array([2, 4, 6, 8]))))
+    np.testing.assert_allclose(found.total_variation[0, 0, 0], floors, rtol=1e-6)
+
+
 def test_a_window_never_forgets_the_last_token() -> None:
     """Scores near 0 make every weight 1/window: δ = 2/window at every length beyond it."""
     found = convergence(Stack(mask="window", window=8, scale=1e-6), LENGTHS, **QUIET).isel(
@@ -231,12 +261,28 @@ def test_figure_9_falls_as_derived() -> None:
     assert found["fit"].min() > 0.999
     last = found.isel(length=-1)
     assert last["total_variation"].mean().item() == pytest.approx(last["expected"].item(), rel=0.03)
-    by_hand = 2 * 200 * ((math.exp(0.1) - 1) / 0.1 - 1) / 100_000
+    g = 200 / 100_000 * ((math.exp(0.1) - 1) / 0.1 - 1)
+    lost = integrate.quad(lambda u: max(0.0, 1 - math.exp(u) / (1 + g)) / 0.1, 0, 0.1, points=[math.log1p(g)])[0]
+    by_hand = 2 * ((1 - 0.002) * g / (1 + g) + 0.002 * lost)
     assert last["expected"].item() == pytest.approx(by_hand, rel=1e-9)
     assert np.isnan(found["expected"].values).tolist() == [n <= 200 for n in lengths]
     among = np.array(lengths) >= 2000
     slope = stats.linregress(np.log(lengths)[among], np.log(found["total_variation"].values[0][among])).slope
     assert found["exponent"].values[0] == pytest.approx(slope)
+
+
+@pytest.mark.parametrize(("k", "noise"), [(200, 0.1), (200, 1.0), (200, 3.0), (50, 0.1)])
+def test_figure_9s_mean_from_just_beyond_k_on(k: int, noise: float) -> None:
+    """Over many draws, within standard errors; the limit 2k ((e^a − 1)/a − 1)/n, without its factors, is far off."""
+    lengths = [int(many * k) for many in (1.02, 1.1, 1.5, 2, 5, 10, 60, 80, 100)]
+    found = softmax_total_variation(lengths, k=k, noise=noise, seeds=300)
+    observed = found["total_variation"]
+    error = observed.std("seed", ddof=1) / math.sqrt(300)
+    assert (abs(observed.mean("seed") - found["expected"]) < 3 * error).all()
+    limit = 2 * k * ((math.exp(noise) - 1) / noise - 1) / found["length"]
+    assert (abs(observed.mean("seed") - limit) > 10 * error).values[:6].all()
+    beyond = 2 * (1 - k / found["length"]) / (1 + 1 / (limit / 2))  # as if none of the first k lost
+    assert (abs(observed.mean("seed") - beyond) > 10 * error).values[:4].all()
 
 
 def test_figure_9s_leading_exponent_is_minus_one() -> None:
@@ -249,8 +295,15 @@ def test_figure_9s_leading_exponent_is_minus_one() -> None:
 
 
 def test_figure_9_refuses_what_it_cannot_fit() -> None:
-    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail reach 10 k = 2000"):
+    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail reach 2000, from where"):
         softmax_total_variation([10, 100, 500, 1000, 3000])
+    with pytest.raises(InputError, match=r"reach 4.403\d*e\+06, from where"):  # g is 22 at n = 10^5: δ stays near 2
+        softmax_total_variation([10, 3000, 10_000, 30_000, 100_000], noise=10.0)
+    with pytest.raises(InputError, match="noise=800.0 is too much: .* Give less than 710"):
+        softmax_total_variation([10, 2000, 3000, 4000], noise=800.0)
+    for wrong in (math.inf, math.nan):
+        with pytest.raises(InputError, match="Give a positive number"):
+            softmax_total_variation([10, 2000, 3000, 4000], noise=wrong)
     with pytest.raises(InputError, match="noise=0.0 perturbs nothing"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=0.0)
     with pytest.raises(InputError, match="k=0 is not a number of entries"):
