@@ -22,6 +22,7 @@
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from squashlens.errors import InputError
@@ -70,6 +71,11 @@ def one_of(value: object, choices: object, argument: str) -> None:
     allowed = choices_of(choices)
     if value not in allowed:
         raise InputError(f"{argument}={value!r} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")
+
+
+def whole(value: Any) -> Any:
+    """A whole number of any kind, such as NumPy's, as Python's; anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def positive(value: object, argument: str, what: str) -> None:

@@ -45,9 +45,21 @@ class Journal:
             facts, found = dict(content["facts"]), dict(content["found"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is no journal of a search.", "Give another name, or delete it.") from error
-        others = sorted(name for name in {*facts, *self.facts} if facts.get(name) != self.facts.get(name))
+        others = _different(facts, self.facts)
         if others:
             raise InputError(
                 f"{path} was begun with another {', '.join(others)}.", "Give another name, or delete it to begin anew."
             )
         return found
+
+
+def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of facts that differ; of groups of facts, such as a call, which of them."""
+    found = []
+    for name in sorted({*one, *other}):
+        a, b = one.get(name), other.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += [f"{name}: {inner}" for inner in _different(a, b)]
+        elif a != b:
+            found.append(name)
+    return found

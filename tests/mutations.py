@@ -47,6 +47,7 @@ ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accu
 PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
 TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
+ASKING = "tests/measure/test_asking.py"
 JOINED, GENERATE, HOSTED = (
     "tests/measure/test_collapse_vs_readout.py",
     "tests/model/test_generate.py",
@@ -410,13 +411,19 @@ MUTATIONS = (
     Mutation("one draw for all steps", "model/generate.py", 'f"{seed} {step}"', 'f"{seed}"', GENERATE),
     Mutation("answers beyond the window of the model", "model/generate.py", "len(prompt.ids) + prompt.room > limit", "len(prompt.ids) > limit", GENERATE),
     Mutation("asked again on resuming", "measure/behave.py", "if keys[question] not in journal.found]", "]", BEHAVE),
-    Mutation("answers of another prompt", "measure/behave.py", "{question.length} {question.seed} {digest}", "{digest}", BEHAVE),
+    Mutation("answers of another prompt", "measure/behave.py", "{prompt.room} {digest(prompt.ids)}", "{prompt.room}", BEHAVE),
+    Mutation("answers with other room", "measure/behave.py", "{prompt.room} {digest(prompt.ids)}", "{digest(prompt.ids)}", ASKING),
     Mutation("one answer counted as many", "measure/_asking.py", "if len(seeds) > 1 and not differ:", "if False:", BEHAVE),
-    Mutation("more lengths are another run", "measure/_asking.py", 'not in ("lengths", "seeds", "modes")', 'not in ("modes",)', BEHAVE),
+    Mutation("more lengths are another run", "measure/_asking.py", 'not in ("call", "bos_count")', "!= 0", BEHAVE),
+    Mutation("resumed under any function", "measure/_session.py", "if strange:", "if False:", ASKING),
+    Mutation("hooks on some heads as on all", "model/interventions.py", "if chosen is not None:", "if False:", ASKING),
+    Mutation("positions by their ends", "model/interventions.py", ", {digest(places)})", ")", ASKING),
+    Mutation("any reference alike", "model/reference.py", " of {digest(reference.tolist())}", "", ASKING),
     Mutation("no opening words", "measure/_asking.py", 'opening = task.opening if opened else ""', 'opening = ""', BEHAVE),
     Mutation("a chat without its turn", "model/tokens.py", "add_generation_prompt=True", "add_generation_prompt=False", BEHAVE),
     Mutation("a probe that has seen the answer", "measure/probe.py", "_fitted(centred[train], rest[train], centred[test])", "_fitted(centred, rest, centred[test])", PROBE),
-    Mutation("seeds in both parts", "measure/probe.py", "np.tile(np.arange(n_seeds), n_lengths)", "np.arange(n_seeds * n_lengths)", PROBE),
+    Mutation("prompts in both parts", "measure/probe.py", "folds.split(here, groups=prompt)", "folds.split(here, groups=here)", PROBE),
+    Mutation("what does not vary is found", "measure/probe.py", "predicted[:, ~varied] = np.nan", "pass", PROBE),
     Mutation("R² about the mean of all", "measure/probe.py", "data.truth.mean(axis=1, keepdims=True)", "data.truth.mean()", PROBE),
     Mutation("predictions that run away", "measure/probe.py", "np.clip(fit.predict((unseen - middle) / size), target.min() - width, target.max() + width)", "fit.predict((unseen - middle) / size)", PROBE),
     Mutation("nothing to find is probed", "measure/probe.py", "if np.ptp(truth) == 0:", "if False:", PROBE),
@@ -465,7 +472,7 @@ MUTATIONS = (
     Mutation("found again every time", "journal.py", "if name not in self.found:", "if True:", JOURNAL),
     Mutation("kept only in memory", "journal.py", "write_atomically(self.path, self._write)", "pass", JOURNAL),
     Mutation("a file written where it stands", "journal.py", "write_atomically(self.path, self._write)", "self._write(self.path)", JOURNAL),
-    Mutation("facts the file alone has", "journal.py", "for name in {*facts, *self.facts} if", "for name in self.facts if", JOURNAL),
+    Mutation("facts the file alone has", "journal.py", "for name in sorted({*one, *other}):", "for name in sorted(other):", JOURNAL),
     Mutation("facts not as they are written", "journal.py", "json.loads(json.dumps(facts, default=str))", "dict(facts)", JOURNAL),
     Mutation("any JSON taken for a journal", "journal.py", 'dict(content["facts"]), dict(content["found"])', 'content["facts"], content["found"]', JOURNAL),
     # their figures
@@ -498,11 +505,17 @@ MUTATIONS = (
     Mutation("layers that are all the same", "synthetic/draws.py", "default_rng((seed, stream, layer))", "default_rng((seed, stream, 0))", LAB),
     Mutation("the first token's weight for one's own", "synthetic/forward.py", "row_star.gather(-1, own)", "row_star.gather(-1, own * 0)", LAB),
     Mutation("rates where there are none", "synthetic/convergence.py", 'if stack.depth > 1 or stack.mask == "window" or stack.mlp:', "if stack.depth > 1:", LABFITS),
+    Mutation("floors not heeded", "synthetic/convergence.py", "if never_decays(stack) else seen", "if False else seen", LABFITS),
+    Mutation("a window that forgets", "synthetic/convergence.py", 'stack.encoding == "alibi" or stack.mask == "window"', 'stack.encoding == "alibi"', LABFITS),
     Mutation("whatever falls decays", "synthetic/convergence.py", '["variation_exponent_high"][1] < HALVING', '["variation_exponent_high"][1] < 0', LABFITS),
     Mutation("a tail that is the whole", "synthetic/fits.py", "- tail * (logs[-1] - logs[0])", "- (logs[-1] - logs[0])", LABFITS),
     Mutation("zeros among the logarithms", "synthetic/fits.py", "there = (values > 0) & values.isfinite()", "there = values.isfinite()", LABFITS),
     Mutation("noise added twice", "synthetic/variation.py", "star[:, :k] += added[:, :longest]", "star[:, :k] += 2 * added[:, :longest]", LABFITS),
     Mutation("the wrong factor taken off", "synthetic/variation.py", "/ (1 - k / n[among])", "* (1 - k / n[among])", LABFITS),
+    Mutation("all of the first entries gain", "synthetic/variation.py", "share * (r + torch.expm1(-r)) / noise", "0", LABFITS),
+    Mutation("the perturbed entries' share not taken off", "synthetic/variation.py", "(1 - share) * g", "g", LABFITS),
+    Mutation("a sum that does not grow", "synthetic/variation.py", "* g / (1 + g)", "* g", LABFITS),
+    Mutation("fitted before the law holds", "synthetic/variation.py", "max(1.0, _gain(noise))", "1.0", LABFITS),
     Mutation("too large an expectation", "synthetic/variation.py", "math.expm1(noise) / noise - 1", "math.exp(noise) / noise - 1", LABFITS),
     Mutation("the top's variation for the first layer's", "synthetic/survey.py", "-1 if layer == TOP else 0", "-1", LABFITS),
 )  # fmt: skip

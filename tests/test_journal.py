@@ -109,8 +109,8 @@ def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("facts", "others"),
     [
         ({"model": "other"}, "model"),
-        ({"call": {"norm": "l1", "every": [2, 3]}}, "call"),
-        ({"call": {"norm": "linf", "every": [3, 2]}, "revision": "main"}, "call, revision"),
+        ({"call": {"norm": "l1", "every": [2, 3]}}, "call: norm"),
+        ({"call": {"norm": "linf", "every": [3, 2]}, "revision": "main"}, "call: every, revision"),
         ({"hooks": ["mask"]}, "hooks"),
     ],
 )

@@ -1,13 +1,15 @@
 """Questions put to a model at hand: which ones, and as which ids."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge, Template, one_of
+from squashlens._typing import Bridge, Template, one_of, whole
 from squashlens.errors import InputError
+from squashlens.journal import Journal
 from squashlens.measure._session import Session
 from squashlens.measure.answers import described
 from squashlens.model.branches import Ids
@@ -29,7 +31,7 @@ class Asking:
 
     @classmethod
     def start(
-        cls, model: Any, task: object, lengths: Iterable[int], seeds: Any, function: str,
+        cls, model: Any, task: object, lengths: Any, seeds: Any, function: str,
         *, modes: Any, template: Any, opened: bool, drawn: bool = False, draws: int = DRAWN_SEEDS, **arguments: Any,
     ) -> "Asking":  # fmt: skip
         """Check everything before anything is run; note what the provenance will say.
@@ -40,15 +42,23 @@ class Asking:
         if not isinstance(task, Task):
             raise InputError(f"Expected a task, got {type(task).__name__}.", "Say `squashlens.tasks.find('sum')`.")
         one_of(template, Template, "template")
-        chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, drawn, draws), "modes": _listed(modes)}
+        numbers = {"lengths": list(map(whole, lengths)), "seeds": _seeds(seeds, task, drawn, draws)}
+        chosen = {**numbers, "modes": _listed(modes)}
         questions = tuple(task.asked(**chosen))
+        chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
         sound = require_sound(model)
         longest = max(questions, key=lambda question: len(question.prompt))
         ids = torch.tensor(_ids(sound, task, longest, template, opened))
         said = {**chosen, "template": template, "opened": opened, **arguments}
-        session = Session.start(sound, ids, "family", function, **said)
+        # Of a chat, whether it begins with BOS is for its template to say.
+        session = Session.start(sound, ids, "as-given" if template == "chat" else "family", function, **said)
         session = replace(session, facts={**session.facts, "task": described(task)})
         return cls(session, task, questions, template, opened)
+
+    def journal(self, path: str | Path | None, temperature: float = 0.0) -> Journal:
+        """Answers to go on from: of one model, task and temperature; what was asked is in their names."""
+        facts = {name: value for name, value in self.session.facts.items() if name not in ("call", "bos_count")}
+        return self.session.journal(path, {**facts, "task": self.task.name, "temperature": temperature})
 
     def ids(self, question: Question) -> Ids:
         """The question as the model is given it."""
@@ -60,7 +70,7 @@ def _ids(model: Bridge, task: Task, question: Question, template: Template, open
     if template == "none":
         return tuple(tokens(model, f"{question.prompt} {opening}" if opening else question.prompt)[0].tolist())
     ids = encode(model, as_chat(model, question.prompt) + opening)
-    return tuple(tokens(model, torch.tensor(ids))[0].tolist())
+    return tuple(tokens(model, torch.tensor(ids), bos="as-given")[0].tolist())
 
 
 def _seeds(given: Any, task: Task, drawn: bool, draws: int) -> list[int]:
@@ -68,7 +78,9 @@ def _seeds(given: Any, task: Task, drawn: bool, draws: int) -> list[int]:
     differ = task.random or drawn
     if given is None:
         return list(range(draws if differ else 1))
+    given = whole(given)
     seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
+    seeds = [whole(seed) for seed in seeds]
     if len(seeds) > 1 and not differ:
         raise InputError(
             f"{task.name!r} asks every seed the same and is answered greedily: {len(seeds)} seeds would count one "
@@ -80,9 +92,3 @@ def _seeds(given: Any, task: Task, drawn: bool, draws: int) -> list[int]:
 
 def _listed(values: Any) -> list[Any]:
     return [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
-
-
-def without_extent(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts less how much was asked: what makes two runs parts of one."""
-    call = {name: value for name, value in facts["call"].items() if name not in ("lengths", "seeds", "modes")}
-    return {**facts, "call": call}

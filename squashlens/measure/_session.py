@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Target
 from squashlens.errors import InputError
+from squashlens.journal import Journal
 from squashlens.model import proof
 from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.model.capture import Capture, Given
 from squashlens.model.fingerprint import weights_fingerprint
-from squashlens.model.hooks import ambient
+from squashlens.model.hooks import ambient, unnamed
 from squashlens.model.quantised import stored_as
 from squashlens.model.streamed import implementation
 from squashlens.model.tokens import count_bos, display_tokens, tokens
@@ -56,6 +58,16 @@ class Session:
         if held is not None:
             held.require_current(sound, str(facts["weights_fingerprint"]))
         return cls(sound, ids, facts, held)
+
+    def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
+        """A file to go on from; refused under hooks that another of the same name could be taken for."""
+        strange = [] if path is None else unnamed(self.model)
+        if strange:
+            raise InputError(
+                f"{strange[0]}: resume= cannot tell this hook from another of that name.",
+                "Put the function into a `squashlens.Hook` whose name says all that it does, or leave resume= out.",
+            )
+        return Journal(path, facts)
 
     @property
     def positions(self) -> int:

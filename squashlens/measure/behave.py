@@ -1,6 +1,5 @@
 """What a model answers to copying and counting tasks (figures 2, 3, 4, 6, 7)."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,10 +9,11 @@ from tqdm import tqdm
 from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.errors import InputError
 from squashlens.journal import Journal
-from squashlens.measure._asking import Asking, without_extent
+from squashlens.measure._asking import Asking
 from squashlens.measure.answers import Answer, scored
 from squashlens.model.anatomy import context_length
 from squashlens.model.branches import Ids
+from squashlens.model.fingerprint import digest
 from squashlens.model.generate import Prompt, Said, generate
 from squashlens.model.tokens import require_tokenizer
 from squashlens.tasks import Question, Task
@@ -41,7 +41,7 @@ def behave(
 
     Args:
         task: from `squashlens.tasks.find`, or one of your own.
-        lengths: numbers of items.
+        lengths: numbers of items; the result has them in ascending order.
         seeds: how many draws of the items (and of the answer, at a temperature), or their seeds; 16 if not given, 1
             where all would be the same.
         modes: ``"answer_only"``, ``"cot"``, ``"cot_few_shot"``.
@@ -55,7 +55,10 @@ def behave(
         Dataset. Over (mode, length, seed): `prompt`, `answer` as it was said, `value` read in it, `truth`, `reading`
         (``"read"``, or why not), `ended`, `right`, `error` (|value − truth|, items; NaN where nothing was read),
         `prompt_tokens`, `said_tokens`. Over (mode, length): `accuracy` with its 95 % interval `accuracy_low`,
-        `accuracy_high`, `mean_error` of the answers read, and, over `why`, `unread`, the share that was not read.
+        `accuracy_high`, `mean_error` of the answers read, and, over `why`, `unread`, the share that was not read;
+        `prompts`, how many different prompts were answered. Fewer than seeds where a task draws the same sequence twice
+        (of alternating digits there are two): a fair sample of what the task asks, which the interval is for, and no
+        more than so many prompts.
 
     Source: Barbero et al. 2024, section 3, appendix C.1.
 
@@ -78,7 +81,7 @@ def behave(
         drawn=temperature > 0, temperature=temperature, room=room,
     )  # fmt: skip
     ids = {question: asking.ids(question) for question in asking.questions}
-    journal = Journal(resume, without_extent(asking.session.facts))
+    journal = asking.journal(resume, temperature)
     return scored(
         task, answered(asking, ids, journal, temperature, room, chunk, progress), asking.session.facts, opened=opened
     )
@@ -91,11 +94,12 @@ def answered(
     """Each question's answer, out of the journal or from the model; every batch is written down at once."""
     sound = asking.session.model
     tokenizer = require_tokenizer(sound)
-    keys = {question: _key(question, prompt) for question, prompt in ids.items()}
+    prompts = {
+        q: Prompt(each, room or _room(asking, q, len(each)), f"{q.task} {q.length} {q.seed} {q.mode}")
+        for q, each in ids.items()
+    }
+    keys = {question: _key(question, prompt) for question, prompt in prompts.items()}
     missing = [question for question in keys if keys[question] not in journal.found]
-    prompts = [
-        Prompt(ids[q], room or _room(asking, q, len(ids[q])), f"{q.task} {q.length} {q.seed} {q.mode}") for q in missing
-    ]
 
     def written(question: Question, said: Said) -> list[object]:
         text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -105,24 +109,28 @@ def answered(
         total=len(keys), initial=len(keys) - len(missing), desc=asking.task.name, unit="answer", delay=1,
         disable=not progress,
     ) as bar:  # fmt: skip
-        for batch in generate(sound, prompts, temperature=temperature, chunk=chunk):
+        for batch in generate(sound, [prompts[q] for q in missing], temperature=temperature, chunk=chunk):
             journal.keep({keys[missing[place]]: written(missing[place], said) for place, said in batch.items()})
             bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
 
-def _key(question: Question, ids: Ids) -> str:
+def _key(question: Question, prompt: Prompt) -> str:
     """A question by name, and by what is really asked, so that an edited task finds no old answer."""
-    digest = hashlib.sha256(repr(ids).encode()).hexdigest()[:12]
-    return f"{question.mode} {question.length} {question.seed} {digest}"
+    return f"{question.mode} {question.length} {question.seed} {prompt.room} {digest(prompt.ids)}"
 
 
 def _room(asking: Asking, question: Question, prompt: int) -> int:
-    """What an answer can need in tokens: a number or all items, a sentence with some reasoning, or steps."""
-    n = question.length
-    if asking.opened or not asking.task.opening:
+    """What an answer can need in tokens: steps, a number or all items, or a sentence with some reasoning.
+
+    The mode decides first, unless the prompt has ended with the opening words: no steps can stand before those.
+    """
+    n, opening = question.length, asking.task.opening
+    if question.mode != "answer_only" and not (asking.opened and opening):
+        needed = 512 + 8 * n
+    elif asking.opened or not opening:
         needed = 16 if asking.task.numeric else 16 + 4 * n
     else:
-        needed = 256 + 2 * n if question.mode == "answer_only" else 512 + 8 * n
+        needed = 256 + 2 * n
     limit = context_length(asking.session.model)
     return needed if limit is None else max(1, min(needed, limit - prompt))

@@ -13,8 +13,7 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Mode, Scale, Template
 from squashlens.errors import InputError
-from squashlens.journal import Journal
-from squashlens.measure._asking import Asking, without_extent
+from squashlens.measure._asking import Asking
 from squashlens.measure._pairs import Ruler, check_choices
 from squashlens.measure.answers import scored
 from squashlens.measure.behave import answered
@@ -68,7 +67,8 @@ def collapse_vs_readout(
         words; `same_truth`, the share whose right answer is the same; `bit_identical`, the share of pairs with every
         coordinate of y the same once rounded; `r2_y`, `probe_right_y` of the probe, and `verdict`:
         **read out**, at least half of the answers are right; **represented, not read out**, fewer, and the probe of y
-        has R² ≥ `decodable` (or, where the right answer does not vary at one length, predicts it);
+        has R² ≥ `decodable` (or, where all prompts of a length are one, so that the probe learns from other lengths,
+        predicts the answer);
         **collapsed**, neither, and at least half of the pairs are the same bits; **not decodable**, none of these.
         Over (length, seed): `distance`, D at layer L; `distance_y`; `inserted`, tokens that v* has more; `right`.
         Over (layer, length): `r2`, `probe_right`. No probe where every right answer is the same.
@@ -98,8 +98,7 @@ def collapse_vs_readout(
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     shown = ends(sound, [*v, *star], residual_sites(sound), chunk=chunk, progress=progress)
     own, other = streams(sound, shown).split(len(v), dim=1)
-    journal = Journal(resume, without_extent(asking.session.facts))
-    answers = answered(asking, ids, journal, chunk=chunk, progress=progress)
+    answers = answered(asking, ids, asking.journal(resume), chunk=chunk, progress=progress)
     said = scored(task, {q: answers[q] for q in questions}, asking.session.facts, opened=True).isel(mode=0)
     shape = (said.sizes["length"], said.sizes["seed"])
     over, ruler = ("length", "seed"), Ruler(norm, scale)

@@ -102,7 +102,7 @@ def prescribe(
                 "Use shorter periods.",
             )
     what = {"content": plain.content, "alphabet": plain.alphabet, "lengths": runs.lengths}
-    journal = Journal(resume, {**runs.session.facts, **what})
+    journal = runs.session.journal(resume, {**runs.session.facts, **what})
     with tqdm(total=len(designs) + 1 + placements, desc="separators", delay=1, disable=not progress) as bar:
         search = _Search(runs, task, norm, scale, journal, bar)
         none = search.tried("none", plain)

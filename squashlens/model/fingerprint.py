@@ -16,12 +16,12 @@ def weights_fingerprint(model: nn.Module) -> str:
     Each parameter's bits, read as integers, are summed modulo 2⁶⁴ with odd weights that depend on the place,
     so a changed entry, or two exchanged ones, change the sum. Of a quantised parameter every part is read.
     """
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         for place, tensor in _kept(name, parameter.detach()):
             header = f"{place} {tuple(tensor.shape)} {tensor.dtype}"
-            digest.update(f"{header} {_weighted_sum(tensor)}\n".encode())
-    return digest.hexdigest()[:16]
+            whole.update(f"{header} {_weighted_sum(tensor)}\n".encode())
+    return whole.hexdigest()[:16]
 
 
 def _kept(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -42,3 +42,8 @@ def _weighted_sum(tensor: Tensor) -> int:
         place = torch.arange(start, start + part.numel(), device=flat.device)
         total += (part * (place * 0x5851F42D4C957F2D | 1)).sum()
     return int(total)
+
+
+def digest(numbers: object) -> str:
+    """Eight hexadecimal digits for numbers too many to write down."""
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()[:8]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 class Hook:
     """One intervention: `edit` maps the activation at `site` to its replacement (`None`: only look).
 
+    Under its `name` it stands in the provenance of results, and searches are resumed under hooks of the same names: let
+    it say all that the edit depends on.
+
     A `site` with `{block}` in it stands for that point in each of `blocks` (`None`: every block).
     """
 
@@ -103,18 +106,23 @@ def ambient(model: Bridge) -> list[str]:
 
     Those hung on TransformerLens hook points, and PyTorch hooks that somebody hung on a module itself.
     """
-    found = []
+    return [f"{where}: {f.name if isinstance(f, Hook) else _function_name(f)}" for where, f in _standing(model)]
+
+
+def unnamed(model: Bridge) -> list[str]:
+    """Those of the standing hooks that are plain functions, of which a name does not say what they do."""
+    return [f"{where}: {_function_name(f)}" for where, f in _standing(model) if not isinstance(f, Hook)]
+
+
+def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
+    """Every hook on a model, with where it stands."""
     for name, point in sorted(distinct_points(model).items()):
         for direction, handles in (("", point.fwd_hooks), (" (backward)", point.bwd_hooks)):
-            for handle in handles:
-                function = handle.user_hook
-                label = function.name if isinstance(function, Hook) else _function_name(function)
-                found.append(f"{name}{direction}: {label}")
+            yield from ((f"{name}{direction}", handle.user_hook) for handle in handles)
     for name, module in model.original_model.named_modules():
         for table in _TABLES:
-            hooks = getattr(module, table).values()
-            found += [f"{name} (torch): {_function_name(f)}" for f in hooks if not belongs_to_the_bridge(f)]
-    return found
+            functions = getattr(module, table).values()
+            yield from ((f"{name} (torch)", f) for f in functions if not belongs_to_the_bridge(f))
 
 
 # Where PyTorch keeps a module's hooks. The bridge has some of its own there, which are part of the model.

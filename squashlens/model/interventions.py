@@ -14,6 +14,7 @@ from torch import Tensor
 from squashlens._typing import positive
 from squashlens.errors import InputError
 from squashlens.model.attention import shown
+from squashlens.model.fingerprint import digest
 from squashlens.model.hooks import Hook
 
 Blocks = tuple[int, ...] | None
@@ -52,7 +53,7 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
     """Divide what enters the softmax by `temperature`: each weight becomes ``α^(1/T)``, over its row's sum."""
     if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
         raise InputError(f"attention_temperature: {temperature!r} is not a temperature.", "Give a positive number.")
-    name = f"attention_temperature({temperature:g})"
+    name = f"attention_temperature({temperature!r})"
     return _rescored(name, lambda scores: scores / temperature, blocks, heads)
 
 
@@ -127,6 +128,8 @@ def _in_heads(
         ours = _among(torch.arange(before.shape[dim], device=before.device), chosen)
         return torch.where(ours.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before)
 
+    if chosen is not None:
+        name += f" in {'groups' if site == VALUES else 'heads'} {listed(chosen)}"
     return Hook(name, site, edit, blocks)
 
 
@@ -155,6 +158,7 @@ def _counted(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[i
 
 
 def listed(places: tuple[int, ...]) -> str:
-    """Positions as they stand in a hook's name."""
-    inner = ", ".join(map(str, places)) if len(places) <= 6 else f"{places[0]} … {places[-1]}, {len(places)} in all"
-    return f"({inner})"
+    """Positions as they stand in a hook's name. Of many, the ends, and a digest that other positions do not have."""
+    if len(places) <= 6:
+        return f"({', '.join(map(str, places))})"
+    return f"({places[0]} … {places[-1]}, {len(places)} in all, {digest(places)})"

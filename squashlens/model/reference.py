@@ -15,6 +15,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge
 from squashlens.errors import InputError
 from squashlens.model.anatomy import n_blocks
+from squashlens.model.fingerprint import digest
 from squashlens.model.forward import forward
 from squashlens.model.hooks import Hook, Recipe, without_ambient
 from squashlens.model.interventions import Blocks, listed, positions_of
@@ -91,7 +92,8 @@ def resample_residual(
 
 def mean_of(model: Bridge, reference: Int[Tensor, "prompt position"], places: tuple[int, ...]) -> StandIn:
     """The mean over prompts of their streams at `places`."""
-    return StandIn(f"mean_residual{listed(places)}", places, _streams(model, reference, places).mean(dim=1))
+    name = f"mean_residual{listed(places)} of {digest(reference.tolist())}"
+    return StandIn(name, places, _streams(model, reference, places).mean(dim=1))
 
 
 def one_of_them(
@@ -99,7 +101,7 @@ def one_of_them(
 ) -> StandIn:
     """The streams at `places` of one prompt, drawn with `seed`."""
     number = Random(f"resample {seed}").randrange(len(reference))
-    name = f"resample_residual{listed(places)}"
+    name = f"resample_residual{listed(places)} of {digest(reference[number].tolist())}"
     return StandIn(name, places, _streams(model, reference[number : number + 1], places)[:, 0])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -109,7 +111,7 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     sl.behave(tiny, COUNT, **how)
     before = kept.read_text()
     for other, named in (
-        (lambda: sl.behave(tiny, COUNT, temperature=0.5, **how), "call"),
+        (lambda: sl.behave(tiny, COUNT, temperature=0.5, **how), "temperature"),
         (lambda: sl.behave(tiny, sl.tasks.find("taught_sum_bernoulli"), **how), "task"),
     ):
         with pytest.raises(InputError, match=named):
@@ -155,6 +157,51 @@ def test_a_task_of_ones_own_takes_a_few_lines(tiny: Any) -> None:
         answer=lambda items: str(items.count("1")),
     )
     assert sl.behave(tiny, zeros, lengths=[7, 12], seeds=8, progress=False)["accuracy"].values.tolist() == [[1.0, 1.0]]
+
+
+def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode decides; only where the prompt has ended with the opening words can no steps come."""
+    rooms: dict[tuple[str, str, bool], int] = {}
+    monkeypatch.setattr(module, "generate", lambda model, prompts, **_: iter([]))
+    paper = sl.tasks.find("sum")
+    alone, copied = replace(paper, opening=""), replace(paper, opening="", numeric=False)
+    for task, mode, opened in product((paper, alone, copied), ("answer_only", "cot", "cot_few_shot"), (False, True)):
+        start: dict[str, Any] = {"modes": [mode], "template": "none", "opened": opened}
+        asking = Asking.start(tiny, task, [3], 1, "behave", **start)
+        name = "sum" if task is paper else "numbers" if task is alone else "texts"
+        rooms[name, mode, opened] = module._room(asking, asking.questions[0], 10)
+    sentence, steps, number, text = 256 + 2 * 3, 512 + 8 * 3, 16, 16 + 4 * 3
+    for opened in (False, True):
+        assert rooms["numbers", "answer_only", opened] == number
+        assert rooms["texts", "answer_only", opened] == text
+        for name, mode in product(("numbers", "texts"), ("cot", "cot_few_shot")):
+            assert rooms[name, mode, opened] == steps
+    assert rooms["sum", "answer_only", False] == sentence
+    for mode in ("cot", "cot_few_shot"):
+        assert rooms["sum", mode, False] == steps
+    assert {rooms["sum", mode, True] for mode in ("answer_only", "cot", "cot_few_shot")} == {number}
+
+
+def test_lengths_come_back_in_order(tiny: Any) -> None:
+    """In whatever order they are asked."""
+    ordered = sl.behave(tiny, COUNT, lengths=[4, 60], seeds=2, progress=False)
+    found = sl.behave(tiny, COUNT, lengths=[60, 4], seeds=2, progress=False)
+    xr.testing.assert_equal(found, ordered)
+    assert found["length"].values.tolist() == [4, 60]
+
+
+def test_answers_to_the_same_prompt_are_told(tiny: Any) -> None:
+    alternating = sl.tasks.find("taught_last_alternating")
+    found = sl.behave(tiny, alternating, lengths=[8], progress=False)
+    assert (found.sizes["seed"], found["prompts"].item()) == (16, 2)
+    assert len(set(found["prompt"].values.flat)) == 2
+
+
+def test_a_right_answer_that_nobody_can_give_is_refused_at_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "generate", None)
+    padded = replace(COUNT, name="padded", answer=lambda items: f"{len(items):02}")
+    with pytest.raises(InputError, match="'padded' has '04' as the right answer, and its reader reads it as '4'"):
+        sl.behave(tiny, padded, lengths=[4], seeds=1, progress=False)
 
 
 def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty: Any, tiny: Any) -> None:
