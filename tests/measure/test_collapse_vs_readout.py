@@ -8,6 +8,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.measure import collapse_vs_readout as module
 from squashlens.measure.collapse_vs_readout import VERDICTS, _verdicts, more
 from squashlens.tasks import Task
 from tests.references import raw
@@ -62,12 +63,32 @@ def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
     assert 0 < np.mean(same) < 1
 
 
-def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any) -> None:
+def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The representations of a pair are made to differ by 1 in 1000: below bfloat16, above float16."""
     how: dict[str, Any] = {"lengths": [47, 48], "folds": 2, "progress": False}
-    fine = sl.collapse_vs_readout(tiny, sl.tasks.find("taught_last_odd_last"), **how)
+    task, real = sl.tasks.find("taught_last_odd_last"), module.streams
+
+    def near(model: Any, shown: Any) -> torch.Tensor:
+        own = real(model, shown)[:, :2].bfloat16().float()
+        return torch.cat([own, own * 1.001], dim=1)
+
+    fine = sl.collapse_vs_readout(tiny, task, **how)
     assert (fine["bit_identical"] == 0).all()
     assert "r2" not in fine, "nothing to probe for where the answer is 0 every time"
     assert sl.provenance(fine)["call"]["round_to"] is None
+    monkeypatch.setattr(module, "streams", near)
+    for dtype, share in ((torch.bfloat16, 1), (torch.float16, 0), (None, 0)):
+        assert (sl.collapse_vs_readout(tiny, task, round_to=dtype, **how)["bit_identical"] == share).all(), dtype
+
+
+def test_a_count_that_does_not_vary_is_not_called_represented(tiny: Any) -> None:
+    """Alternating digits of an even length have one count, whichever comes first."""
+    task = sl.tasks.find("taught_count_alternating")
+    ds = sl.collapse_vs_readout(tiny, task, lengths=[64, 80], seeds=10, folds=2, progress=False)
+    assert (ds["accuracy"] < 0.5).all()
+    assert np.isnan(ds["r2_y"]).all()
+    assert np.isnan(ds["probe_right_y"]).all()
+    assert set(ds["verdict"].values) <= {"collapsed", "not decodable"}
 
 
 def by_length(**values: list[float]) -> dict[str, Any]:
@@ -77,15 +98,15 @@ def by_length(**values: list[float]) -> dict[str, Any]:
 def test_verdicts_by_hand() -> None:
     nan = float("nan")
     found = by_length(
-        accuracy=[1.0, 0.5, 0.4, 0.4, 0.4, 0.0, 0.0, 0.0],
-        bit_identical=[1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.5, 0.0],
-        r2_y=[0.0, 0.0, 0.9, 0.89, 0.89, nan, nan, nan],
-        probe_right_y=[0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.4, 0.4],
+        accuracy=[1.0, 0.5, 0.4, 0.4, 0.4, 0.0, 0.0, 0.0, 0.0],
+        bit_identical=[1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0],
+        r2_y=[0.0, 0.0, 0.9, 0.89, 0.89, nan, nan, nan, nan],
+        probe_right_y=[0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.4, 0.4, nan],
     )
     read, unread, collapsed, lost = VERDICTS
-    assert _verdicts(found, 0.9).tolist() == [read, read, unread, collapsed, lost, unread, collapsed, lost]
+    assert _verdicts(found, 0.9).tolist() == [read, read, unread, collapsed, lost, unread, collapsed, lost, lost]
     del found["r2_y"], found["probe_right_y"]
-    assert _verdicts(found, 0.9).tolist() == [read, read, collapsed, collapsed, lost, lost, collapsed, lost]
+    assert _verdicts(found, 0.9).tolist() == [read, read, collapsed, collapsed, lost, lost, collapsed, lost, lost]
 
 
 def test_a_models_own_verdicts(joined: Any) -> None:

@@ -18,10 +18,13 @@ LENGTHS, SEEDS, D = (10, 20, 30), 200, 12
 COUNT = sl.tasks.find("taught_count_bernoulli")
 
 
-def answers(seeds: int = SEEDS, folds: int = 5) -> Answers:
-    rng = np.random.default_rng(7)
-    truth = np.stack([rng.binomial(n, 0.7, size=seeds) for n in LENGTHS]).astype(float)
-    return Answers(LENGTHS, tuple(range(seeds)), truth, folds)
+def answers(seeds: int = SEEDS, folds: int = 5, prompts: int | None = None) -> Answers:
+    """Counts of `prompts` different prompts at each length, each as often as any other, or of as many as seeds."""
+    rng, many = np.random.default_rng(7), prompts or seeds
+    truth = np.stack([rng.binomial(n, 0.7, size=many) for n in LENGTHS]).astype(float)
+    number = np.arange(len(LENGTHS) * many).reshape(len(LENGTHS), many)
+    which = np.arange(seeds) % many
+    return Answers(LENGTHS, tuple(range(seeds)), truth[:, which], number[:, which], folds)
 
 
 def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
@@ -58,6 +61,27 @@ def test_nothing_is_found_in_noise(direction: str) -> None:
     assert (r2(data, many, direction) < 0.05).all(), "nor with more coordinates than prompts"
 
 
+@pytest.mark.parametrize("direction", ["own", "shared"])
+def test_a_prompt_that_comes_again_does_not_give_itself_away(direction: str) -> None:
+    """Noise that is the same whenever its prompt is: known by heart, and worth nothing."""
+    data = answers(prompts=20)
+    features = np.random.default_rng(8).standard_normal((len(LENGTHS) * 20, 40))[data.prompt.ravel()]
+    assert (r2(data, features, direction) < 0.2).all()
+    assert data.prompts == [20, 20, 20]
+
+
+def test_a_truth_that_is_the_same_in_every_draw_is_not_found(recwarn: pytest.WarningsRecorder) -> None:
+    data = answers()
+    constant = Answers(LENGTHS, data.seeds, np.repeat([[5.0], [6.0], [7.0]], SEEDS, axis=1), data.prompt, 5)
+    mixed = Answers(LENGTHS, data.seeds, np.concatenate([constant.truth[:1], data.truth[1:]]), data.prompt, 5)
+    for given, which in ((constant, [0, 1, 2]), (mixed, [0])):
+        found = probed(given, torch.tensor(planted(data, 0.1))[None].repeat(2, 1, 1).float(), "own", False)
+        for name in ("r2", "probe_right"):
+            assert np.flatnonzero(np.isnan(np.asarray(found[name][1])[0])).tolist() == which, name
+    assert np.asarray(found["r2_overall"][1])[0] > 0.9
+    assert not recwarn.list
+
+
 def test_a_direction_that_turns_with_the_length_is_found_by_fits_of_their_own() -> None:
     data = answers()
     features = planted(data, 0.3, turning=True)
@@ -67,14 +91,15 @@ def test_a_direction_that_turns_with_the_length_is_found_by_fits_of_their_own() 
 
 @pytest.mark.parametrize("direction", ["own", "shared"])
 def test_no_prediction_knows_its_own_answer(direction: Any) -> None:
-    """What is right for one seed is changed: predictions of that seed stay, at every length; others move."""
-    data = answers(seeds=21)  # no multiple of the folds: else those of one seed are together by chance
+    """What is right for one prompt is changed: predictions of that prompt stay, wherever it was drawn; others move."""
+    data = answers(seeds=42, prompts=21)
     features = planted(data, 1.0)
     before = held_out(features, data, direction)
-    changed = data.truth.copy()
-    changed[:, 4] += 50
-    after = held_out(features, Answers(data.lengths, data.seeds, changed, data.folds), direction)
-    np.testing.assert_array_equal(after[:, 4], before[:, 4])
+    changed, one = data.truth.copy(), data.prompt == data.prompt[1, 4]
+    assert one.sum() == 2
+    changed[one] += 50
+    after = held_out(features, Answers(data.lengths, data.seeds, changed, data.prompt, data.folds), direction)
+    np.testing.assert_array_equal(after[one], before[one])
     assert (after != before).any()
 
 
@@ -136,9 +161,16 @@ def test_where_answers_follow_from_lengths_it_learns_from_other_lengths(tiny: An
     assert ds["r2_overall"].max() > 0.9
 
 
-def test_chance_is_not_dressed_up(tiny: Any) -> None:
-    same = sl.probe(tiny, COUNT, lengths=[1, 8], seeds=12, folds=3, progress=False)
-    assert same["r2"].shape == (7, 2)
+def test_what_short_prompts_repeat_is_counted_and_not_learned_by_heart(tiny: Any, monkeypatch: Any) -> None:
+    """Of 128 draws of four digits there are 15 at most. With features that only name the prompt nothing is found."""
+    ds = sl.probe(tiny, COUNT, lengths=[4, 24], seeds=128, progress=False)
+    drawn = [{COUNT.ask(n, seed=seed).prompt for seed in range(128)} for n in (4, 24)]
+    assert ds["prompts"].values.tolist() == [len(each) for each in drawn]
+    assert len(drawn[0]) <= 16
+    named = {prompt: torch.randn(64, generator=torch.Generator().manual_seed(k)) for k, prompt in enumerate(drawn[0])}
+    of_seeds = [named[COUNT.ask(4, seed=seed).prompt] for seed in range(128)]
+    monkeypatch.setattr(module, "streams", lambda model, shown: torch.stack(of_seeds)[None].repeat(8, 1, 1))
+    assert (sl.probe(tiny, COUNT, lengths=[4], seeds=128, progress=False)["r2"] < 0.3).all()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +178,8 @@ def test_chance_is_not_dressed_up(tiny: Any) -> None:
     [
         ("copy_last", {}, "is 0 every time"),
         ("taught_copy_repeated", {}, "not numbers|every time"),
-        ("taught_count_bernoulli", {"seeds": 3}, "3 seeds cannot be divided into 5 folds"),
+        ("taught_count_bernoulli", {"seeds": 3}, r"2 different prompts at length \d cannot be divided into 5 folds"),
+        ("taught_count_alternating", {"seeds": 20, "lengths": [9, 12]}, "2 different prompts at length 9"),
         ("taught_count_repeated", {"lengths": [4, 5]}, "2 lengths cannot be divided"),
         ("taught_count_bernoulli", {"direction": "up"}, "direction='up'"),
         ("taught_count_bernoulli", {"folds": 0}, "folds=0"),
