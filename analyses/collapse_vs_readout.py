@@ -18,14 +18,19 @@ parser.add_argument("--task", default="taught_count_bernoulli", help="a name fro
 parser.add_argument("--lengths", type=int, nargs="+", default=[4, *range(8, 97, 8)], help="numbers of items")
 parser.add_argument("--seeds", type=int, default=256, help="draws at each length (%(default)s)")
 parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
+parser.add_argument("--dtype", default="float32", help="in which the model is run (%(default)s)")
+parser.add_argument("--device", help="cpu, cuda, …; CUDA where there is one if not given")
+parser.add_argument("--folds", type=int, default=5, help="parts of the draws, each left out once (%(default)s)")
+parser.add_argument("--resume", action="store_true", help="go on from the answers that the folder holds")
 parser.add_argument("--out", type=Path, default=Path("collapse_vs_readout"), help="folder for results (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-model, task = sl.load(args.model), sl.tasks.find(args.task)
+model, task = sl.load(args.model, device=args.device, dtype=args.dtype), sl.tasks.find(args.task)
 found = sl.collapse_vs_readout(
-    model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template
-)
+    model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template, folds=args.folds,
+    resume=args.out / "answers.json" if args.resume else None,
+)  # fmt: skip
 sl.save(found, args.out / "collapse_vs_readout.nc")
 sl.figures.collapse_vs_readout(found).write_html(args.out / "collapse_vs_readout.html")
 if "r2" in found:

@@ -1,10 +1,11 @@
-"""Figure 2: copying the last digit of 1…10 is harder than the first of 01…1; hints and alternating digits help.
+r"""Figure 2: copying the last digit of 1…10 is harder than the first of 01…1; hints and alternating digits help.
 
 Claim: at some length the model starts to answer 1 for the last digit, and still finds the first; it holds on longer
 with a hint, or where ones and zeros take turns. The bundled model is asked in the words it was taught, without a hint;
 any other in the paper's.
 
-    python analyses/fig2_copying.py --model google/gemma-7b-it --template chat --lengths 10 50 100 200 300 --out fig2
+    python analyses/fig2_copying.py --model google/gemma-7b-it --template chat --dtype bfloat16 \
+        --lengths 10 50 100 200 300 --out fig2
 """
 
 import argparse
@@ -22,12 +23,14 @@ parser.add_argument(
 )
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 161, 4)], help="numbers of digits")
 parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
+parser.add_argument("--dtype", default="float32", help="in which the model is run (%(default)s)")
+parser.add_argument("--device", help="cpu, cuda, …; CUDA where there is one if not given")
 parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
 parser.add_argument("--out", type=Path, default=Path("fig2"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-model = sl.load(args.model)
+model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
 for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     kept = args.out / f"{name}.json" if args.resume else None

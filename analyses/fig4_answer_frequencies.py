@@ -1,10 +1,11 @@
-"""Figures 4 and 7: which numbers are answered, beside which are right.
+r"""Figures 4 and 7: which numbers are answered, beside which are right.
 
 Claim: asked to count, models answer common numbers far too often; 100 was the answer Gemini gave most. Questions of all
 lengths are taken together, so that right answers are spread evenly where the count is the length: any peak is the
 model's own.
 
-    python analyses/fig4_answer_frequencies.py --model google/gemma-7b-it --template chat --longest 200 --out fig4
+    python analyses/fig4_answer_frequencies.py --model google/gemma-7b-it --template chat --dtype bfloat16 \
+        --longest 200 --out fig4
 """
 
 import argparse
@@ -23,12 +24,14 @@ parser.add_argument(
 parser.add_argument("--longest", type=int, default=96, help="every length up to this is asked about (%(default)s)")
 parser.add_argument("--seeds", type=int, default=4, help="draws at each length, where items are drawn (%(default)s)")
 parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
+parser.add_argument("--dtype", default="float32", help="in which the model is run (%(default)s)")
+parser.add_argument("--device", help="cpu, cuda, …; CUDA where there is one if not given")
 parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
 parser.add_argument("--out", type=Path, default=Path("fig4"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-model = sl.load(args.model)
+model = sl.load(args.model, device=args.device, dtype=args.dtype)
 shares = {}
 for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     task = sl.tasks.find(name)

@@ -24,7 +24,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Mode, one_of
+from squashlens._typing import Mode, one_of, whole
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
@@ -72,6 +72,7 @@ def inspect_task(
     >>> len(asked.dataset), asked.dataset[0].id
     (12, 'answer_only-10-0')
     """
+    seeds = whole(seeds)
     if isinstance(seeds, int) or seeds is None:
         seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
     chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "modes": _listed(modes)}
@@ -136,7 +137,8 @@ def strict(task: Task | str) -> scores.Scorer:
     asked = find(task) if isinstance(task, str) else task
 
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
-        reading = asked.read(state.output.completion, asked.opening, _ended(state.output))
+        question = asked.about(state.metadata["items"])
+        reading = asked.understood(question, state.output.completion, _ended(state.output))
         right = reading.why == "read" and reading.value == target.text
         value = scores.CORRECT if right else scores.INCORRECT
         return scores.Score(value=value, answer=reading.value or None, explanation=reading.why)
@@ -204,7 +206,7 @@ def _opened(log: str | Path) -> EvalLog:
 
 
 def _whole(log: EvalLog) -> list[EvalSample]:
-    """The samples in the order of their questions; refused unless each is ours, was asked once, and was answered."""
+    """The samples by mode, ascending length and seed; refused unless each is ours, was asked once and was answered."""
     if log.status != "success":
         why = log.error.message if log.error else "it was not finished"
         raise InputError(
@@ -221,7 +223,9 @@ def _whole(log: EvalLog) -> list[EvalSample]:
         failed = sample.error.message if sample.error else f"{sample.limit.type} limit" if sample.limit else ""
         if failed:
             raise InputError(f"Sample {sample.id!r} was not answered: {failed}.", "Ask again.")
-    return sorted(samples, key=lambda sample: sample.metadata["place"])
+    placed = sorted(samples, key=lambda sample: sample.metadata["place"])
+    modes = list(dict.fromkeys(sample.metadata["mode"] for sample in placed))
+    return sorted(placed, key=lambda sample: (modes.index(sample.metadata["mode"]), sample.metadata["length"]))
 
 
 def _question(task: Task, sample: EvalSample) -> Question:

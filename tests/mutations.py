@@ -435,6 +435,12 @@ MUTATIONS = (
     Mutation("a filtered answer has ended", "hosted.py", '"model_length", "content_filter")', '"model_length")', HOSTED),
     Mutation("samples as the log has them", "hosted.py", 'sorted(samples, key=lambda sample: sample.metadata["place"])', "samples", HOSTED),
     Mutation("failed runs taken", "hosted.py", 'if log.status != "success":', "if False:", HOSTED),
+    Mutation("a sequence said again counts", "tasks/task.py", "and not self._says_again(question, found.value)", "", TASKS),
+    Mutation("answers nobody can give", "tasks/task.py", 'if found != Reading(truth, "read"):', "if False:", TASKS),
+    Mutation("lengths as they come", "tasks/task.py", "for n in sorted(lengths)", "for n in lengths", TASKS),
+    Mutation("another task by another joiner", "tasks/task.py", "if not (self.show is joined or _joins(self.show)):", "if False:", TASKS),
+    Mutation("a line that a new one closed is open", "tasks/reading.py", "(line, bool(newline))", "(line, False)", READING),
+    Mutation("draws for prompts", "measure/answers.py", "len(set(cell))", "len(cell)", ANSWERS),
     # statements
     Mutation("the weight before for that after", "theory/statements/softmax.py", "float(last + kept[-2])", "float(last + kept[-1])", STATEMENTS),
     Mutation("B.1 for any entries", "theory/statements/softmax.py", "bool(more.abs().max() <= bound)", "True", STATEMENTS),

@@ -48,6 +48,13 @@ PROMPT = "110 ="
         (["behave", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
         (["behave", "--task", "copy_last", "--template", "chat"], "no chat template"),
         (["readout", "--task", "taught_copy_bernoulli", "--lengths", "3"], "not numbers"),
+        (["readout", "--lengths", "4", "--seeds", "3"], "cannot be divided into 5 folds"),
+        (["readout", "--lengths", "4", "--seeds", "3", "--folds", "1"], "cannot be divided into 1 folds"),
+        (
+            ["behave", "--task", "count_numbered", "--joiner", " "],
+            "'count_numbered' writes its items in a way of its own",
+        ),
+        (["readout", "--task", "taught_count_bernoulli_commas", "--joiner", ", "], "in a way of its own"),
         (["prescribe", "--n", "8", "--placements", "3"], "placements=3 give no interval"),
         (["windows", "--n", "8", "--sizes", "0"], "window=0 is not a number of tokens"),
         (["windows", "--sizes"], "no window to try"),
@@ -253,6 +260,33 @@ def test_verbs_on_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     main(["tasks"])
     listed = capsys.readouterr().out
     assert all(f"{name} (" in listed for name in sl.tasks.names())
+
+
+def test_readout_in_any_order_of_lengths_and_with_fewer_folds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object
+) -> None:
+    """The figure is drawn, and the remedy of a refusal can be followed."""
+    files = {name: tmp_path / name for name in ("r.nc", "r.html", "layers.html")}
+    main([
+        "readout", "--lengths", "24", "8", "--seeds", "4", "--folds", "2", "--quiet", "--out", str(files["r.nc"]),
+        "--figure", str(files["r.html"]), "--layers", str(files["layers.html"]),
+    ])  # fmt: skip
+    assert all(path.exists() for path in files.values())
+    kept = sl.open_result(files["r.nc"])
+    task = sl.tasks.find("taught_count_bernoulli")
+    expected = sl.collapse_vs_readout(tiny, task, lengths=[8, 24], seeds=4, folds=2, progress=False)  # pyright: ignore
+    assert kept["length"].values.tolist() == [8, 24]
+    assert (kept["r2_y"] == expected["r2_y"]).all()
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert printed.index("8") < printed.index("24")
+
+
+def test_behave_says_where_prompts_are_fewer_than_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["taught_last_alternating", "taught_count_repeated"]
+    main(["behave", "--task", *names, "--lengths", "76", "4", "--seeds", "5", "--quiet"])
+    printed = capsys.readouterr().out
+    assert printed.count("prompts") == 1  # one answer to one prompt needs no words
+    assert "5 answers at each length, to fewer different prompts: 2 at 4, 2 at 76\n" in printed
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from squashlens.errors import InputError
 from squashlens.measure._asking import DRAWN_SEEDS
 from squashlens.measure.answers import Answer, scored
 from squashlens.tasks import Task, reading
+from tests.references import raw
 
 ONES = sl.tasks.find("count_ones")
 DRAWN = sl.tasks.find("count_bernoulli")
@@ -48,6 +49,7 @@ SAID: dict[int, tuple[str, StopReason, str]] = {
     18: ("There are 18 ones", "stop", "form"),
     19: ("", "stop", "none"),
     20: (f"{SAYS} twenty", "stop", "words"),
+    2: (f"{SAYS} 11", "stop", "form"),  # the sequence said again
     21: (f"{SAYS} 21", "unknown", "read"),
 }
 USAGE = ModelUsage(input_tokens=7, input_tokens_cache_read=30, input_tokens_cache_write=4, output_tokens=5)
@@ -105,7 +107,7 @@ def test_scores_in_inspect_are_those_of_the_strict_reader(put: Callable[..., Eva
     questions = ONES.asked(SAID)
     answers = {q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5) for q in questions}
     same(found, scored(ONES, answers, {}))
-    assert found["reading"].values[0, :, 0].tolist() == [why for *_, why in SAID.values()]
+    assert found["reading"].values[0, :, 0].tolist() == [SAID[length][2] for length in sorted(SAID)]
     assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [10, 17, 21]
     assert found["prompt_tokens"].values.flat[0] == 41  # 7 new, 30 and 4 that were cached
     for sample in log.samples or []:
@@ -116,8 +118,8 @@ def test_scores_in_inspect_are_those_of_the_strict_reader(put: Callable[..., Eva
         assert score.explanation == found["reading"].sel(at)
     metrics = {name: each.value for name, each in log.results.scores[0].metrics.items()} if log.results else {}
     assert set(metrics) == {"accuracy", "stderr", "unread"}
-    assert metrics["accuracy"] == pytest.approx(3 / 12) == found["accuracy"].mean().item()
-    assert metrics["unread"] == pytest.approx(8 / 12) == found["unread"].sum("why").mean().item()
+    assert metrics["accuracy"] == pytest.approx(3 / 13) == found["accuracy"].mean().item()
+    assert metrics["unread"] == pytest.approx(9 / 13) == found["unread"].sum("why").mean().item()
 
 
 def test_a_sample_says_what_it_asks() -> None:
@@ -145,11 +147,12 @@ def test_a_sample_says_what_it_asks() -> None:
         (DRAWN, [4, 2], [4, 2]),
         (DRAWN, "4,2", [4, 2]),
         (DRAWN, ["4", 2], [4, 2]),
+        (DRAWN, np.int64(3), [0, 1, 2]),
     ],
     ids=str,
 )
 def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int]) -> None:
-    samples = list(hosted.inspect_task(task, 5, seeds).dataset)
+    samples = list(raw(hosted.inspect_task)(task, 5, seeds).dataset)
     assert [(sample.metadata or {})["seed"] for sample in samples] == expected
 
 
@@ -185,7 +188,23 @@ def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., Eval
         q: Answer(right(q.prompt).completion, True, 41, 5) for q in DRAWN.asked([12, 5], [3, 1], found["mode"].values)
     }
     same(found, scored(DRAWN, answers, {}))
-    assert [*found["length"].values, *found["seed"].values] == [12, 5, 3, 1]
+    assert [*found["length"].values, *found["seed"].values] == [5, 12, 3, 1]
+    assert found["mode"].values.tolist() == ["cot", "answer_only"]
+    assert sl.provenance(found)["call"]["lengths"] == [5, 12]
+
+
+def test_lengths_of_a_log_are_in_order(put: Callable[..., EvalLog]) -> None:
+    """Also where its questions were asked in another, as they may have been before."""
+    task = hosted.inspect_task(DRAWN, [5, 9, 12], seeds=[3, 1], modes=["cot", "answer_only"])
+    expected = hosted.from_log(put(task))
+    place = {"cot": 0, "answer_only": 1}
+    for sample in task.dataset:
+        about = sample.metadata or {}
+        about["place"] = 6 * place[about["mode"]] + 2 * [12, 5, 9].index(about["length"]) + [3, 1].index(about["seed"])
+    found = hosted.from_log(put(task))
+    same(found, expected)
+    assert found["length"].values.tolist() == [5, 9, 12]
+    assert found["seed"].values.tolist() == [3, 1]
 
 
 def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_path: Path) -> None:

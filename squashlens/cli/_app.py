@@ -36,12 +36,10 @@ def opened(
     model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32"
 ) -> Any:
     """The model, loaded once it is sure that results can be written."""
-    import torch
-
     import squashlens as sl
 
     check_outputs(out, *figures)
-    return sl.load(model, device=device, dtype=getattr(torch, dtype), progress=not quiet)
+    return sl.load(model, device=device, dtype=dtype, progress=not quiet)
 
 
 def save_result(result: "Result", out: Path | None) -> None:

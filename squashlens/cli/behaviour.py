@@ -29,7 +29,8 @@ Tasks = Annotated[tuple[str, ...], tyro.conf.arg(help="Names of tasks, as `squas
 Lengths = Annotated[tuple[int, ...], tyro.conf.arg(help="Numbers of items to ask about.")]
 Seeds = Annotated[int, tyro.conf.arg(help="Draws at each length, of tasks that draw; the others are asked once.")]
 Joiner = Annotated[
-    str | None, tyro.conf.arg(help="What stands between items, such as ', '; as the task has it if not given.")
+    str | None,
+    tyro.conf.arg(help="What stands between items, such as ', ', of tasks that have no more; the task's if not given."),
 ]
 Template = Annotated[
     Literal["none", "chat"], tyro.conf.arg(help="chat: each prompt as a user's turn in the tokenizer's template.")
@@ -111,6 +112,7 @@ def behave(
             )  # fmt: skip
             print(f"{name}: share answered rightly, mean error, share not read")
             print(_table(found[name]).to_string(float_format=lambda value: f"{value:.3g}"))
+            print(_repeated(found[name]), end="")
             save_result(found[name], _beside(out, name, several))
         if figure is not None:
             write_figure(sl.figures.accuracy_by_length(found), figure)
@@ -129,6 +131,13 @@ def _table(found: "xr.Dataset") -> Any:
     return table.transpose("length", "mode").to_dataframe().unstack("mode")
 
 
+def _repeated(found: "xr.Dataset") -> str:
+    """Where there were fewer prompts than answers, as a line; nothing if there is no such length."""
+    prompts, many = found["prompts"].min("mode"), found.sizes["seed"]
+    fewer = [f"{int(n)} at {int(n['length'])}" for n in prompts if n < many]
+    return f"{many} answers at each length, to fewer different prompts: {', '.join(fewer)}\n" if fewer else ""
+
+
 @app.command
 def readout(
     task: Annotated[
@@ -144,6 +153,7 @@ def readout(
     norm: Norm = "linf",
     scale: Scale = "relative",
     decodable: Annotated[float, tyro.conf.arg(help="R² from which on the answer counts as represented.")] = 0.9,
+    folds: Annotated[int, tyro.conf.arg(help="Parts of the draws, each left out of the probe's fit once.")] = 5,
     chunk: Annotated[int | None, tyro.conf.arg(help="Prompts side by side; what fits if not given.")] = None,
     resume: Annotated[Path | None, tyro.conf.arg(help="A .json file that keeps every answer, to go on from.")] = None,
     out: Out = None,
@@ -162,7 +172,7 @@ def readout(
         bridge = opened(model, device, quiet, out, figure, layers, dtype=dtype)
         found = sl.collapse_vs_readout(
             bridge, asked, lengths=lengths, seeds=seeds, template=template, norm=norm, scale=scale,
-            decodable=decodable, chunk=chunk, resume=resume, progress=not quiet,
+            decodable=decodable, folds=folds, chunk=chunk, resume=resume, progress=not quiet,
         )  # fmt: skip
         names = [n for n in ("accuracy", "same_answer", "same_truth", "r2_y", "probe_right_y", "verdict") if n in found]
         table = found[names].assign(D=found["distance"].median("seed"))

@@ -74,14 +74,20 @@ def error_by_length(found: Found) -> go.Figure:
 
 
 def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
-    """At each length: how often right, out of how many, and what was not read."""
+    """At each length: how often right, out of how many answers to how many prompts, and what was not read."""
     told = []
     for length in here["length"].values:
         at = here.sel(length=length)
         share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
-        of = f"{many} answers (95 % interval {low} to {high})" if many > 1 else "1 answer"
+        of = f"{many} answers{_to(at, many)} (95 % interval {low} to {high})" if many > 1 else "1 answer"
         told.append(f"{name}, {length} items<br>{share} right of {of}<br>{_unread(at)}")
     return told
+
+
+def _to(at: xr.Dataset, many: int) -> str:
+    """To how many prompts, where the result says that they are fewer than the answers."""
+    prompts = int(at["prompts"]) if "prompts" in at else many
+    return f" to {prompts} prompt{'s' * (prompts > 1)}" if prompts < many else ""
 
 
 def _unread(at: xr.Dataset) -> str:

@@ -1,8 +1,10 @@
 """Answers to questions as a labelled result, whoever gave them: read, compared with the truth, counted.
 
-An answer that cannot be read is not right, has no error, and is counted by the reason why.
+An answer that cannot be read is not right, has no error, and is counted by the reason why. To count as read, it must
+also be an answer to its question: the sequence said again is no count of it (`Task.understood`).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +16,7 @@ import xarray as xr
 from squashlens.errors import InputError
 from squashlens.results import Variable, attributes, provenance, signed
 from squashlens.tasks import Question, Task
-from squashlens.tasks.reading import WHY
+from squashlens.tasks.reading import WHY, Reader, is_number
 
 Z = 1.959964  # of a 95 % interval
 
@@ -48,12 +50,13 @@ def scored(
             "The answers are not one for each mode, length and seed, in that order.", "Answer every question, in order."
         )
     lead = f"{task.opening} " if opened and task.opening else ""
-    readings = [task.read(lead + answer.text, task.opening, answer.ended) for answer in answers.values()]
+    readings = [task.understood(question, lead + answer.text, answer.ended) for question, answer in answers.items()]
 
     def table(values: Iterable[Any], kind: Any = object) -> np.ndarray:
         return np.array(list(values), dtype=kind).reshape(shape)
 
     said, asked = answers.values(), answers.keys()
+    prompts = table(question.prompt for question in asked)
     truth, value = table(question.truth for question in asked), table(reading.value for reading in readings)
     why = table(reading.why for reading in readings)
     right = (value == truth) & (why == "read")
@@ -62,7 +65,7 @@ def scored(
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "token"
     found: dict[str, Variable] = {
-        "prompt": (OVER, table(question.prompt for question in asked), "what was asked", "text"),
+        "prompt": (OVER, prompts, "what was asked", "text"),
         "answer": (OVER, table(answer.text.replace("\0", "␀") for answer in said), "what was said", "text"),
         "value": (OVER, value, "what was read in it; empty if nothing", "text"),
         "truth": (OVER, truth, "the right answer", "text"),
@@ -77,6 +80,7 @@ def scored(
         "accuracy_high": (cell, high, "upper end of its 95 % interval (Wilson)", "1"),
         "mean_error": (cell, _mean(error), "mean error of the answers that were read", "item"),
         "unread": ((*cell, "why"), unread, "share that was not read, by the reason why", "1"),
+        "prompts": (cell, _different(prompts), "different prompts among those that were answered", "item"),
     }
     noted = {**facts, "task": described(task)}
     coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
@@ -86,7 +90,13 @@ def scored(
 def described(task: Task) -> dict[str, Any]:
     """What a result says of its task."""
     own = {"name": task.name, "template": task.template, "opening": task.opening, "source": task.source}
-    return own | {"read_as": task.read.__name__, "examples": task.examples}
+    return own | {"read_as": _named(task.read), "examples": task.examples}
+
+
+def _named(reader: Reader) -> str:
+    """A function's name; of any other reader what it says it is, less where it stands in memory, so that a run is the
+    same run tomorrow."""
+    return getattr(reader, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(reader))
 
 
 def interval(share: np.ndarray, of: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,8 +142,13 @@ def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
     )
 
 
+def _different(prompts: np.ndarray) -> np.ndarray:
+    """How many prompts differ over seeds: a task may draw the same sequence for several."""
+    return np.array([[len(set(cell)) for cell in row] for row in prompts])
+
+
 def _error(value: str, truth: str) -> float:
-    if not all(number.removeprefix("-").isdecimal() for number in (truth, value or "0")):
+    if not is_number(truth):  # values are: `Task.understood` lets no other pass
         raise InputError(f"{value!r} and {truth!r} have no difference.", "Give the task numeric=False.")
     return float(abs(int(value) - int(truth))) if value else np.nan
 
@@ -146,5 +161,4 @@ def _mean(error: np.ndarray) -> np.ndarray:
 
 def _by_size(value: str) -> tuple[int, int, str]:
     """Numbers by size, then other answers by name."""
-    whole = value.removeprefix("-").isdecimal()
-    return (0, int(value), "") if whole else (1, 0, value)
+    return (0, int(value), "") if is_number(value) else (1, 0, value)

@@ -68,7 +68,7 @@ def precision_by_run(
     refused: dict[str, SquashlensError] = {}
     for run in tqdm(runs, desc="runs", delay=1, disable=not progress):
         try:
-            dtype = torch.float32 if run == "int8" else getattr(torch, run)
+            dtype = "float32" if run == "int8" else run
             model = load(name, dtype=dtype, quantise="int8" if run == "int8" else None, device=device, progress=False)
             found[run] = collapse(
                 model, sequence, lengths=chosen, norm=norm, scale=scale, replay=replay, progress=False

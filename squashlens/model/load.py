@@ -49,7 +49,7 @@ def load(
     *,
     device: str | torch.device | None = None,
     device_map: str | Mapping[str, Any] | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
     quantise: Quantised | None = None,
     revision: str | None = None,
     verify: bool = True,
@@ -59,9 +59,10 @@ def load(
 
     `name` is a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name. `device` defaults to
     CUDA where there is one; `device_map` in its place spreads the blocks over several devices, as accelerate has
-    it (``"auto"``, ``"balanced"``, or a device for each module). `dtype` is that of the run: float32 unless said
-    otherwise, whatever the checkpoint's. The proof (logits, residual streams and patterns against the plain model;
-    every pattern and norm-scale hook live) can be left out with ``verify=False``; results then carry *unverified*.
+    it (``"auto"``, ``"balanced"``, or a device for each module). `dtype` is that of the run, by name (``"bfloat16"``)
+    or as PyTorch has it: float32 unless said otherwise, whatever the checkpoint's. The proof (logits, residual streams
+    and patterns against the plain model; every pattern and norm-scale hook live) can be left out with
+    ``verify=False``; results then carry *unverified*.
 
     ``quantise="int8"`` keeps the blocks' matrices in eight bits, one scale for each output channel, and leaves
     embeddings, output head and activations in `dtype`; it needs the extra ``squashlens[quant]``. What is proved and
@@ -78,8 +79,7 @@ def load(
     if device is not None and device_map is not None:
         raise InputError("device= and device_map= both say where the model goes.", "Give one of them.")
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if dtype not in TOLERANCE:
-        raise InputError(f"dtype={dtype!r} is not one to run in.", f"Use one of {', '.join(map(str, TOLERANCE))}.")
+    dtype = _dtype_to_run_in(dtype)
     source = _resolve(name)
     with torchao_hushed(), _loading_bars(progress):
         require_quantiser(quantise, dtype)
@@ -184,6 +184,14 @@ def _require_decoder(config: Any, source: str) -> None:
             f"{source} is {named}, not a decoder-only language model.",
             "The measurements need causal attention over text alone: use a …ForCausalLM model.",
         )
+
+
+def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
+    named = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
+    dtype = named.get(given) if isinstance(given, str) else given
+    if dtype not in TOLERANCE:
+        raise InputError(f"dtype={given!r} is not one to run in.", f"Use one of {', '.join(named)}.")
+    return dtype
 
 
 def _require_fit(config: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:

@@ -47,6 +47,11 @@ _WORDS = re.compile(
 )
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number, as `number` gives it."""
+    return text.removeprefix("-").isdecimal()
+
+
 def number(text: str, opening: str, ended: bool) -> Reading:
     """A whole number: the one that the sentence ends in, or the one that is all there is.
 
@@ -85,20 +90,25 @@ def _read(text: str, opening: str, ended: bool, convert: Callable[[str], Reading
     said = _behind(text, opening) if opening else []
     if not said:
         return convert(text.strip()) if ended else Reading("", "cut")
-    found = [convert(line) for line in said]
-    closed = ended or "\n" in text[text.rindex(said[-1]) + len(said[-1]) :]
+    found = [convert(line) for line, _ in said]
+    last, closed = said[-1]
     # Where the text was cut, whatever stands last may go on: a number, a sum, a word.
-    if not closed and not (found[-1].why == "read" and said[-1][-1:] in _CLOSING):
+    if not (ended or closed) and not (found[-1].why == "read" and last[-1:] in _CLOSING):
         return Reading("", "cut")
     different = set(found) - {Reading("", "none")} or set(found)
     return different.pop() if len(different) == 1 else Reading("", "several")
 
 
-def _behind(text: str, opening: str) -> list[str]:
-    """The line behind each time the opening words are said, but for where what was asked is only repeated."""
+def _behind(text: str, opening: str) -> list[tuple[str, bool]]:
+    """The line behind each time the opening words are said, but for where what was asked is only repeated; and whether
+    a new line has closed it, whatever follows."""
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
-    lines = [text[match.end() :].lstrip(" \t*_\r\n").partition("\n")[0] for match in pattern.finditer(text)]
-    return [line for line in lines if not _PLACEHOLDER.match(line.lstrip(_AROUND)) and not pattern.search(line)]
+    lines = [text[match.end() :].lstrip(" \t*_\r\n").partition("\n") for match in pattern.finditer(text)]
+    return [
+        (line, bool(newline))
+        for line, newline, _ in lines
+        if not _PLACEHOLDER.match(line.lstrip(_AROUND)) and not pattern.search(line)
+    ]
 
 
 def _core(line: str) -> str:

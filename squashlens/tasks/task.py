@@ -14,11 +14,12 @@ few lines::
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
-from squashlens._typing import Mode, one_of, positive
+from squashlens._typing import Mode, one_of, positive, whole
 from squashlens.errors import InputError
 from squashlens.paper import EXAMPLES, STEPS
-from squashlens.tasks.reading import Reader, number
+from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number
 
 PLACE = "{sequence}"
 DRAWN_SEEDS = 16  # questions at each length where they differ and nothing else is said
@@ -38,7 +39,7 @@ class Task:
         name: what results are labelled with.
         template: the prompt, with ``{sequence}`` once where the items go.
         draw: from a number and a seeded `random.Random` to exactly that many items.
-        answer: from the items to the right answer, as `read` gives it.
+        answer: from the items to the right answer, written as `read` gives it: what it cannot give is refused.
         show: how items are written in the prompt; with nothing between them if not given.
         read: how a given answer is read, see `squashlens.tasks.reading`.
         opening: the words an answer opens with, as the template asks for them; empty if it is asked for alone.
@@ -81,7 +82,10 @@ class Task:
         >>> question.prompt[:45], question.truth
         ('Please perform the following sum: 1 + 1 + 1. ', '3')
         """
+        length, seed = whole(length), whole(seed)
         positive(length, "length", "a number of items")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise InputError(f"seed={seed!r} is not a whole number.", "Give one.")
         items = tuple(self.draw(length, Random(f"{length} {seed}")))
         if len(items) != length or not all(isinstance(item, str) and item for item in items):
             raise InputError(f"{self.name!r} drew {items!r} for {length} items.", "Let draw give that many texts.")
@@ -93,6 +97,7 @@ class Task:
         truth = self.answer(tuple(items))
         if not isinstance(truth, str) or not truth.strip():
             raise InputError(f"{self.name!r} has {truth!r} as the right answer.", "Let answer give its text.")
+        self._require_readable(truth)
         before, after = self._around(mode)
         return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
 
@@ -103,16 +108,74 @@ class Task:
     def asked(
         self, lengths: Iterable[int], seeds: Iterable[int] = (0,), modes: Iterable[Mode] = ("answer_only",)
     ) -> list["Question"]:
-        """A question for each mode, length and seed; none of one, or one twice, is refused."""
-        lengths, seeds, modes = list(lengths), list(seeds), list(modes)
+        """A question for each mode, length and seed, lengths in ascending order whatever order they come in.
+
+        None of one, or one twice, is refused.
+        """
+        lengths, seeds, modes = list(map(whole, lengths)), list(map(whole, seeds)), list(modes)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("modes", modes)):
             if not values or len(set(values)) != len(values):
                 raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
-        return [self.ask(n, seed=seed, mode=mode) for mode in modes for n in lengths for seed in seeds]
+        for length in lengths:
+            positive(length, "length", "a number of items")
+        return [self.ask(n, seed=seed, mode=mode) for mode in modes for n in sorted(lengths) for seed in seeds]
+
+    def understood(self, question: "Question", text: str, ended: bool) -> Reading:
+        """What is read in an answer to `question`: what `read` reads, less what is no answer to this one.
+
+        Where answers are numbers, two things that `read` may give are not as asked: what is no whole number, and the
+        sequence said again, "1111111111" to ten ones. The latter is told by this rule. A count of n items is at most n,
+        and n ≥ 2 digits that do not begin with a zero write at least 10ⁿ⁻¹ > n; so where the right answer is such a
+        count, a value above n that is the items side by side, or as they are shown but for spaces, is no count. A value
+        up to n may be one and stands, also where it is the items less leading zeros ("01" is read as 1).
+        """
+        found = self.read(text, self.opening, ended)
+        if not self.numeric or found.why != "read":
+            return found
+        counted = is_number(found.value) and not self._says_again(question, found.value)
+        return found if counted else Reading("", "form")
 
     def shown(self, joiner: str) -> "Task":
-        """The same task with `joiner` between items, for tokenizers that merge them."""
+        """The same task with `joiner` between items, for tokenizers that merge them.
+
+        Refuses: a task whose items are written with more than something between them (`count_numbered` has their
+        places, `taught_…_commas` groups of three), which another joiner would turn into another task.
+        """
+        if not (self.show is joined or _joins(self.show)):
+            raise InputError(
+                f"{self.name!r} writes its items in a way of its own, not just with something between them: joined by "
+                f"{joiner!r} it would be another task.",
+                f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",
+            )
         return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
+
+    def _said(self, answer: str) -> Reading:
+        """What is read where `answer` is given just as the task asks for it."""
+        return self.read(f"{self.opening} {answer}" if self.opening else answer, self.opening, True)
+
+    def _require_readable(self, truth: str) -> None:
+        """Refuse a right answer that nobody could give: one that is not read back as it is, or is no number."""
+        found = self._said(truth)
+        what = f"reads it as {found.value!r}" if found.why == "read" else f"does not read it ({WHY[found.why]})"
+        if self.numeric and not is_number(truth):
+            raise InputError(
+                f"The right answers of {self.name!r} are not numbers: {truth!r} is none, and its reader {what}.",
+                "Write it as a whole number; or give the task numeric=False, and read= for such answers.",
+            )
+        if found != Reading(truth, "read"):
+            raise InputError(
+                f"{self.name!r} has {truth!r} as the right answer, and its reader {what}: no answer would be right.",
+                "Let answer write it as the reader gives it, or give the task a reader of its own by read=.",
+            )
+
+    def _says_again(self, question: "Question", value: str) -> bool:
+        """Whether a number is the shown sequence, by the rule of `understood`."""
+        items, most = question.items, len(question.items)
+        counts = question.truth.isdecimal() and int(question.truth) <= most
+        if most < 2 or not counts or int(value) <= most:
+            return False
+        again = ("".join(items), "".join(self.show(items).split()))
+        return any(self._said(text).value == value for text in again)
 
     def _around(self, mode: Mode) -> tuple[str, str]:
         """What stands before and after the items.
@@ -128,6 +191,11 @@ class Task:
                 raise InputError(f"{self.name!r} has no examples to show.", "Use another mode, or give examples=.")
             return f"{STEPS} {EXAMPLES}\n\n{self.examples}\n\n{before}", after
         return before, after
+
+
+def _joins(show: Any) -> bool:
+    """Whether this is the `join` of some text."""
+    return isinstance(getattr(show, "__self__", None), str) and show.__name__ == "join"
 
 
 @dataclass(frozen=True)

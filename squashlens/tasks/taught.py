@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from squashlens.tasks import reading
-from squashlens.tasks.task import PLACE, Items, Task
+from squashlens.tasks.task import PLACE, Items, Task, joined
 from squashlens.zoo.curriculum import PATTERNS, TASKS, spell
 from squashlens.zoo.tokenizer import END
 
@@ -19,8 +19,10 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
     """
     question = TASKS[name].questions[0]
 
-    def show(items: Sequence[str]) -> str:
-        return spell(list(map(int, items)), commas)
+    def grouped(items: Sequence[str]) -> str:
+        return spell(list(map(int, items)), commas=True)
+
+    show = grouped if commas else joined
 
     def right(items: Items) -> str:
         return show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))

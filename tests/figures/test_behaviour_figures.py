@@ -112,14 +112,42 @@ def test_accuracy_is_drawn_for_each_mode_with_its_interval(asked: xr.Dataset) ->
         assert trace.hovertemplate == "%{text}<extra></extra>"
     assert asked["accuracy"].values.tolist() == [[0.5, 0.25, 0.25], [1, 0.25, 0.25], [1, 0.25, 0.25]]
     assert figure.data[0].text[0] == (
-        "answer only, 5 items<br>50 % right of 4 answers (95 % interval 15 to 85 %)<br>50 % not read: no number 50 %"
-    ).replace("15 to", "15 % to")
+        "answer only, 5 items<br>50 % right of 4 answers to 1 prompt (95 % interval 15 % to 85 %)"
+        "<br>50 % not read: no number 50 %"
+    )
     assert figure.data[1].text[0].endswith("0 % not read")
     assert len({trace.line.color for trace in figure.data}) == len({trace.line.dash for trace in figure.data}) == 3
     assert list(figure.layout.yaxis.range) == [-0.04, 1.04]
     assert figure.layout.xaxis.title.text == "length (items)"
     assert figure.layout.title.text == "How often the answer is right"
     assert figure.layout.title.subtitle.text == "&lt;i&gt;hosted&lt;/i&gt; · sum"
+
+
+def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
+    """Draws that came out the same are still draws: the interval stands, and says to how many prompts."""
+    few = hosted(lambda q: "1", task="taught_last_alternating", lengths=[1, 76], seeds=16, modes=["answer_only"])
+    assert few["prompts"].values.tolist() == [[2, 2]]
+    (line,) = sl.figures.accuracy_by_length(few).data
+    assert " right of 16 answers to 2 prompts (95 % interval " in line.text[1]
+    one = sl.figures.accuracy_by_length(asked)  # of ones, which are not drawn: what a temperature would give
+    assert " right of 4 answers to 1 prompt (95 %" in one.data[0].text[0]
+    every = hosted(lambda q: "1", task="count_bernoulli", lengths=[50], modes=["cot"])
+    assert every["prompts"].values.tolist() == [[SEEDS]]
+    for found in (every, few.drop_vars("prompts")):  # a result from before they were counted
+        assert " to " not in sl.figures.accuracy_by_length(found).data[0].text[0].partition(" (")[0]
+
+
+def test_lines_go_from_left_to_right(tiny: Any) -> None:
+    """Whatever order lengths are asked in."""
+    task = sl.tasks.find("taught_count_bernoulli")
+    found = sl.behave(tiny, task, lengths=[24, 4, 8], seeds=2, progress=False)
+    for figure in (sl.figures.accuracy_by_length(found), sl.figures.error_by_length(found)):
+        assert all(values(trace.x).tolist() == [4, 8, 24] for trace in figure.data if trace.mode == "lines+markers")
+    both = sl.collapse_vs_readout(tiny, task, lengths=[24, 8], seeds=10, progress=False)
+    boxes = [trace for trace in sl.figures.collapse_vs_readout(both).data if trace.type == "bar"]
+    assert all(width > 0 for box in boxes for width in box.width)
+    (cells,) = sl.figures.probe(both).data
+    assert list(cells.x)[:2] == ["8", "24"]
 
 
 def test_one_seed_has_no_interval(asked: xr.Dataset, counted: xr.Dataset) -> None:

@@ -1,6 +1,7 @@
 """Answers of a scripted model as a result: every number it must get, by hand."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers import OVER, UNREAD, Answer, interval, scored
+from squashlens.measure.answers import OVER, UNREAD, Answer, described, interval, scored
 from squashlens.tasks import Question, Task, reading
 from tests.references import raw
 
@@ -316,13 +317,90 @@ def test_answers_in_another_order_are_refused() -> None:
 
 
 def test_words_have_no_difference() -> None:
-    task = Task("words", "{sequence}", lambda n, _: ["a"] * n, lambda items: "tree", read=sl.tasks.reading.words)
+    task = Task("words", "{sequence}", lambda n, _: ["a"] * n, lambda items: "tree", read=reading.words, numeric=False)
     question = task.ask(2)
-    with pytest.raises(InputError, match="numeric=False"):
-        scored(task, {question: Answer("house", True)}, FACTS)
-    found = scored(dataclasses.replace(task, numeric=False), {question: Answer("tree", True)}, FACTS)
+    found = scored(task, {question: Answer("tree", True)}, FACTS)
     assert found["accuracy"].item() == 1
     assert np.isnan(found["mean_error"]).all()
+    for numbers in (task, COUNT):  # a question made by hand; others are refused when asked
+        with pytest.raises(InputError, match="numeric=False"):
+            scored(dataclasses.replace(numbers, numeric=True), {question: Answer("5", True)}, FACTS)
+
+
+def test_what_is_no_number_is_counted_as_not_as_asked() -> None:
+    """And does not end the scoring when all answers have been given."""
+    task = Task("numbers", "{sequence}", lambda n, _: ["a"] * n, lambda items: str(len(items)), read=reading.words)
+    given = answered(task, lambda q: Answer(("2", "5 apples")[q.seed], True), lengths=[2], seeds=range(2))
+    found = scored(task, given, FACTS).isel(mode=0, length=0)
+    assert found["reading"].values.tolist() == ["read", "form"]
+    np.testing.assert_array_equal(found["error"], [0, np.nan])
+    assert found["accuracy"] == 0.5
+
+
+def test_the_sequence_said_again_has_no_error() -> None:
+    """One such answer would be an error of a thousand million ones."""
+    echo = Answer(f"{OPENING} {'1' * 10}", True)
+    given = answered(
+        COUNT, lambda q: echo if q.seed else off_by(2)(q), lengths=[10], seeds=range(2), modes=["answer_only", "cot"]
+    )
+    for opened in (False, True):
+        said = {q: Answer(a.text.removeprefix(OPENING), True) if opened else a for q, a in given.items()}
+        found = scored(COUNT, said, FACTS, opened=opened)
+        assert found["value"].values.tolist() == [[["12", ""]]] * 2
+        assert found["reading"].values.tolist() == [[["read", "form"]]] * 2
+        assert found["mean_error"].values.tolist() == [[2]] * 2
+        assert (found["unread"].sel(why="form") == 0.5).all()
+        assert sl.answer_frequencies(found)["value"].values.tolist() == ["10", "12"]
+
+
+def test_results_have_their_lengths_in_order() -> None:
+    """So that lines go from left to right: with the answers of each length where they belong."""
+    given = answered(COUNT, lambda q: (right if q.length == 24 else off_by(q.length))(q), lengths=[24, 3, 8])
+    found = scored(COUNT, given, FACTS).isel(mode=0, seed=0)
+    assert found["length"].values.tolist() == [3, 8, 24]
+    assert found["error"].values.tolist() == [3, 8, 0]
+    assert found["truth"].values.tolist() == ["3", "8", "24"]
+
+
+def test_different_prompts_are_counted() -> None:
+    """Of alternating digits there are two, however many draws; of drawn ones, as many as differ."""
+    extent: dict[str, Any] = {"lengths": [1, 2, 76], "seeds": range(16), "modes": ["answer_only", "cot"]}
+    for name in ("taught_last_alternating", "count_bernoulli", "count_ones"):
+        task = sl.tasks.find(name)
+        found = scored(task, answered(task, lambda q: Answer(q.truth, True), **extent), FACTS)
+        prompts = found["prompts"]
+        assert (prompts.dims, prompts.attrs["units"]) == (("mode", "length"), "item")
+        for mode, length in product(extent["modes"], extent["lengths"]):
+            drawn = {task.ask(length, seed=seed).items for seed in range(16)}
+            assert prompts.sel(mode=mode, length=length).item() == len(drawn)
+    alternating = sl.tasks.find("taught_last_alternating")
+    found = scored(
+        alternating, answered(alternating, lambda q: Answer("1", True), lengths=[76], seeds=range(16)), FACTS
+    )
+    assert found["prompts"].values.tolist() == [[2]]
+    expected = binomtest(int(found["right"].sum()), 16).proportion_ci(confidence_level=0.95, method="wilson")
+    assert found["accuracy_low"].item() == pytest.approx(expected.low)  # draws are trials, whatever they drew
+
+
+class Reads:
+    """A reader that is no function."""
+
+    def __call__(self, text: str, opening: str, ended: bool) -> reading.Reading:
+        return reading.number(text, opening, ended)
+
+
+def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
+    """Journals compare what a run says of itself: a place in memory would make every run another."""
+    named = {}
+    for name, read in {"partial": functools.partial(reading.number), "object": Reads()}.items():
+        task = dataclasses.replace(COUNT, read=read)
+        found = scored(task, answered(task, right, lengths=[3]), FACTS)
+        assert found["accuracy"].item() == 1
+        named[name] = sl.provenance(found)["task"]["read_as"]
+        assert "0x" not in named[name]
+    assert named["partial"] == "functools.partial(<function number>)"
+    assert named["object"].endswith("Reads object>")
+    assert described(dataclasses.replace(COUNT, read=Reads())) == described(dataclasses.replace(COUNT, read=Reads()))
 
 
 def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:

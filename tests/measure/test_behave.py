@@ -183,11 +183,12 @@ def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypat
 
 
 def test_lengths_come_back_in_order(tiny: Any) -> None:
-    """In whatever order they are asked."""
+    """In whatever order they are asked, as whatever whole numbers."""
     ordered = sl.behave(tiny, COUNT, lengths=[4, 60], seeds=2, progress=False)
-    found = sl.behave(tiny, COUNT, lengths=[60, 4], seeds=2, progress=False)
-    xr.testing.assert_equal(found, ordered)
-    assert found["length"].values.tolist() == [4, 60]
+    for lengths in ([60, 4], np.array([60, 4])):
+        found = raw(sl.behave)(tiny, COUNT, lengths=lengths, seeds=2, progress=False)
+        xr.testing.assert_equal(found, ordered)
+        assert found["length"].values.tolist() == [4, 60]
 
 
 def test_answers_to_the_same_prompt_are_told(tiny: Any) -> None:

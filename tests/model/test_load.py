@@ -98,7 +98,14 @@ def test_a_device_map_places_the_model(tiny: Any) -> None:
 
 def test_dtype_must_be_one() -> None:
     with pytest.raises(InputError, match="dtype"):
-        raw(sl.load)("tiny-gemma", dtype="float32")
+        raw(sl.load)("tiny-gemma", dtype="int4")
+    with pytest.raises(InputError, match="Use one of float64, float32"):
+        raw(sl.load)("tiny-gemma", dtype=torch.int8)
+
+
+def test_a_dtype_goes_by_its_name_too() -> None:
+    model = sl.load("tiny-gemma", dtype="bfloat16", progress=False)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
 def test_model_states_that_are_refused(tmp_path: Path) -> None:

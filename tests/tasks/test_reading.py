@@ -1,7 +1,9 @@
 """The strict reader of answers: what is read in what models say, what is not, and that a cut never changes a number."""
 
+import re
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from squashlens.tasks import reading
@@ -478,3 +480,46 @@ def test_words_lose_their_full_stop() -> None:
 @pytest.mark.parametrize("written", ["01", "00", "-0", "+1"])
 def test_two_characters_are_no_digit(written: str) -> None:
     check(reading.digit, f"{COPIED} {written}", COPIED, "form")
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "expected"),
+    [
+        (reading.digit, f"{COPIED} 0\n\nConsider the following sequence: 1110", "0"),
+        (reading.digit, f"{COPIED} 0\n\nConsider the following sequence: 111", "0"),
+        (reading.number, f"{MATHS} 5\nThere are 5", "5"),
+        (reading.number, f"{MATHS} 5\n5", "5"),
+        (reading.digits, f"{COPIED} 10\nThe number 10", "10"),
+        (reading.words, f"{COPIED} a\nThat is a", "a"),
+        (reading.number, f"{MATHS} 5 ones\nThere are 5 ones", "form"),
+        (reading.number, f"{MATHS} 5\n{MATHS} 5", "cut"),
+        (reading.number, f"5\n{MATHS} 5", "cut"),
+    ],
+)
+def test_a_closed_answer_may_be_said_again(read: Reader, text: str, expected: str) -> None:
+    """What follows the new line may have the same text; only the same sentence again is an answer again."""
+    check(read, text, MATHS if MATHS in text else COPIED, expected, ended=False)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    before=BEFORE,
+    said=st.sampled_from(["12", "1", "024", "one", "ones", "12 ones", "'12'", "**1**.", "x", "1\n", ".", "- 12"]),
+    after=st.sampled_from(["12", "1", "one", "12 ones", "There are 12"]) | TEXTS,
+)
+def test_nothing_behind_a_new_line_cuts_an_answer(before: str, said: str, after: str) -> None:
+    opened = re.compile(MATHS.replace(" ", r"\s+"), re.IGNORECASE)
+    text = f"{before}{MATHS} {said}\n"
+    assume(len(opened.findall(text + after)) == len(opened.findall(text)))
+    for name, read in READERS.items():
+        closed = read(text, MATHS, False)
+        assert closed.why != "cut", name
+        assert read(text + after, MATHS, False) == closed, name
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [("0", True), ("-12", True), ("", False), ("-", False), ("0.0", False), ("--1", False), ("a", False)],
+)
+def test_what_is_a_whole_number(text: str, whole: bool) -> None:
+    assert reading.is_number(text) == whole

@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -473,3 +474,171 @@ def test_how_items_are_shown_changes_none_of_them() -> None:
 def test_space_around_the_opening_is_refused() -> None:
     with pytest.raises(InputError, match="space around it"):
         Task("spaced", "{sequence}", lambda n, _: ["a"] * n, lambda items: "1", opening=" ")
+
+
+def test_lengths_are_asked_in_ascending_order() -> None:
+    """Whatever order they are given in; seeds and modes keep theirs."""
+    asked = find("count_bernoulli").asked([24, 3, 8], (4, 0), ["cot", "answer_only"])
+    assert [(q.mode, q.length, q.seed) for q in asked] == [
+        (mode, n, seed) for mode in ("cot", "answer_only") for n in (3, 8, 24) for seed in (4, 0)
+    ]
+    with pytest.raises(InputError, match="length='3' is not a number of items"):
+        raw(Task.asked)(find("sum"), [24, "3"])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32])
+def test_whole_numbers_of_any_kind_are_numbers(kind: type) -> None:
+    """And are Python's in the questions, which are written into files."""
+    task = find("count_bernoulli")
+    asked = raw(Task.asked)(task, np.arange(4, 6, dtype=kind), np.array([2, 1], dtype=kind))
+    assert asked == task.asked([4, 5], [2, 1])
+    assert {type(value) for q in asked for value in (q.length, q.seed)} == {int}
+    assert raw(Task.ask)(task, kind(4), seed=kind(2)) == task.ask(4, seed=2)
+    with pytest.raises(InputError, match="not different values"):
+        raw(Task.asked)(task, [4, kind(4)])
+
+
+@pytest.mark.parametrize("seed", [True, 1.0, "1", None, np.float64(1), np.bool_(True)])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(InputError, match="is not a whole number"):
+        raw(Task.ask)(find("sum"), 3, seed=seed)
+
+
+PLAIN = [name for name in sl.tasks.names() if name != "count_numbered" and not name.endswith("_commas")]
+
+
+@pytest.mark.parametrize("name", sl.tasks.names())
+def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None:
+    """What stands around the items is as it was; where something else stands with them, it is refused."""
+    task = find(name)
+    if name not in PLAIN:
+        with pytest.raises(InputError, match=f"'{name}' writes its items in a way of its own.*show=', '.join"):
+            task.shown(", ")
+        return
+    before, after = task.template.split("{sequence}")
+    question = task.shown(", ").ask(5, seed=1)
+    assert question.prompt == before + ", ".join(question.items) + after
+    assert (question.items, question.truth) == (task.ask(5, seed=1).items, task.ask(5, seed=1).truth)
+    assert task.shown("; ").shown(", ").ask(5, seed=1).prompt == question.prompt
+
+
+def test_own_ways_to_write_items_take_no_joiner() -> None:
+    for show in (lambda items: "-".join(items), "{}".format, str):
+        with pytest.raises(InputError, match="way of its own"):
+            vowels(show=show).shown(" ")
+    assert vowels(show="-".join).shown(" ").about("ab").prompt.count("a b") == 1
+
+
+@pytest.mark.parametrize("name", sl.tasks.names())
+def test_every_right_answer_of_a_bundled_task_can_be_given(name: str) -> None:
+    """Else the question would be refused."""
+    task = find(name)
+    for n in (*range(1, 33), 50, 100, 300):
+        question = task.ask(n, seed=n)
+        said = reading.Reading(question.truth, "read")
+        for text in (question.truth, f"{task.opening} {question.truth}") if task.opening else (question.truth,):
+            assert task.understood(question, text, True) == said
+
+
+@pytest.mark.parametrize(
+    ("truth", "others", "message"),
+    [
+        (
+            "02",
+            {},
+            "'vowels' has '02' as the right answer, and its reader reads it as '2'.*as the reader gives it.*read=",
+        ),
+        ("-0", {}, "'-0'.*reads it as '0'"),
+        ("1,000", {}, "not numbers: '1,000' is none, and its reader reads it as '1000'"),
+        ("0.0", {}, "'vowels' are not numbers: '0.0' is none.*does not read it .not as asked.*numeric=False"),
+        ("two", {}, "not numbers: 'two' is none.*a number in words.*numeric=False"),
+        (
+            "tree",
+            {"read": reading.words},
+            "not numbers: 'tree' is none, and its reader reads it as 'tree'.*numeric=False",
+        ),
+        ("1" * 16, {}, "does not read it"),
+        ("the  tree.", {"read": reading.words, "numeric": False}, "reads it as 'the tree'"),
+        ("a\nb", {"read": reading.words, "numeric": False, "opening": "It is:"}, "reads it as 'a'"),
+        ("12", {"read": reading.digit}, "does not read it"),
+        ("tree", {"numeric": False}, "does not read it .no number.*reader of its own by read="),
+    ],
+)
+def test_a_right_answer_that_nobody_can_give_is_refused(truth: str, others: dict[str, Any], message: str) -> None:
+    """Before anything is asked: it would be scored 0 %, or refused when all answers are there."""
+    task = vowels(answer=lambda items: truth, **others)
+    for ask in (lambda: task.ask(3), lambda: task.about("abc"), lambda: task.asked([3])):
+        with pytest.raises(InputError, match=f"(?s){message}"):
+            ask()
+
+
+def test_a_reader_of_ones_own_may_read_other_answers() -> None:
+    def padded(text: str, opening: str, ended: bool) -> reading.Reading:
+        return reading.Reading(f"{int(text):02}", "read")
+
+    assert vowels(answer=lambda items: "02", read=padded).ask(3).truth == "02"
+
+
+TEN = "1111111111"
+
+
+@pytest.mark.parametrize(
+    ("items", "said", "expected"),
+    [
+        ("1" * 10, TEN, "form"),
+        ("1" * 10, "1,111,111,111", "form"),
+        ("1" * 10, "11", "11"),  # too many by one
+        ("1" * 10, "10", "10"),
+        ("1" * 10, "111111111", "111111111"),  # nine digits: wrong, and nothing that was shown
+        ("1" * 15, "1" * 15, "form"),
+        ("11", "11", "form"),  # of two digits no count can be more than two
+        ("11", "2", "2"),
+        ("1", "1", "1"),  # one item is its own count
+        ("10", "10", "form"),
+        ("01", "1", "1"),  # the right answer
+        ("01", "01", "1"),
+        ("0110", "0110", "form"),  # read as 110
+        ("0110", "110", "form"),
+        ("0000000010", "10", "10"),  # may be a count: there are ten
+        ("00", "0", "0"),
+    ],
+)
+@pytest.mark.parametrize("joiner", ["", ", ", " + ", " "])
+def test_the_sequence_said_again_is_no_count(items: str, said: str, expected: str, joiner: str) -> None:
+    task = find("count_bernoulli").shown(joiner)
+    question = task.about(items)
+    for text in (said, f"I count.\n{task.opening} **{said}**."):
+        found = task.understood(question, text, True)
+        assert found == (reading.Reading("", "form") if expected == "form" else reading.Reading(expected, "read"))
+    copied = replace(task, numeric=False)  # where the answer is no number, it may be what was shown
+    assert copied.understood(question, said, True) == task.read(said, task.opening, True)
+
+
+def test_a_sequence_is_said_again_as_it_is_shown() -> None:
+    """Also with what stands between items, less the spaces around it."""
+    task = find("count_bernoulli").shown(" 0 ")
+    question = task.about("111")
+    for echo in ("10101", "111"):
+        assert task.understood(question, echo, True).why == "form"
+    words = vowels(draw=lambda n, rng: ["12", "30", "7"][:n], answer=lambda items: str(len(items)), show=" ".join)
+    assert words.understood(words.about(["12", "30"]), "1230", True).why == "form"
+    assert words.understood(words.about(["12"]), "12", True).value == "12"
+
+
+def test_only_counts_have_an_echo() -> None:
+    """A sum of digits, or the number they write, may be more than there are items."""
+    number = vowels(draw=lambda n, rng: ["1", "8"][:n], answer="".join)
+    assert number.understood(number.ask(2), "18", True) == reading.Reading("18", "read")
+    sums = vowels(answer=lambda items: str(sum(map(int, items))))
+    assert sums.understood(sums.about("18"), "18", True) == reading.Reading("18", "read")
+    below = vowels(answer=lambda items: "-3")
+    assert below.understood(below.about("18"), "18", True) == reading.Reading("18", "read")
+
+
+def test_what_is_no_number_is_no_answer_where_numbers_are() -> None:
+    task = vowels(read=reading.words)
+    question = task.about("abe")
+    for said, value, why in (("2", "2", "read"), ("2 of them", "", "form"), ("", "", "none")):
+        assert task.understood(question, said, True) == reading.Reading(value, why)
+    assert task.understood(question, "2", False).why == "cut"
+    assert replace(task, numeric=False).understood(question, "2 of them", True).value == "2 of them"
