@@ -335,7 +335,7 @@ MUTATIONS = (
     Mutation("every block rounded for one", "measure/precision.py", '"residual", (block,))', '"residual")', PRECISION),
     Mutation("numbers beyond a format held at its end", "model/rounding.py", "if not within(tensor, form):", "if False:", PRECISION),
     Mutation("int8 without the rounding", "measure/precision_by_run.py", '"int8" if run == "int8" else None', "None", PRECISION),
-    Mutation("every run in float32", "measure/precision_by_run.py", "else getattr(torch, run)", "else torch.float32", PRECISION),
+    Mutation("every run in float32", "measure/precision_by_run.py", 'if run == "int8" else run', 'if run == "int8" else "float32"', PRECISION),
     # answers
     Mutation("the start of an answer taken for it", "measure/accuracy.py", "(*ids, None)", "ids", ACCURACY),
     Mutation("anything may follow an answer", "measure/accuracy.py", "not tokenizer.decode([token])[:1].isalnum()", "True", ACCURACY),

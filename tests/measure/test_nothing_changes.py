@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "mechanism": lambda m: sl.mechanism(m, commas(m), progress=False),
     "separator_ablation": lambda m: sl.separator_ablation(m, commas(m), from_blocks=[1], progress=False),
     "behave": lambda m: sl.behave(m, ONES, lengths=[3, 5], seeds=2, temperature=1.0, progress=False),
-    "collapse_vs_readout": lambda m: sl.collapse_vs_readout(m, ONES, lengths=[3], seeds=6, progress=False),
+    "collapse_vs_readout": lambda m: sl.collapse_vs_readout(m, ONES, lengths=[8], seeds=8, progress=False),
     "shares_and_counts": lambda m: sl.shares_and_counts(m),
     "refused": lambda m: refused(m),
 }
