@@ -411,7 +411,7 @@ MUTATIONS = (
     Mutation("one draw for all steps", "model/generate.py", 'f"{seed} {step}"', 'f"{seed}"', GENERATE),
     Mutation("answers beyond the window of the model", "model/generate.py", "len(prompt.ids) + prompt.room > limit", "len(prompt.ids) > limit", GENERATE),
     Mutation("asked again on resuming", "measure/behave.py", "if keys[question] not in journal.found]", "]", BEHAVE),
-    Mutation("answers of another prompt", "measure/behave.py", "{prompt.room} {digest(prompt.ids)}", "{prompt.room}", BEHAVE),
+    Mutation("answers of another prompt", "measure/behave.py", "{prompt.room} {digest(prompt.ids)}", "{prompt.room}", ASKING),
     Mutation("answers with other room", "measure/behave.py", "{prompt.room} {digest(prompt.ids)}", "{digest(prompt.ids)}", ASKING),
     Mutation("one answer counted as many", "measure/_asking.py", "if len(seeds) > 1 and not differ:", "if False:", BEHAVE),
     Mutation("more lengths are another run", "measure/_asking.py", 'not in ("call", "bos_count")', "!= 0", BEHAVE),

@@ -95,6 +95,14 @@ def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[s
         assert asked[4 + number] == (0 if number else 24)
 
 
+def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any]) -> None:
+    edited = replace(COUNT, template=sl.tasks.find("taught_last_bernoulli").template)
+    before = sl.behave(tiny, COUNT, **how)
+    after = sl.behave(tiny, edited, **how)
+    assert after.drop_attrs().identical(sl.behave(tiny, edited, **how | {"resume": None}).drop_attrs())
+    assert (before["answer"] != after["answer"]).any()
+
+
 def test_another_temperature_is_named(tiny: Any, how: dict[str, Any]) -> None:
     sl.behave(tiny, COUNT, **how)
     with pytest.raises(InputError, match=r"begun with another temperature[.]"):
