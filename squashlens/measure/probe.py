@@ -23,6 +23,7 @@ from squashlens.model.anatomy import n_blocks, residual_sites
 from squashlens.model.ends import Ends, ends
 from squashlens.results import Variable
 from squashlens.tasks import Question, Task
+from squashlens.tasks.reading import is_number
 
 PENALTIES = np.logspace(-3, 6, 19)  # chosen among in each fit, by generalised cross-validation
 ENOUGH = 128  # draws at each length unless seeds= says otherwise: folds leave out whole ones
@@ -107,7 +108,7 @@ class Answers:
     def of(cls, task: Task, questions: tuple[Question, ...], folds: int) -> "Answers":
         """Refuses what is no number, what is always the same, and fewer prompts than folds."""
         lengths, seeds = (tuple(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed"))
-        if not task.numeric or not all(q.truth.removeprefix("-").isdecimal() for q in questions):
+        if not task.numeric or not all(is_number(q.truth) for q in questions):
             raise InputError("The right answers are not numbers.", "Probe a task that counts, or one digit.")
         truth = np.array([int(q.truth) for q in questions], dtype=float).reshape(len(lengths), len(seeds))
         if np.ptp(truth) == 0:

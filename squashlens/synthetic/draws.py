@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from squashlens._typing import whole
 from squashlens.errors import InputError
 from squashlens.synthetic.encodings import BUCKETS, sinusoids
 from squashlens.synthetic.stack import Stack
@@ -101,11 +102,11 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
     >>> chosen_seeds(3)
     [0, 1, 2]
     """
-    count = 0 if isinstance(seeds, bool) else seeds
-    chosen = list(range(int(count))) if isinstance(count, int | Integral) else list(count)
-    if not chosen or not all(_whole(seed, 0) for seed in chosen) or len(set(chosen)) < len(chosen):
+    given: Any = [seeds] if isinstance(seeds, bool) else whole(seeds)
+    chosen = list(range(given)) if isinstance(given, int) else list(map(whole, given))
+    if not chosen or not all(_from(0, seed) for seed in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"seeds={seeds!r} names no draws.", "Give how many, or different whole numbers from 0.")
-    return [int(seed) for seed in chosen]
+    return chosen
 
 
 def chosen_lengths(lengths: Iterable[int]) -> list[int]:
@@ -114,10 +115,10 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     >>> chosen_lengths([30, 10, 30])
     [10, 30]
     """
-    chosen = list(lengths)
-    if not chosen or not all(_whole(n, 1) for n in chosen):
+    chosen = list(map(whole, lengths))
+    if not chosen or not all(_from(1, n) for n in chosen):
         raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
-    return sorted({int(n) for n in chosen})
+    return sorted(set(chosen))
 
 
 def lengths_up_to(longest: int, many: int = 40) -> list[int]:
@@ -133,24 +134,24 @@ def lengths_up_to(longest: int, many: int = 40) -> list[int]:
     >>> lengths_up_to(1000, 7)
     [10, 22, 46, 100, 215, 464, 1000]
     """
-    if not _whole(many, FEWEST_MANY):
+    longest, many = whole(longest), whole(many)
+    if not _from(FEWEST_MANY, many):
         raise InputError(
             f"many={many!r} gives too few lengths to fit an exponent on their upper half.",
             f"Give a whole number, {FEWEST_MANY} or more.",
         )
-    if not _whole(longest, FIRST):
+    if not _from(FIRST, longest):
         raise InputError(f"longest={longest!r} is no length from {FIRST} on.", "Give a whole number of tokens.")
-    last, steps = int(longest), int(many) - 1
-    chosen = sorted({round(FIRST * (last / FIRST) ** (step / steps)) for step in range(steps + 1)})
+    chosen = sorted({round(FIRST * (longest / FIRST) ** (step / (many - 1))) for step in range(many)})
     if len(chosen) < FEWEST_LENGTHS:
         raise InputError(
-            f"From {FIRST} to longest={last} there are {len(chosen)} different lengths, too few to fit an exponent on"
-            " their upper half.",
+            f"From {FIRST} to longest={longest} there are {len(chosen)} different lengths, too few to fit an exponent "
+            "on their upper half.",
             "Give a longest length of 20 or more.",
         )
     return chosen
 
 
-def _whole(value: object, least: int) -> bool:
-    """Whether this is a whole number, NumPy's included, and not under `least`."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+def _from(least: int, value: object) -> bool:
+    """Whether this is a whole number and not under `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -48,7 +48,6 @@ def proposition_b9(
         )
     longer = [symbol for symbol in sequence for _ in range(times)]
     (few, fair), (many, fair_longer) = (_through(layers, symbols, one, causal, positions) for one in (sequence, longer))
-    allowed = ROUNDING * torch.finfo(many.dtype).eps * float(many.abs().max())
     of_kind = torch.stack([few[list(sequence).index(symbol)] for symbol in (*sequence, *longer)])
     left = float(distance(torch.cat([few, many]), of_kind, "linf").max())
     return Statement(
@@ -62,7 +61,7 @@ def proposition_b9(
         left,
         "=",
         0.0,
-        left <= allowed,
+        left <= _rounding(many),
         {"count in the one": float(len(sequence)), "count in the other": float(len(longer))},
     )
 
@@ -80,6 +79,11 @@ def _through(
         tokens = tokens + positions(len(chosen)).to(tokens)
     for layer in layers:
         entered, tokens = tokens, layer(tokens, causal)
-        off = (layer(entered.flip(0), causal).flip(0) - tokens).abs().max()
-        fair &= bool(off <= ROUNDING * torch.finfo(tokens.dtype).eps * tokens.abs().max())
+        off = float((layer(entered.flip(0), causal).flip(0) - tokens).abs().max())
+        fair &= off <= _rounding(tokens)
     return tokens, fair
+
+
+def _rounding(tokens: Float[Tensor, "position d"]) -> float:
+    """How far apart rounding may put what is the same."""
+    return ROUNDING * torch.finfo(tokens.dtype).eps * float(tokens.abs().max())
