@@ -146,7 +146,7 @@ def _assemble(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
         table[0, i, j] = by_prompt.nanmean(dim=-1)
-        table[1, i, j], table[2, i, j] = bootstrap(by_prompt, torch.Generator().manual_seed(seed))
+        table[1, i, j], table[2, i, j] = bootstrap(by_prompt, seed)
     dims = ("rung", "prompt", "position")
     text = "Spearman correlation with the reference over content positions"
     grid = ("rung", "reference", "way")

@@ -152,7 +152,7 @@ def _grouped(
         table = np.full((3, len(names), len(numbers)), np.nan)
         for i, j in np.argwhere(member.any(axis=-1)):
             part = torch.from_numpy(values[member[i, j]])
-            low, high = bootstrap(part, torch.Generator().manual_seed(seed))
+            low, high = bootstrap(part, seed)
             table[:, i, j] = part.mean(), low, high
         for (side, told), cells in zip(sides.items(), table, strict=True):
             variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {told}", units)

@@ -8,7 +8,7 @@ from squashlens.errors import InputError
 from squashlens.theory.norms import mean_interval
 
 FEWEST = 3  # points of a fit
-DRAWS = 5  # from here on the quantile behind an interval is right to 0.3 %
+DRAWS = 5  # of fewer, Student's interval depends on the draws being normal, which nothing shows
 
 
 def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
@@ -57,7 +57,7 @@ def power_law(
 def mean_of(
     slopes: Float[Tensor, "seed ..."],
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The mean over draws and its 95 % interval (Student's t); under five draws there is no interval, but NaN."""
+    """The mean over draws and the ends of its 95 % interval (Student's t): NaN for fewer than five draws."""
     if len(slopes) < DRAWS:
         none = torch.full_like(slopes[0], torch.nan)
         return slopes.mean(dim=0), none, none

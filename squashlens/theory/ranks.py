@@ -1,37 +1,33 @@
 """Agreement of orders: Spearman's ρ, what is left of it once a third quantity is held, and how sure a mean of it is."""
 
+import warnings
+
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 
-def ranks(values: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many outcome"]:
-    """Places in the order along the last axis, from 0; ties share their mean place.
-
-    >>> ranks(torch.tensor([3.0, 1.0, 3.0])).tolist()
-    [1.5, 0.0, 1.5]
-    """
-    below = (values[..., None, :] < values[..., :, None]).double().sum(dim=-1)
-    equal = (values[..., None, :] == values[..., :, None]).double().sum(dim=-1)
-    return below + (equal - 1) / 2
-
-
 def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
-    """Spearman's ρ along the last axis: the correlation of ranks.
+    """Spearman's ρ along the last axis: the correlation of ranks; ties share their mean rank. float64.
 
-    NaN for a constant, for fewer than three outcomes, and where an outcome is NaN: that has no rank.
+    NaN for a constant, for fewer than three outcomes, and where an outcome is NaN, which has no rank.
+
+    >>> round(spearman(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([30.0, 10.0, 20.0])).item(), 9)
+    1.0
     """
     if a.shape[-1] < 3:
-        return torch.full(a.shape[:-1], torch.nan, dtype=torch.float64, device=a.device)
-    x, y = ranks(a), ranks(b)
-    x, y = x - x.mean(dim=-1, keepdim=True), y - y.mean(dim=-1, keepdim=True)
-    found = (x * y).sum(dim=-1) / (x.square().sum(dim=-1) * y.square().sum(dim=-1)).sqrt()
-    return torch.where(a.isnan().any(dim=-1) | b.isnan().any(dim=-1), torch.nan, found)
+        return torch.full(a.shape[:-1], torch.nan, dtype=torch.float64)
+    x, y = (given.detach().cpu().double().numpy() for given in (a, b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # NaN says it
+        return torch.as_tensor(stats.spearmanrho(x, y, axis=-1)[0], dtype=torch.float64)
 
 
 def rank_trend(values: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
     """Spearman's ρ of the values with their place along the last axis; NaN for a constant or fewer than three."""
-    return spearman(values, torch.arange(values.shape[-1], dtype=torch.float64, device=values.device))
+    return spearman(values, torch.arange(values.shape[-1], dtype=torch.float64))
 
 
 def partial_spearman(
@@ -47,17 +43,25 @@ def partial_spearman(
 
 
 def bootstrap(
-    values: Float[Tensor, "*many prompt"], generator: torch.Generator, draws: int = 2000, level: float = 0.95
+    values: Float[Tensor, "*many prompt"], seed: int, draws: int = 2000, level: float = 0.95
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
-    """Percentile interval of the mean over prompts, which are drawn again with replacement; NaN for one prompt.
+    """Percentile interval of the mean over prompts, which are drawn again with replacement.
 
-    Prompts on which a value is not defined are left out of its mean.
+    Prompts at which a value is NaN are left out; with fewer than two others both ends are NaN.
+
+    >>> low, high = bootstrap(torch.arange(100.0), seed=0)
+    >>> bool(low < 49.5 < high)
+    True
     """
-    prompts = values.shape[-1]
-    if prompts < 2:
-        nothing = torch.full(values.shape[:-1], torch.nan, dtype=values.dtype)
-        return nothing, nothing
-    picked = torch.randint(prompts, (draws, prompts), generator=generator)
-    means = values[..., picked].nanmean(dim=-1)
-    low, high = means.nanquantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype), dim=-1)
+    rows = values.detach().cpu().double().reshape(-1, values.shape[-1]).numpy()
+    ends = np.full((2, len(rows)), np.nan)
+    for place, row in enumerate(rows):
+        known = row[~np.isnan(row)]
+        if len(known) > 1:
+            found = stats.bootstrap(
+                (known,), np.mean, n_resamples=draws, confidence_level=level, method="percentile",
+                rng=np.random.default_rng(seed % 2**64),
+            )  # fmt: skip
+            ends[:, place] = found.confidence_interval
+    low, high = torch.from_numpy(ends).reshape(2, *values.shape[:-1])
     return low, high

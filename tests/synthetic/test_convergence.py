@@ -75,7 +75,7 @@ def test_means_and_intervals_against_scipy() -> None:
     mean, low, high = mean_of(slopes)
     expected = stats.t.interval(0.95, 5, loc=slopes.numpy().mean(0), scale=stats.sem(slopes.numpy()))
     np.testing.assert_allclose(mean, slopes.numpy().mean(0))
-    np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=3e-3)
+    np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=1e-9)
     np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-9)
     assert all(edge.isnan().all() for edge in mean_of(slopes[:4])[1:])
 

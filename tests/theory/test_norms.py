@@ -53,10 +53,11 @@ def test_sketch_factors_hold_for_every_rank_at_their_chance(rank: int, probes: i
             assert (sketched * high < 1).double().mean() >= chance / 12
 
 
-@pytest.mark.parametrize(("draws", "near"), [(5, 3e-3), (8, 5e-4), (40, 1e-4)])
-def test_interval_of_a_mean_is_students(draws: int, near: float) -> None:
+@pytest.mark.parametrize("draws", [2, 5, 40])
+def test_interval_of_a_mean_is_students(draws: int) -> None:
     samples = torch.tensor(np.random.default_rng(draws).standard_normal((draws, 3)))
     mean, half = mean_interval(samples)
     _, high = stats.t.interval(0.95, draws - 1, loc=0, scale=stats.sem(samples.numpy()))
     np.testing.assert_allclose(mean, samples.numpy().mean(axis=0))
-    np.testing.assert_allclose(half, high, rtol=near)
+    np.testing.assert_allclose(half, high, rtol=1e-12)
+    assert mean_interval(samples[:1])[1].isnan().all(), "one draw has no spread"
