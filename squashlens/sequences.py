@@ -7,7 +7,7 @@ makes sequences.
 """
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 
 import torch
@@ -157,6 +157,10 @@ class Sequence:
         breaks = range(period, len(self) + 1, period)
         return self.separated([separator] * len(breaks), breaks)
 
+    def scattered(self, seed: str) -> "Scattered":
+        """The same content with as many separators at each length, at places drawn with `seed` for that length."""
+        return Scattered(**{f.name: getattr(self, f.name) for f in fields(self) if f.init}, seed=seed)
+
     def position(self, number: int) -> int:
         """Where content token `number`, counted from 1, stands in v and v*."""
         return self._start(number)
@@ -176,3 +180,43 @@ class Sequence:
         if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= len(self):
             raise InputError(f"length={length!r} is not one of this sequence.", f"Lengths run from 1 to {len(self)}.")
         return self._starts[length - 1]
+
+
+@dataclass(frozen=True)
+class Scattered(Sequence):
+    """A control: at each length as many separators as its `breaks` put there, at places drawn for that length.
+
+    Places are drawn evenly without replacement from those before the last content token. Each length is drawn by
+    itself, so a prompt is no prefix of a longer one: with the same number at every length, one growing sequence would
+    have its separators where the original has them.
+    """
+
+    seed: str = ""
+
+    def at(self, length: int) -> Sequence:
+        """The sequence that is measured at this length."""
+        self._start(length)
+        inside = [b for b in self.breaks if b < length]
+        places = sorted(Random(f"{self.seed} {length}").sample(range(1, length), len(inside)))
+        own = {f.name: getattr(self, f.name) for f in fields(Sequence) if f.init}
+        return Sequence(**own).separated(self.separators[: len(inside)], places)
+
+    def stem(self, length: int) -> Branch:
+        own = self.at(length)
+        return Branch(0, own.stem(length).ids(own.trunk))
+
+    def contrast(self, length: int) -> Branch:
+        own = self.at(length)
+        return Branch(0, own.contrast(length).ids(own.trunk))
+
+    def before_separator(self, length: int) -> bool:
+        self._start(length)
+        return False  # what follows at a longer length is drawn anew
+
+    def separator_places(self, length: int | None = None) -> Ids:
+        return self.at(len(self) if length is None else length).separator_places(length)
+
+    def position(self, number: int) -> int:
+        raise InputError(
+            "The separators of this sequence stand elsewhere at each length.", "Ask `sequence.at(length)` for places."
+        )

@@ -33,6 +33,7 @@ class Mutation:
     tests: str
 
 
+NOISE = "tests/measure/test_noise.py"
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
@@ -351,6 +352,16 @@ MUTATIONS = (
     Mutation("the bound of the pair's other prompt", "measure/compare.py", "form.plain(longest).ids(form.trunk)", "form.doubled(longest).ids(form.trunk)", COMPARE),
     Mutation("every draw the same", "measure/compare.py", "Random(f\"asked {self.seed} {number}\")", "Random(f\"asked {self.seed}\")", COMPARE),
     Mutation("the seed without effect", "measure/compare.py", "Random(f\"asked {self.seed} {number}\")", "Random(f\"asked {number}\")", COMPARE),
+    Mutation("the floor as a difference of distances", "measure/_pairs.py", "plain.gap(one, other), torch.stack", "(plain.gap(*pair) - plain.gap(*again)).abs() / 2, torch.stack", NOISE),
+    Mutation("a floor of 0 by luck", "measure/_pairs.py", "torch.stack([resolution(row, self.norm, row.dtype) for row in one])", "torch.zeros(())", NOISE),
+    Mutation("the noise of v alone", "measure/_pairs.py", "for one, other in zip(pair, again, strict=True)\n            ]", "for one, other in [(pair[0], again[0])]\n            ]", NOISE),
+    Mutation("rms taken as exact", "measure/_pairs.py", "+ self.gap(*again) * (there - here).abs() / here", "", NOISE),
+    Mutation("separate passes replayed as they were", "measure/_pairs.py", "copies=2 if alone else 1", "copies=1", NOISE),
+    Mutation("a floor that was not measured is 0", "measure/separators.py", "torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)", "torch.zeros(len(runs.layers) + 1, dtype=torch.float64)", NOISE),
+    Mutation("rounding told in bits", "measure/precision.py", "bits = torch.where(clear, bits, torch.nan)", "bits = bits", NOISE),
+    Mutation("controls counted over the whole sequence", "sequences.py", "inside = [b for b in self.breaks if b < length]", "inside = [b for b in self.breaks if b < len(self)][: length - 1]", SEPARATORS),
+    Mutation("controls placed behind the last token", "sequences.py", "sample(range(1, length), len(inside))", "sample(range(1, length + 1), len(inside))", SEPARATORS),
+    Mutation("one placement for all lengths", "sequences.py", 'Random(f"{self.seed} {length}")', 'Random(self.seed)', SEPARATORS),
     Mutation("replays left out", "measure/compare.py", "scale=scale, replay=replay, passes", "scale=scale, replay=0, passes", COMPARE),
     Mutation("facts of the first alone", "results.py", "return first if all(each == first for each in facts) else list(facts)", "return first", COMPARE),
     Mutation("facts inside objects not told apart", "results.py", "return {name: _merged([each[name] for each in facts]) for name in first}", "return first", COMPARE),
@@ -368,7 +379,7 @@ MUTATIONS = (
     Mutation("separation at the first block", "measure/prescribe.py", '["distance"].isel(layer=-1)', '["distance"].isel(layer=1)', PRESCRIBE),
     Mutation("a p-value that can be zero", "measure/prescribe.py", "(1 + sum(value >= best for value in control))", "sum(value >= best for value in control)", PRESCRIBE),
     Mutation("ties not as good", "measure/prescribe.py", "value >= best for", "value > best for", PRESCRIBE),
-    Mutation("the best's tokens placed as the first design's", "measure/prescribe.py", "at_random(designs[best], rng)", "at_random(next(iter(designs.values())), rng)", PRESCRIBE),
+    Mutation("the best's tokens placed as the first design's", "measure/prescribe.py", "designs[best].scattered(", "next(iter(designs.values())).scattered(", PRESCRIBE),
     Mutation("chance without its seed", "measure/prescribe.py", 'Random(f"placements {seed}")', 'Random("placements")', PRESCRIBE),
     Mutation("a journal for any content", "measure/prescribe.py", '"content": plain.content, ', "", PRESCRIBE),
     Mutation("a journal for any lengths", "measure/prescribe.py", ', "lengths": runs.lengths}', "}", PRESCRIBE),

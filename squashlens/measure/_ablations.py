@@ -43,7 +43,7 @@ def edited(runs: Runs, kind: Edit, other: int, seed: int) -> Variant:
     if kind == "extra_digits":
         return Variant(sequence.separated([sequence.content[b - 1] for b in breaks], breaks))
     if kind == "random_places":
-        return Variant(at_random(sequence, Random(f"places {seed}")))
+        return Variant(sequence.scattered(f"places {seed}"))
     if sequence.ending is not None:
         raise InputError(
             "delete_keep_positions does not know where an `ending` stands behind a gap.", "Build it without ending=."
@@ -52,13 +52,6 @@ def edited(runs: Runs, kind: Edit, other: int, seed: int) -> Variant:
     longest = len(without.stem(runs.lengths[-1]))
     kept = [p for p in range(len(sequence.trunk)) if p not in set(sequence.separator_places())][:longest]
     return Variant(without, {"positions": (*kept, kept[-1] + 1)})
-
-
-def at_random(sequence: Tokens, rng: Random) -> Tokens:
-    """The same content with as many separators at places drawn evenly, none behind the last token: none sees it."""
-    inside = [b for b in sequence.breaks if b < len(sequence)]
-    places = sorted(rng.sample(range(1, len(sequence)), len(inside)))
-    return sequence.separated(sequence.separators[: len(inside)], places)
 
 
 def _deleted(sequence: Tokens) -> Tokens:

@@ -23,7 +23,10 @@ from squashlens.model.tokens import display_tokens
 from squashlens.model.unembed import require_understood
 from squashlens.results import Variable
 from squashlens.sequences import Sequence as Tokens
-from squashlens.theory.distances import distance, rms
+from squashlens.theory.distances import distance, resolution, rms
+
+NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖ with ṽ, ṽ* replayed"
+NOISE_FLOORS = 3  # a difference of no more than this many noise floors may be rounding
 
 
 @dataclass(frozen=True)
@@ -88,19 +91,21 @@ class Runs:
         return self.streams(both, sites, **options).halves()
 
     def noise(self, pairs: "tuple[Streams, Streams]", how_many: int, ruler: "Ruler", **options: Any) -> "Noise":
-        """Replay some lengths one prompt at a time: how far D moves for reasons of arithmetic alone.
+        """Replay some lengths one prompt at a time: how far rounding can move D.
 
-        Refuses a difference that is more than arithmetic.
+        Pairs that were run one prompt at a time are replayed with two copies of each prompt side by side, since the
+        same passes would round the same way. Refuses a difference that is more than arithmetic.
         """
         if isinstance(how_many, bool) or not isinstance(how_many, int) or how_many < 1:
             raise InputError(f"replay={how_many!r} is not a number of lengths.", "Give 0 for none, or more.")
         places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
         chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
-        again = chosen.pairs(passes="separate", **options)
+        alone = pairs[0].route.startswith("separate")
+        again = chosen.pairs(passes="separate", copies=2 if alone else 1, **options)
         for first, second in zip(pairs, again, strict=True):
             _require_same(first.values[:, places], second.values, dtype_of(self.session.model))
-        here = ruler.gap(pairs[0].values[:, places], pairs[1].values[:, places])
-        return Noise(chosen.lengths, (here - ruler.gap(again[0].values, again[1].values)).abs())
+        v, star = (side.values[:, places] for side in pairs)
+        return Noise(chosen.lengths, ruler.noise((v, star), (again[0].values, again[1].values)))
 
     def took(self, *streams: "Streams", **facts: Any) -> Session:
         """The session, its provenance saying how the passes were run, and what else is to be said."""
@@ -138,10 +143,15 @@ class Streams:
 
 @dataclass(frozen=True)
 class Noise:
-    """|D − D replayed| at the lengths replayed, (layer, length); the last layer is y."""
+    """How far rounding can move D at the lengths replayed, (layer, length); the last layer is y."""
 
     lengths: tuple[int, ...]
     values: Float[Tensor, "layer length"]
+
+    @property
+    def floor(self) -> Float[Tensor, " layer"]:
+        """The largest over the lengths replayed: what stands for the lengths that were not."""
+        return self.values.amax(dim=-1)
 
 
 def required(sequence: object) -> Tokens:
@@ -193,6 +203,23 @@ class Ruler:
         v, w = self.rounded(v), self.rounded(w)
         found = torch.stack([distance(a, b, self.norm) for a, b in zip(v, w, strict=True)])
         return found / torch.stack([rms(a) for a in v]) if self.scale == "relative" else found
+
+    def noise(self, pair: "tuple[Tensor, Tensor]", again: "tuple[Tensor, Tensor]") -> Float[Tensor, "layer branch"]:
+        """An upper bound on the difference between D of a pair and D̃ of its replay ṽ, ṽ*.
+
+        By the triangle inequality |‖v − v*‖ − ‖ṽ − ṽ*‖| ≤ ‖v − ṽ‖ + ‖v* − ṽ*‖. |D − D̃| itself can be 0 by luck; this
+        cannot, since each term is at least half a unit in the last place of its vector. On the relative scale both
+        terms are divided by r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
+        """
+        plain = replace(self, scale="absolute")
+        found = torch.stack([
+            torch.maximum(plain.gap(one, other), torch.stack([resolution(row, self.norm, row.dtype) for row in one]))
+            for one, other in zip(pair, again, strict=True)
+        ]).sum(dim=0)  # fmt: skip
+        if self.scale == "absolute":
+            return found
+        here, there = (torch.stack([rms(self.rounded(row)) for row in side]) for side in (pair[0], again[0]))
+        return found / here + self.gap(*again) * (there - here).abs() / here
 
 
 def with_y(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import Beside, Bridge, Distance, Heads, Passes, Scale, one_of, positive
 from squashlens.errors import InputError
-from squashlens.measure._pairs import Ruler, Runs, Streams, check_choices, next_token_is_known, with_y
+from squashlens.measure._pairs import NOISE, Ruler, Runs, Streams, check_choices, next_token_is_known, with_y
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.unembed import log_probabilities
 from squashlens.results import Variable
@@ -54,8 +54,10 @@ def collapse(
         scale: ``"relative"`` divides by the root mean square of v's coordinates, since streams grow with depth.
         beside: what *close* is measured against: ``"contrast"``, the same D for a pair whose last token
             differs, and ``"unrelated"``, for `draws` sequences with other content (from `seed`).
-        replay: at how many lengths, evenly spaced, D is measured again with a forward pass for each prompt;
-            the difference is the noise floor.
+        replay: at how many lengths, evenly spaced, v and v* are measured again, with a forward pass for each prompt
+            (two copies of it side by side where that is how they were run before). The noise floor is
+            ‖v − ṽ‖ + ‖v* − ṽ*‖ with ṽ and ṽ* the replay, each term at least half a unit in the last place: rounding
+            can move D so far.
         round_to: round the representations to this dtype first (a run in another dtype is another `load`).
         passes: ``"auto"``; ``"separate"`` runs every prompt by itself (so do standing hooks that edit).
         chunk: branch tokens in one pass; chosen to fit in about a gigabyte if not given.
@@ -108,8 +110,7 @@ def collapse(
     if replay:
         noise = runs.noise((v, star), replay, ruler)
         coords["replayed"] = list(noise.lengths)
-        text, dims = "difference of D between shared and separate passes", ("layer", "replayed")
-        found |= with_y("noise_floor", noise.values, text, ruler.units, dims)
+        found |= with_y("noise_floor", noise.values, NOISE, ruler.units, ("layer", "replayed"))
     return runs.took(v).dataset("representational collapse", coords, found)
 
 

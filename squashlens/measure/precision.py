@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Passes, Scale, choices_of
 from squashlens.errors import InputError, RangeError
-from squashlens.measure._pairs import Ruler, Runs, check_choices, next_token_is_known, with_y
+from squashlens.measure._pairs import NOISE, NOISE_FLOORS, Ruler, Runs, check_choices, next_token_is_known, with_y
 from squashlens.model.anatomy import dtype_of, residual_site
 from squashlens.model.live import require_live
 from squashlens.model.rounding import Stored, rounded, rounding, within
@@ -35,6 +35,7 @@ def precision(
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
     scale: Scale = "relative",
+    replay: int = 4,
     passes: Passes = "auto",
     chunk: int | None = None,
     progress: bool = True,
@@ -44,21 +45,24 @@ def precision(
     Args:
         formats: ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``; all if not given.
         lengths: numbers of content tokens; all if not given.
+        replay: at how many lengths v and v* are measured again, for the noise floor. With 0 there is none, and nothing
+            tells a difference from rounding: `noise_floor`, `bits_needed` and `first_block` are NaN.
         norm, scale, passes, chunk: as in `collapse`.
 
     Returns:
         Dataset. After the run, over (format, layer, length), with `_y`: `collapsed`, whether v and v* are the same bit
         for bit in that format, NaN where a coordinate of either is beyond its range. Over (format, layer), with `_y`:
-        `collapsed_from`, the first length from which they are at every longer one; NaN if never. Over (layer, length),
-        with `_y`: `bits_needed`, the smallest number of mantissa bits such that with so many and with any more v and v*
-        differ; NaN if they are the same in the run's own. Over (length): `same_argmax`, and the scalar
-        `same_argmax_from`.
+        `collapsed_from`, the first measured length from which they are at every longer measured one; NaN if never. Over
+        (layer, length), with `_y`: `bits_needed`, the smallest number of mantissa bits such that with so many and with
+        any more v and v* differ; NaN if they are the same in the run's own, or if D is no more than three noise floors,
+        so that the difference may be rounding. Over (layer), with `_y`: `noise_floor`, the largest that `collapse`
+        would give over the lengths replayed. Over (length): `same_argmax`, and the scalar `same_argmax_from`.
 
         In the run, over (format, block, length), with the residual stream of all tokens rounded where it enters that
         block and nowhere else: `distance`, D at the last layer; `enters_as_one`, whether the last token's stream
         enters the block as the same numbers in v and in v*; `same_answer`, whether v's next token is that of the model
         as it is. Over (format, length): `first_block`, the first whose rounding makes the pair enter as one where
-        without it they differ; NaN if none does.
+        without it they differ by more than three noise floors; NaN if none does.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -72,25 +76,32 @@ def precision(
         raise InputError(f"formats={list(formats)!r} are not formats.", f"Use some of {', '.join(choices_of(Stored))}.")
     runs = Runs.start(
         model, sequence, lengths, "precision", passes=passes, chunk=chunk, progress=False,
-        formats=list(formats), norm=norm, scale=scale,
+        formats=list(formats), norm=norm, scale=scale, replay=replay,
     )  # fmt: skip
+    ruler = Ruler(norm, scale)
     v, star = runs.pairs()
+    unknown = torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)
+    floor = runs.noise((v, star), replay, ruler).floor if replay else unknown
+    clear = ruler.gap(v.values, star.values) > NOISE_FLOORS * floor[:, None]
     identical = torch.stack([_identical(v.values, star.values, form) for form in formats])
     bits = _bits_needed(v.values, star.values, MANTISSA[dtype_of(runs.session.model)])
+    bits = torch.where(clear, bits, torch.nan)
     over = ("format", "layer", "length")
     found = with_y("collapsed", identical, "whether v and v* are bit-identical once stored", "1", over)
-    text = "first length from which v and v* are bit-identical at every longer one"
+    text = "first measured length from which v and v* are bit-identical at every longer measured one"
     found |= with_y("collapsed_from", from_then_on(identical == 1, runs.lengths), text, "token", over[:2])
     found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bit")
+    found |= with_y("noise_floor", floor, NOISE, ruler.units, ("layer",))
     answers = None
     if next_token_is_known(runs.session.model):
         answers, others = (likeliest(runs.session.model, side.values[-1]) for side in (v, star))
         same = answers == others
         found["same_argmax"] = (("length",), same, "whether the most likely next token is the same", "1")
         first = from_then_on(same, runs.lengths)
-        found["same_argmax_from"] = ((), first, "first length from which it is at every longer one", "token")
+        text = "first measured length from which it is at every longer measured one"
+        found["same_argmax_from"] = ((), first, text, "token")
     apart = ~bits[:-2].isnan()  # at block 0 most families have one token's embedding twice: nothing to be lost
-    found |= _in_the_run(runs, Ruler(norm, scale), list(formats), apart, answers, progress)
+    found |= _in_the_run(runs, ruler, list(formats), apart, answers, progress)
     coords = runs.coords() | {"format": list(formats), "block": runs.layers[:-1]}
     return runs.took(v).dataset("precision", coords, found)
 
@@ -158,7 +169,7 @@ def _bits_needed(
 
 
 def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
-    """The first length from which something holds at every longer one too; NaN if it does not at the longest."""
+    """The first of `lengths` from which something holds at every longer one of them; NaN if not at the longest."""
     tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # how many of the last lengths in a row
     known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
     return known[tail]

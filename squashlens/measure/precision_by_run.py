@@ -44,14 +44,15 @@ def precision_by_run(
         runs: dtypes of the run; ``"int8"`` is float32 with weights in eight bits, and needs the extra
             ``squashlens[quant]``.
         lengths, norm, scale: as in `collapse`.
-        replay: lengths at which every prompt is run by itself too: passes of another shape round otherwise, and the
-            difference is the noise floor below which a D of that run says nothing.
+        replay: at how many lengths every prompt is run by itself too. Passes of another shape round otherwise, which
+            gives the noise floor; a D below it may be rounding alone.
         device: as in `load`.
 
     Returns:
         The Dataset of `collapse` with a leading `run`; also over (run, layer), with `_y`: `collapsed_from`, the first
-        length from which v and v* are bit-identical in the run's own dtype at every longer one, NaN if never. A run
-        that is refused is left out with a warning that says why; the coordinate `refused` keeps the reasons.
+        measured length from which v and v* are bit-identical in the run's own dtype at every longer measured one, NaN
+        if never. A run that is refused is left out with a warning that says why; the coordinate `refused` keeps the
+        reasons.
 
     >>> import squashlens as sl
     >>> ones = sl.prompts.repeated(sl.load("tiny-gemma", progress=False), "1", 24)
@@ -85,7 +86,7 @@ def precision_by_run(
 def _with_ends(measured: xr.Dataset) -> xr.Dataset:
     """From which length on v and v* are the same."""
     lengths = tuple(int(n) for n in measured["length"].values)
-    text = "first length from which v and v* are bit-identical at every longer one"
+    text = "first measured length from which v and v* are bit-identical at every longer measured one"
     about = attributes(text, "token", provenance(measured))
     for name, dims in (("", ("layer",)), ("_y", ())):
         same = torch.tensor(measured[f"bit_identical{name}"].values == 1)

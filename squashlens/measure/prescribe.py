@@ -7,7 +7,6 @@ held against the same tokens at random places, against what it costs in tokens, 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from tqdm import tqdm
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
 from squashlens.journal import Journal
-from squashlens.measure._ablations import at_random
 from squashlens.measure._pairs import Runs, check_choices, required
 from squashlens.measure.accuracy import Answer
 from squashlens.measure.collapse import collapse
@@ -66,9 +64,9 @@ def prescribe(
         more for each content token, at the longest length), `accuracy` (mean over lengths); over (separator, every,
         length): `distance`. Without separators: `separation_none`, `distance_none`, `accuracy_none`. The prescription:
         `best_separator`, `best_every`, and over (placement) `random`, the separation of as many of the same tokens at
-        random places, with `advantage`, the prescription's less their mean, its 95 % interval `advantage_low`,
-        `advantage_high` (Student's t over placements), and `random_as_good`, (1 + random ones as good) ÷
-        (1 + placements).
+        each length, at random places drawn for that length, with `advantage`, the prescription's less their mean, its
+        95 % interval `advantage_low`, `advantage_high` (Student's t over placements), and `random_as_good`, (1 + random
+        ones as good) ÷ (1 + placements).
 
     Refuses: what `Sequence.every` and `collapse` refuse; a file that was begun for another search.
 
@@ -108,10 +106,11 @@ def prescribe(
         none = search.tried("none", plain)
         grid = {design: search.tried(f"{design}", form) for design, form in designs.items()}
         best = max(grid, key=lambda design: _separation(grid[design]))
-        rng = Random(f"placements {seed}")
         # The best is in the name: after another, the same numbers mean other placements.
         control = [
-            _separation(search.tried(f"random {n}: {best}", at_random(designs[best], rng), asked=False))
+            _separation(
+                search.tried(f"scattered {n}: {best}", designs[best].scattered(f"placements {seed} {n}"), asked=False)
+            )
             for n in range(placements)
         ]
     return _dataset(runs, "1" if scale == "relative" else "model", designs, none, grid, control)

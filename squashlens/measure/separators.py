@@ -7,7 +7,7 @@ Input edits change the prompt; hooks leave it and act from block k on. All are c
     delete_keep_positions   the same, a gap left in the position ids
     substitute              another token in their place (the control *another token as separator*)
     extra_digits            the content token before each in its place: as many tokens, none of them foreign
-    random_places           as many separators, at places drawn with `seed`
+    random_places           at each length as many separators, at places drawn with `seed` for that length
     mask                    later tokens cannot attend to them: logits −∞, their own diagonal spared
     zero_pattern            weights to them become 0 and the others stay, so that rows sum to less
     zero_value              they are attended to and give nothing
@@ -33,14 +33,12 @@ from tqdm import tqdm
 from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Passes, Scale, one_of
 from squashlens.errors import InputError
 from squashlens.measure._ablations import Variant, acts, edited, hooked, separators_within, substitute_for
-from squashlens.measure._pairs import Ruler, Runs, check_choices, with_y
+from squashlens.measure._pairs import NOISE, NOISE_FLOORS, Ruler, Runs, check_choices, with_y
 from squashlens.model.streamed import written
 from squashlens.model.tokens import display_tokens
 from squashlens.prompts import Token, one_token
 from squashlens.results import joined
 from squashlens.sequences import Sequence
-
-NOISE_FLOORS = 3  # a difference smaller than this many noise floors is no denominator
 
 
 def separator_ablation(
@@ -74,7 +72,8 @@ def separator_ablation(
         reference: sequences of the same form, for ``"mean_resid"`` and ``"resample_resid"``: what their streams have
             at the separators' positions is put there. Eight with other content, drawn with `seed`, if not given.
         seed: draws the random places, the substitute, the reference and which of it is put in place.
-        replay: lengths at which D is measured again with a pass for each prompt, for the noise floor.
+        replay: at how many lengths D is measured again with other passes, for the noise floor. With 0 there is no noise
+            floor, and nothing tells an effect from rounding: `noise_floor` and `retained` are NaN.
         norm, scale, passes, chunk: as in `collapse`.
 
     Returns:
@@ -82,7 +81,8 @@ def separator_ablation(
         ``"separators"`` and the input edits asked for; with `_y` the same for y. Over (hook, from_block, layer,
         length): `distance_from`. `retained` and `retained_from` are
         (D_ablated − D_none) / (D_separators − D_none): 1 if the ablation did nothing, 0 if it did what
-        deleting does; NaN where the denominator is under three noise floors. `noise_floor` over (layer).
+        deleting does; NaN unless the denominator is above three noise floors. `noise_floor` over (layer): the largest
+        that `collapse` would give, over the lengths replayed, with separators and without.
 
     Refuses: a sequence without separators; hook points at which edits do nothing.
 
@@ -155,16 +155,17 @@ def _ablated(
             pairs = own.pairs(**variant.options)
             distances[name] = ruler.gap(pairs[0].values, pairs[1].values)
             if name in ("none", "separators") and replay:
-                floors.append(own.noise(pairs, replay, ruler).values.amax(dim=-1))
+                floors.append(own.noise(pairs, replay, ruler).floor)
         ways.append(pairs[0])
-    floor = torch.stack(floors).amax(dim=0) if floors else torch.zeros(len(runs.layers) + 1, dtype=torch.float64)
+    unknown = torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)
+    floor = torch.stack(floors).amax(dim=0) if floors else unknown
 
     edits = torch.stack([distances[name] for name in inputs])
     none, separators = distances["none"], distances["separators"]
     found = with_y("distance", edits, f"{ruler.norm} distance of v and v*", ruler.units, ("edit", "layer", "length"))
     text = "what is left of the separators' effect"
     found |= with_y("retained", _retained(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
-    found |= with_y("noise_floor", floor, "difference of D between shared and separate passes", ruler.units, ("layer",))
+    found |= with_y("noise_floor", floor, NOISE, ruler.units, ("layer",))
     if acting:
         from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
         dims = ("hook", "from_block", "layer", "length")

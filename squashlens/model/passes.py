@@ -67,7 +67,8 @@ class Plan:
 
     `positions` are the trunk's position ids, 0, 1, 2 … unless given; a branch counts on from where it leaves.
     `hooks(k)` hang in a pass that starts with k tokens of the trunk, and are to touch no token behind them;
-    `branch_hooks` hang in passes that continue the trunk's cache.
+    `branch_hooks` hang in passes that continue the trunk's cache. A pass for one prompt runs `copies` of it side by
+    side and reads the first.
     """
 
     model: Bridge
@@ -77,6 +78,7 @@ class Plan:
     positions: Ids | None = None
     hooks: OnTrunk = no_hooks
     branch_hooks: tuple[Hook, ...] = ()
+    copies: int = 1
 
     @property
     def longest(self) -> int:
@@ -94,20 +96,22 @@ def read(
     branch_hooks: Sequence[Hook] = (),
     passes: Passes = "auto",
     chunk: int | None = None,
+    copies: int = 1,
     progress: bool = True,
 ) -> Readings:
     """Activations at the last token of every prompt, in as few passes as can be.
 
     ``passes="auto"`` shares passes where that is right and runs prompts one by one where it is not;
     ``"shared"`` refuses instead; ``"separate"`` always runs one by one. `chunk` is the number of branch tokens
-    in one pass, by default what fits in about a gigabyte.
+    in one pass, by default what fits in about a gigabyte. `copies` of each prompt in a separate pass give the same
+    numbers in another order of addition: what they differ by is rounding.
     """
     one_of(passes, Passes, "passes")
     if chunk is not None:
         positive(chunk, "chunk", "a number of tokens")
     late = [branch.along(trunk, positions) for branch in branches]
     each = tuple(dict.fromkeys(late))  # two prompts that are the same are run once
-    plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks))
+    plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies)
     _require_room(plan, len(branches))
     with torch.inference_mode(False), torch.no_grad():
         rows, route = _route(plan, passes, chunk, progress)
@@ -146,7 +150,7 @@ def _one_by_one(plan: Plan, progress: bool) -> dict[str, Tensor]:
     rows = _Rows(plan)
     device = device_of(plan.model)
     for number, branch in enumerate(tqdm(plan.branches, desc="prompts", delay=1, disable=not progress)):
-        ids = torch.tensor([branch.ids(plan.trunk)], device=device)
+        ids = torch.tensor([branch.ids(plan.trunk)] * plan.copies, device=device)
         place = _positions(plan, branch)
         setting = None if plan.positions is None else context(plan.model, place, place, causal(len(branch)))
         keys = torch.arange(len(branch))[None]

@@ -42,8 +42,6 @@ def above_noise(ds: xr.Dataset) -> str:
     floor = float(_last(ds, "noise_floor").max())
     last = _last(ds, "distance").values
     lost = int((last <= NOISE_FLOORS * floor).sum())
-    if floor == 0:
-        return "Replayed one prompt at a time, D came out the same to the last bit."
     if lost == 0:
         return f"The smallest D is {_g(last.min() / floor)} times the noise floor ({_g(floor)}), so none is arithmetic."
     return (
@@ -118,13 +116,15 @@ def separators_help(ds: xr.Dataset) -> str:
     n = gap.sizes["length"]
     if n == 0:
         return "The sequence is too short to have a separator inside."
+    if not np.isfinite(floor):
+        return "The noise floor was not measured, so nothing tells what separators do from rounding."
     up, down = int((gap > NOISE_FLOORS * floor).sum()), int((gap < -NOISE_FLOORS * floor).sum())
     verdict = (
         "Separators keep v and v* further apart"
         if up >= CLEAR * n
         else "Separators do not help: they bring v and v* closer together"
         if down >= CLEAR * n
-        else "Separators make no difference"
+        else "Separators make no difference above rounding"
         if up + down <= (1 - CLEAR) * n
         else "Separators do not reliably help"
     )
@@ -145,6 +145,8 @@ def controls(ds: xr.Dataset) -> str:
         "delete_keep_positions": "only the gap in positions",
     }
     kept = ds["retained"].isel(layer=-1).median("length")
+    if not bool(np.isfinite(kept.drop_sel(edit=["none", "separators"])).all()):
+        return "The effect is too small, or its noise floor was not measured, to ask what the controls leave of it."
     told = [f"{text} {_g(kept.sel(edit=name))}" for name, text in shown.items() if name in ds["edit"].values]
     return f"Of that effect, this much is left at the last layer (median; 1 all, 0 nothing): {', '.join(told)}."
 

@@ -54,6 +54,11 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
     return torch.where(x == 0, 0.0, spacing).clamp(min=info.smallest_normal * info.eps)
 
 
+def resolution(v: Float[Tensor, "*many d"], norm: Distance, dtype: torch.dtype) -> Float[Tensor, "*many"]:
+    """‖½ ulp(v)‖: how far a vector stored in `dtype` may lie from the exact one by its last rounding alone."""
+    return torch.linalg.vector_norm(ulp(v, dtype) / 2, ord=ORDERS[norm], dim=-1)
+
+
 def ulps(
     v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:

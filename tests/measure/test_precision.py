@@ -53,7 +53,9 @@ def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> Non
             expected = math.nan if not apart[-1] else max([k + 1 for k in range(24) if not apart[k]], default=0)
             found = here["bits_needed"].sel(layer=layer).item()
             if layer or family == "gpt2":  # bits behind the tenth are those of two orders of addition
-                assert found == expected or (expected > 10 and abs(found - expected) <= 4), (length, layer)
+                gap = float((v[layer] - star[layer]).abs().max() / v[layer].square().mean().sqrt())
+                rounding = math.isnan(found) and gap <= 4 * ds["noise_floor"].sel(layer=layer)
+                assert rounding or found == expected or (expected > 10 and abs(found - expected) <= 4), (length, layer)
             told.append(found)
         assert here["same_argmax"].item() == (
             plain(torch.tensor([pair.v])).logits[0, -1].argmax()
@@ -102,20 +104,23 @@ def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> N
     assert ds["collapsed_from"].isel(format=0).values.tolist() == [1, 3, 5, 7]
     assert ds["collapsed_from_y"].item() == 7
     assert (ds["bits_needed"].sel(layer=3, length=slice(1, 5)) < 10).all()
-    beyond = ds["bits_needed"].sel(layer=3, length=slice(7, None))
-    assert ((beyond > 10) | beyond.isnull()).all()
-    assert ds["first_block"].sel(length=[8]).item() in (1, math.nan)
+    assert ds["bits_needed"].sel(layer=3, length=slice(7, None)).isnull().all()
+    assert ds["first_block"].isnull().all()  # what rounding makes one was one before
     assert ds["same_argmax_from"].item() <= 7
 
 
-def test_first_block_is_where_two_become_one(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 24, prompt="How many ones are in the following sequence?", suffix="=")
-    with sl.applied(tiny, sl.sliding_window(4)):
-        ds = sl.precision(tiny, ones, formats=["float8_e5m2"], lengths=[1, 4, 20], progress=False)
-    entering = ds["enters_as_one"].isel(format=0)
-    assert entering.sel(block=0).all()
-    assert ds["first_block"].isel(format=0).sel(length=20).item() == 1
-    assert ds["first_block"].isel(format=0).sel(length=1).isnull()
+def test_first_block_is_where_two_become_one(bridge_of: Any) -> None:
+    """Even attention moves a stream by about 1/n: more than rounding does, and less than eight bits tell."""
+    model = bridge_of("gemma")
+    ones = sequence_of(model, "gemma", [7] * 58)
+    with sl.applied(model, sl.uniform_attention()):
+        ds = sl.precision(model, ones, formats=["float8_e5m2"], lengths=[1, 2, 20, 40, 58], progress=False)
+    entering = ds["enters_as_one"].isel(format=0).values == 1
+    reached = entering & ds["bits_needed"].isel(layer=slice(0, 3)).notnull().values
+    for here, found in zip(reached.T, ds["first_block"].values[0], strict=True):
+        assert found == here.argmax() if here.any() else math.isnan(found)
+    assert ds["first_block"].sel(length=[1, 2]).isnull().all()
+    assert ds["first_block"].sel(length=slice(20, None)).notnull().any()
 
 
 def test_numbers_beyond_a_format_are_not_collapsed(bridge_of: Any) -> None:

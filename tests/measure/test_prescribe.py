@@ -126,12 +126,15 @@ def test_chance_is_random_placement(llama: Any) -> None:
     np.testing.assert_array_equal(first["separation"], other["separation"])
     assert not np.isin(first["random"], other["random"]).any()
     token, every = int(first["best_separator"].item()), int(first["best_every"])
-    rng = Random("placements 4")
-    for found in first["random"].values:
-        places = sorted(rng.sample(range(1, 11), 11 // every))
-        form = sequence.separated([token] * len(places), places)
-        ds = sl.collapse(model, form, lengths=LENGTHS, scale="relative", progress=False)
-        assert found == np.median(ds["distance"].sel(layer=3))
+    for number, found in enumerate(first["random"].values):
+        told = []
+        for length in LENGTHS:  # as many as the periodic ones have there, drawn for this length
+            rng = Random(f"placements 4 {number} {length}")
+            places = sorted(rng.sample(range(1, length), (length - 1) // every))
+            form = sequence.separated([token] * len(places), places)
+            ds = sl.collapse(model, form, lengths=[length], scale="relative", progress=False)
+            told.append(ds["distance"].sel(layer=3).item())
+        assert found == pytest.approx(np.median(told), rel=1e-4)
     assert first["separation"].values.max() not in first["random"].values
     assert len(np.unique(first["random"])) >= 6
 

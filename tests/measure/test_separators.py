@@ -155,7 +155,6 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
         progress=False,
     )
     start = list(sequence.prefix)
-    places = sorted(Random("places 3").sample(range(1, 13), 4))
     for length in (3, 5, 13):
         digits = CONTENT[:length]
         by_hand = {
@@ -164,7 +163,7 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
             "separators": spell(digits, [3, 6, 9, 12], 13),
             "substitute": spell(digits, [3, 6, 9, 12], 17),
             "extra_digits": spell(digits, [3, 6, 9, 12], None),
-            "random_places": spell(digits, places, 13),
+            "random_places": spell(digits, drawn_places(length, "places 3"), 13),
         }
         for edit, body in by_hand.items():
             v = [*start, *body]
@@ -173,6 +172,50 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
             found = np.append(here["distance"], here["distance_y"])
             assert np.abs(found - expected).max() <= 1e-5 * scale, (edit, length)
             assert here["tokens"].item() == len(v)
+
+
+def drawn_places(length: int, seed: str, every: int = 3) -> list[int]:
+    """As many places before the last of `length` digits as the periodic separators have there."""
+    return sorted(Random(f"{seed} {length}").sample(range(1, length), (length - 1) // every))
+
+
+@pytest.mark.parametrize("suffix", [(), (20,)])
+def test_as_many_at_random_places_at_every_length(suffix: Any, bridge_of: Any) -> None:
+    """Counted in the prompts themselves, also where the sequence goes on far beyond the longest length."""
+    model = bridge_of("llama")
+    long = sl.prompts.build(model, CONTENT * 3, prompt=[2, 5], separator=13, every=3, suffix=suffix)
+    counts = set()
+    for lengths in ([2, 4, 8], [1, 6, 13], [39]):
+        for seed in range(3):
+            ds = sl.separator_ablation(
+                model, long, kinds=["random_places"], lengths=lengths, seed=seed, replay=0, progress=False
+            )
+            np.testing.assert_array_equal(*(ds["tokens"].sel(edit=edit) for edit in ("separators", "random_places")))
+            control = long.scattered(f"places {seed}")
+            for length in lengths:
+                pair, true = control.pair(length), long.pair(length)
+                assert pair.v.count(13) == pair.v_star.count(13) == true.v.count(13) == (length - 1) // 3
+                assert len(pair.v) == len(true.v)
+                assert [t for t in pair.v if t != 13] == [t for t in true.v if t != 13]
+                assert pair.v[-len(suffix) - 2 : len(pair.v) - len(suffix)].count(13) <= 1
+                counts.add(control.separator_places(length))
+    assert len(counts) > 12
+
+
+def test_the_controls_contrast_and_places(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    long = sl.prompts.build(model, CONTENT, prompt=[2, 5], separator=13, every=3, alphabet=[7, 8, 9])
+    control = long.scattered("x")
+    for length in (1, 5, 13):
+        v, other = control.pair(length).v, control.contrast(length).ids(control.trunk)
+        assert v[:-1] == other[:-1]
+        assert v[-1] != other[-1]
+        assert [v[p] for p in control.separator_places(length)] == [13] * ((length - 1) // 3)
+        assert not control.before_separator(length)
+    with pytest.raises(InputError, match="stand elsewhere at each length"):
+        control.position(2)
+    ds = sl.collapse(model, control, beside=["contrast", "unrelated"], lengths=[3, 9], replay=2, progress=False)
+    assert ds["distance"].notnull().all()
 
 
 def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[int]:
@@ -214,7 +257,7 @@ def test_baselines_are_those_of_collapse(tiny: Any) -> None:
             with written("hooks inside attention are compared with none"):
                 expected = sl.collapse(tiny, sequence, scale=scale, progress=False)
             np.testing.assert_allclose(ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6)
-        assert (ds["noise_floor"] == 0).all()
+        assert ds["noise_floor"].isnull().all()
         assert ds["distance"].attrs["units"] == {"absolute": "model", "relative": "1"}[scale]
 
 

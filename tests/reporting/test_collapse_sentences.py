@@ -62,7 +62,7 @@ def test_against_contrast(distance: Any, expected: str) -> None:
     [
         (1e-3, "The smallest D is 1e+03 times the noise floor (0.001)"),
         (0.5, "At 20 of 20 lengths D lies within 3 noise floors (0.5) and means nothing"),
-        (0.0, "came out the same to the last bit"),
+        (1 / 3, "At 20 of 20 lengths D lies within 3"),
     ],
 )
 def test_above_noise(noise: float, expected: str) -> None:
