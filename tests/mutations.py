@@ -62,6 +62,7 @@ LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
 AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle.py", "tests/theory/test_ranks.py"
+TRENDS = "tests/theory/test_trends.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 ATTENTION, STREAMED = "tests/model/test_attention.py", "tests/model/test_streamed.py"
 REPLAY, BUDGET = "tests/model/test_replay.py", "tests/model/test_budget.py"
@@ -232,6 +233,13 @@ MUTATIONS = (
     Mutation("identical before rounding", "theory/distances.py", "v.to(dtype) == w.to(dtype)", "v == w", DISTANCES),
     Mutation("KL the other way", "theory/distances.py", "log_p.exp() * (log_p - log_q)", "log_q.exp() * (log_q - log_p)", DISTANCES),
     Mutation("share of the largest, not the widest", "theory/distances.py", "total.abs().argmax", "total.argmax", DISTANCES),
+    Mutation("neighbours taken for independent", "theory/trends.py", "min(2 * math.ceil(", "min(0 * math.ceil(", TRENDS),
+    Mutation("an interval below Fisher's", "theory/trends.py", "(n - 3) ** -0.5)", "0.0)", TRENDS),
+    Mutation("ranks of the others ignored", "theory/trends.py", "(u * v + _above(u, v) + _above(v, u))", "(u * v)", TRENDS),
+    Mutation("several trends, one test", "theory/trends.py", "np.arange(len(order), 0, -1)", "1", TRENDS),
+    Mutation("strength by ρ alone", "reporting/strength.py", "sorted((abs(self.low), abs(self.high)))", "(abs(self.rho), abs(self.rho))", SENTENCES),
+    Mutation("a direction by significance alone", "reporting/strength.py", "self.measured and (self.low > 0 or self.high < 0) and", "self.measured and", SENTENCES),
+    Mutation("a direction without Holm", "reporting/strength.py", " and self.p < TEST", "", SENTENCES),
     Mutation("prompts without a value in the mean", "theory/ranks.py", "row[~np.isnan(row)]", "np.nan_to_num(row)", RANKS),
     # sequences and pairs
     Mutation("the neighbour for the pair", "sequences.py", "stem.then((stem.ids(self.trunk)[-1], *self.suffix))", "stem.then((self.trunk[min(stem.at, len(self.trunk) - 1)], *self.suffix))", PROMPTS),

@@ -18,7 +18,7 @@ from squashlens.model.unembed import log_probabilities
 from squashlens.results import Variable
 from squashlens.sequences import Sequence
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
-from squashlens.theory.ranks import rank_trend
+from squashlens.theory.trends import association
 
 
 def collapse(
@@ -65,7 +65,9 @@ def collapse(
     Returns:
         Dataset over `layer` and `length`: `distance` (the model's units, or 1 if relative); `ulps` (|Δ| in units
         in the last place at the coordinate that attains L∞), `ulps_median`, `bit_identical` (share of
-        coordinates equal after rounding); over `layer`, `length_trend` (Spearman's ρ of D with the length). Each
+        coordinates equal after rounding); over `layer`, `length_trend` (Spearman's ρ of D with the length), the ends
+        of its 95 % interval `length_trend_low`, `length_trend_high`, which allow for dependence between neighbouring
+        lengths, and `length_trend_p`, the p-value of no trend, not corrected for the number of layers. Each
         also with `_y`, for y. Over `length`, of the next token: `total_variation` (0 to 2), `kl` (nats, v to v*),
         `same_argmax`. As asked: `contrast`, `unrelated`, `noise_floor` (over the lengths `replayed`),
         `head_distance` with `head_mean`, `head_min`, `head_max`. Coordinates of a length: `tokens` in the
@@ -93,7 +95,9 @@ def collapse(
     v, star = runs.pairs(per_head)
     gaps = ruler.gap(v.values, star.values)
     found = with_y("distance", gaps, f"{norm} distance of v and v*", ruler.units)
-    found |= with_y("length_trend", rank_trend(gaps), "Spearman correlation of D with the length", "1", ("layer",))
+    trend = association(gaps, torch.arange(len(runs.lengths), dtype=torch.float64))
+    for name, (values, text) in trend.named("length_trend", "Spearman correlation of D with the length").items():
+        found |= with_y(name, values, text, "1", ("layer",))
     found |= _precision(ruler, runs, v, star)
     found |= _next_token(runs, ruler.rounded(v.values[-1]), ruler.rounded(star.values[-1]))
     if heads:

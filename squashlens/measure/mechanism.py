@@ -28,9 +28,10 @@ from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.quantised import stored_as
+from squashlens.results import Variable
 from squashlens.sequences import Sequence
 from squashlens.theory.distances import distance, shares, total_variation
-from squashlens.theory.ranks import rank_trend
+from squashlens.theory.trends import Association, association
 
 VALUE, MIXED, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_z", "hook_out"))
 PARTS = ("residual", "attention", "mlp")
@@ -52,7 +53,8 @@ def mechanism(
         Dataset with, over (block, head, length): `attention_tv`, δ(α_n, α*_{n+1}) = Σ_{i≤n} |α_ni − α*_{n+1,i}|
         (0 to 2), and `self_weight`, α*_{n+1,n+1}; their means over heads are `attention_tv_mean` and
         `self_weight_mean`, and `attention_tv_trend`, `self_weight_trend` say whether their means fall or grow
-        with length (Spearman's ρ). Over (length), at block 0, in the model's units:
+        with length (Spearman's ρ), with the ends of 95 % intervals `…_trend_low`, `…_trend_high` and p-values
+        `…_trend_p` of no trend, corrected by Holm for the two. Over (length), at block 0, in the model's units:
         `observed`, ‖o_n − o*_{n+1}‖₁ of the attention output, and `bound`, B.3's right-hand side with
         measured value norms. Over (part, block, length): `share` of
         D_{ℓ+1} that comes from the residual stream, the attention and the MLP of block ℓ: ⟨g, Δ_part⟩ / D with
@@ -86,7 +88,6 @@ def mechanism(
     observed, bound = _first_block(runs, v, star, variation[0], own[0])
     found = torch.stack([_shares(v, star, b, norm) for b in blocks], dim=1)
     heads, by_block = ("block", "head", "length"), ("block", "length")
-    trend = "Spearman correlation with the length of the mean over blocks and heads"
     coords = runs.coords() | {"block": blocks, "part": list(PARTS)}
     return runs.took(v).dataset(
         "mechanism of representational collapse",
@@ -96,13 +97,24 @@ def mechanism(
             "self_weight": (heads, own, "attention of the repeated token to itself", "1"),
             "attention_tv_mean": (by_block, variation.mean(dim=1), "the same, mean over heads", "1"),
             "self_weight_mean": (by_block, own.mean(dim=1), "the same, mean over heads", "1"),
-            "attention_tv_trend": ((), rank_trend(variation.mean(dim=(0, 1))), trend, "1"),
-            "self_weight_trend": ((), rank_trend(own.mean(dim=(0, 1))), trend, "1"),
+            **_trends(attention_tv_trend=variation, self_weight_trend=own),
             "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", "model"),
             "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", "model"),
             "share": (("part", "block", "length"), found, f"share of the {norm} distance behind the block", "1"),
         },
     )
+
+
+def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
+    """Whether means over blocks and heads fall or grow with length, with the p-values of all corrected together."""
+    means = torch.stack([values.mean(dim=(0, 1)) for values in rows.values()])
+    found = association(means, torch.arange(means.shape[-1], dtype=torch.float64)).corrected()
+    text = "Spearman correlation with the length of the mean over blocks and heads"
+    parts: dict[str, Variable] = {}
+    for place, name in enumerate(rows):
+        one = Association(*(part[place] for part in found))
+        parts |= {called: ((), value, told, "1") for called, (value, told) in one.named(name, text).items()}
+    return parts
 
 
 def _attention(

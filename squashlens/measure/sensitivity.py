@@ -1,7 +1,9 @@
 """The main job in one call: the path bound, its null and the true Jacobian, side by side for every token."""
 
+from typing import Any
+
 import numpy as np
-import pandas as pd
+import torch
 import xarray as xr
 
 from squashlens._typing import Bos, Bridge, Norm
@@ -11,6 +13,7 @@ from squashlens.measure.bound import path_bound
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.model.capture import Given
 from squashlens.results import attributes
+from squashlens.theory.trends import association, difference
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 
@@ -31,13 +34,16 @@ def sensitivity(
     with attention patterns held constant, as the theorem assumes). Positions behind the query are left out.
 
     Over `estimate`: `rank_agreement`, Spearman's ρ of each with the Jacobian, and `position_trend`, its ρ
-    with the position. Both leave out the query token and a leading BOS, whose values are of another kind;
-    NaN with fewer than three tokens left, or a constant quantity.
+    with the position. Each has the ends of its 95 % interval, `…_low` and `…_high`, and `…_p`, the p-value of no
+    association, corrected by Holm for the estimates that are tested; both allow for dependence between neighbouring
+    tokens (`squashlens.theory.trends`). `agreement_over_null`, with its interval, is the path bound's ρ less the
+    null's. All leave out the query token and a leading BOS, whose values are of another kind. ρ is NaN with fewer
+    than three tokens left, or for a constant quantity; intervals need four tokens.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =", progress=False)
-    >>> bool((ds["jacobian"] > 0).all()), ds["rank_agreement"].sel(estimate="jacobian").item()
+    >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
     session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query)
@@ -59,18 +65,25 @@ def sensitivity(
     dataset = xr.Dataset({n: a.rename(n) for n, a in parts.items()}).isel(position=slice(reach))
     plain = slice(session.facts["bos_count"], reach - 1)
     inner = dataset.isel(position=plain)
-    table = pd.DataFrame({name: inner[name].values for name in ESTIMATES})
-    table["position"] = np.arange(len(table))
-    ranks = table.corr(method="spearman", min_periods=3)
-    dataset["rank_agreement"] = ("estimate", ranks["jacobian"].loc[list(ESTIMATES)].to_numpy())
-    dataset["position_trend"] = ("estimate", ranks["position"].loc[list(ESTIMATES)].to_numpy())
-    dataset["compared_tokens"] = ((), len(table))
+    for name, (dims, values, text) in _ranks(inner).items():
+        dataset[name] = (dims, values, attributes(text, "1", session.facts))
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
-    texts = {
-        "rank_agreement": "Spearman correlation with the Jacobian norm",
-        "position_trend": "Spearman correlation with the position",
-        "compared_tokens": "tokens in the correlations",
-    }
-    for name, text in texts.items():
-        dataset[name].attrs = attributes(text, "1", session.facts)
     return dataset.assign_attrs(attributes("sensitivity of the query's representation", "1", session.facts))
+
+
+def _ranks(inner: xr.Dataset) -> dict[str, tuple[tuple[str, ...], Any, str]]:
+    """How the estimates order the tokens: beside the Jacobian, along the prompt, and the bound beside its null."""
+    table = torch.tensor(np.stack([inner[name].values for name in ESTIMATES]), dtype=torch.float64)
+    truth, tokens = table[ESTIMATES.index("jacobian")], table.shape[-1]
+    agreement = association(table, truth)
+    itself = torch.tensor([name == "jacobian" for name in ESTIMATES])  # no test: it agrees with itself
+    agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan)).corrected()
+    trend = association(table, torch.arange(tokens, dtype=torch.float64)).corrected()
+    parts = agreement.named("rank_agreement", "Spearman correlation with the Jacobian norm")
+    parts |= trend.named("position_trend", "Spearman correlation with the position")
+    found: dict[str, Any] = {name: (("estimate",), values.numpy(), text) for name, (values, text) in parts.items()}
+    ends = difference(table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth)
+    text = "rank agreement of the path bound less that of its null"
+    for side, value, told in zip(("", "_low", "_high"), ends, ("", ", 2.5 %", ", 97.5 %"), strict=True):
+        found[f"agreement_over_null{side}"] = ((), value, text + told)
+    return found | {"compared_tokens": ((), tokens, "tokens in the correlations")}

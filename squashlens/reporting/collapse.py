@@ -21,9 +21,13 @@ ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_value", "mean_resi
 
 @dataclass(frozen=True)
 class Findings:
-    """Figure 5's panels by letter, (a) once more by layer and rounded, its mechanism, and the commas of (d) ablated."""
+    """Figure 5's panels by letter, (a) once more by layer and rounded, its mechanism, and the commas of (d) ablated.
+
+    `trends` are the p-values of the panels' trends at the last layer, corrected by Holm.
+    """
 
     panels: dict[str, xr.Dataset]
+    trends: dict[str, float]
     relative: xr.Dataset
     rounded: xr.Dataset
     mechanism: xr.Dataset | SquashlensError
@@ -38,6 +42,7 @@ def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
     from squashlens.measure.collapse import collapse
     from squashlens.measure.mechanism import mechanism
     from squashlens.measure.separators import separator_ablation
+    from squashlens.theory.trends import holm
 
     panels = prompts.figure5(model, digits)
     whole = {
@@ -48,6 +53,7 @@ def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
     }
     return Findings(
         panels=whole,
+        trends=dict(zip(whole, holm([float(ds["length_trend_p"][-1]) for ds in whole.values()]), strict=True)),
         relative=collapse(model, panels["a"], scale="relative", progress=progress),
         rounded=collapse(model, panels["a"], round_to=torch.bfloat16, progress=progress),
         mechanism=_or_why_not(lambda: mechanism(model, panels["a"], progress=progress)),
@@ -68,7 +74,10 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
         Section(
             "Representational collapse, as in figure 5",
             figures.collapse_panels(named, trained=trained),
-            tuple(f"({k}) " + " ".join(one(ds) for one in _OF_A_PANEL) for k, ds in findings.panels.items()),
+            tuple(
+                " ".join([f"({k})", say.falls(ds, findings.trends[k]), *(one(ds) for one in _OF_A_PANEL)])
+                for k, ds in findings.panels.items()
+            ),
             "v is a sequence, v* the same with its last digit repeated; D is the L∞ distance of their last "
             "representations, for every number of digits. (a) and (b) ask to count ones, (c) and (d) to copy a number. "
             "The band is D over the outputs of the attention heads of the last block. D can be called "
@@ -128,7 +137,7 @@ def _why(mechanism: xr.Dataset | SquashlensError) -> Section:
     )
 
 
-_OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.falls, say.against_contrast, say.above_noise)
+_OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.against_contrast, say.above_noise)
 
 
 def try_to_measure(model: Bridge, digits: int, *, progress: bool) -> Findings | SquashlensError:

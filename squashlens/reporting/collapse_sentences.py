@@ -1,28 +1,28 @@
 """What the report says of collapse and of separators, as functions of the data: right also when a claim is false.
 
-Lengths next to one another are not independent, so there are no significance tests here: a claim is said to hold
-or to fail where nine in ten lengths agree, a trend to be clear from |ρ| = ½ on.
+A claim is said to hold or to fail where nine in ten lengths agree. Words for trends are those of
+`squashlens.reporting.strength`; their intervals allow for lengths next to one another being alike.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 
+from squashlens.reporting.strength import Rank
+
 CLEAR = 0.9  # share of lengths that must agree
-CLEAR_TREND = 0.5  # Spearman's ρ
 NOISE_FLOORS = 3
 
 
-def falls(ds: xr.Dataset) -> str:
-    """Whether D at the last layer falls with length, and how far."""
+def falls(ds: xr.Dataset, p: float) -> str:
+    """Whether D at the last layer falls with length, and how far; `p` is corrected for the panels tested together."""
     last, lengths = _last(ds, "distance"), ds["length"].values
-    rho = float(_last(ds, "length_trend"))
+    rank = replace(Rank.of(ds.isel(layer=-1), "length_trend"), p=p)
     ends = f"{_g(last[0])} at {lengths[0]} and {_g(last[-1])} at {lengths[-1]} content tokens"
-    if len(lengths) < 3 or not np.isfinite(rho):
-        return f"D at the last layer is {ends}; too few lengths to speak of a trend."
-    if abs(rho) < CLEAR_TREND:
-        return f"D at the last layer shows no clear trend with length (Spearman ρ = {rho:.2f}): {ends}."
-    direction = "falls" if rho < 0 else "grows"
-    return f"D at the last layer {direction} with length (Spearman ρ = {rho:.2f} over {len(lengths)} lengths): {ends}."
+    if not rank.measured:
+        return f"D at the last layer is {ends}; too few different values to speak of a trend."
+    return f"Over {len(lengths)} lengths D at the last layer {rank.trend('grows')}: {ends}."
 
 
 def against_contrast(ds: xr.Dataset) -> str:
@@ -81,11 +81,14 @@ def premises(ds: xr.Dataset) -> str:
     told = []
     shown = {"attention_tv": "the change δ of the attention row", "self_weight": "the new token's own weight"}
     for name, text in shown.items():
-        values, rho = ds[f"{name}_mean"].mean("block"), float(ds[f"{name}_trend"])
-        trend = ("falls" if rho < 0 else "grows") if abs(rho) >= CLEAR_TREND else "shows no clear trend"
-        ends = f"{_g(values[0])} → {_g(values[-1])}"
-        told.append(f"{text} {trend} with length (Spearman ρ = {rho:.2f}; mean over heads and blocks {ends})")
-    return f"Theorem B.3 rests on two premises. Here {told[0]}; {told[1]}."
+        values = ds[f"{name}_mean"].mean("block")
+        ends = f"mean over heads and blocks {_g(values[0])} → {_g(values[-1])}"
+        told.append(f"{text} {Rank.of(ds, f'{name}_trend').trend('grows')}, {ends}")
+    n = ds.sizes["length"]
+    return (
+        f"Theorem B.3 rests on two premises, which speak of a limit. Over {n} lengths, {told[0]}; {told[1]}. "
+        "A trend over these lengths is no limit."
+    )
 
 
 def tightness(ds: xr.Dataset) -> str:

@@ -26,7 +26,11 @@ ASSUMPTIONS = (
     "The uniform null is the same product with every token attending evenly to what its block lets it see.",
     "The Jacobian is ∂y_n/∂v⁽⁰⁾_i: the last token after the final norm, with respect to the residual stream "
     "entering block 0, by automatic differentiation, without sampling.",
-    "Correlations leave out the last token itself and a leading BOS.",
+    "Correlations leave out the last token itself and a leading BOS. Their 95 % intervals allow for neighbouring "
+    "tokens that depend on each other. |ρ| is called negligible below 0.1, weak below 0.4, moderate below 0.7, strong "
+    "below 0.9, then very strong; where two words stand, they are those of the interval's ends. A direction is named "
+    "only where the interval leaves out 0 and the p-value, corrected by Holm for the trends tested together, is below "
+    "0.05.",
     "A derivative is not a swap: it says nothing of replacing a token by another.",
     "A pair is two prompts, one with the last digit once more; it is never two neighbouring positions of one prompt, "
     "whose last tokens differ wherever a separator or another digit follows.",

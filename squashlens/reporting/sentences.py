@@ -1,7 +1,6 @@
 """What the report says, as functions of the data: right also when a claim is false or undecided.
 
-A rank correlation over n tokens counts as decided only where chance would rarely reach it: under no
-association ρ has variance 1/(n − 1), so |ρ| √(n − 1) must exceed 1.96.
+Words for correlations are those of `squashlens.reporting.strength`; intervals and p-values come with the results.
 """
 
 import math
@@ -9,12 +8,7 @@ import math
 import numpy as np
 import xarray as xr
 
-CLEAR = 1.96
-
-
-def decided(rho: float, n: int) -> bool:
-    """Whether a rank correlation over n tokens stands out from chance at the 5 % level."""
-    return bool(n >= 3 and math.isfinite(rho) and abs(rho) * math.sqrt(n - 1) > CLEAR)
+from squashlens.reporting.strength import Rank
 
 
 def asked(ds: xr.Dataset, answer: xr.DataArray) -> str:
@@ -29,56 +23,56 @@ def asked(ds: xr.Dataset, answer: xr.DataArray) -> str:
 
 
 def agreement(ds: xr.Dataset) -> str:
-    """Whether the path bound ranks tokens as the true Jacobian does, and whether the null does as well."""
-    n = int(ds["compared_tokens"])
-    rho, null = _rho(ds, "rank_agreement", "path_bound"), _rho(ds, "rank_agreement", "null")
-    if n < 3 or not math.isfinite(rho):
+    """How far the path bound orders tokens as the true Jacobian does, and whether it does so better than the null."""
+    n, rank = int(ds["compared_tokens"]), Rank.of(ds, "rank_agreement", estimate="path_bound")
+    if not rank.measured:
         return f"With {n} tokens to compare, nothing can be said about how bound and Jacobian rank them."
-    threshold = CLEAR / math.sqrt(n - 1)
-    basis = f"(Spearman ρ = {rho:.2f} over {n} tokens; chance alone stays within ±{threshold:.2f})"
-    if not decided(rho, n):
+    basis = f"({rank.numbers}, {n} tokens)"
+    if rank.absent:
+        verdict = f"The path bound does not rank tokens as the true Jacobian does: agreement is negligible {basis}."
+    elif not rank.decided:
         verdict = f"Whether the path bound ranks tokens as the true Jacobian does is undecided here {basis}."
-    elif rho > 0:
-        verdict = f"The path bound ranks tokens much as the true Jacobian does {basis}."
+    elif rank.rho > 0:
+        verdict = f"The path bound and the true Jacobian rank tokens with {rank.strength} agreement {basis}."
     else:
-        verdict = f"The path bound ranks tokens against the true Jacobian {basis}."
-    if not math.isfinite(null):
-        return verdict
-    if round(null, 2) == round(rho, 2):
-        compare = f"The uniform null, which knows nothing of this model's attention, does just as well ({null:.2f})."
-    elif null > rho:
-        compare = f"The uniform null, which knows nothing of this model's attention, does better ({null:.2f})."
-    else:
-        compare = f"The uniform null, which knows nothing of this model's attention, reaches {null:.2f}."
-    return f"{verdict} {compare}"
+        verdict = f"The path bound ranks tokens against the true Jacobian, with {rank.strength} disagreement {basis}."
+    return f"{verdict} {_beside_null(ds)}".rstrip()
+
+
+def _beside_null(ds: xr.Dataset) -> str:
+    null = float(ds["rank_agreement"].sel(estimate="null"))
+    gap, low, high = (float(ds[f"agreement_over_null{side}"]) for side in ("", "_low", "_high"))
+    if not (math.isfinite(null) and math.isfinite(low) and math.isfinite(high)):
+        return ""
+    said = f"The uniform null, which knows nothing of this model's attention, reaches ρ = {null:.2f}"
+    numbers = f"(difference {gap:.2f}, 95 % interval {low:.2f} to {high:.2f})"
+    if low > 0:
+        return f"{said}; the bound agrees better {numbers}."
+    if high < 0:
+        return f"{said}; the bound agrees worse {numbers}."
+    return f"{said}; whether the bound agrees better is undecided {numbers}."
 
 
 def position(ds: xr.Dataset) -> str:
     """Whether early tokens are favoured, by the truth, by the bound, and by more than the null explains."""
     n = int(ds["compared_tokens"])
-    rows = {name: _rho(ds, "position_trend", name) for name in ("jacobian", "path_bound", "null", "bound_over_null")}
-    if n < 3 or not any(math.isfinite(r) for r in rows.values()):
+    names = ("jacobian", "path_bound", "null", "bound_over_null")
+    truth, bound, null, ratio = (Rank.of(ds, "position_trend", estimate=name) for name in names)
+    if not any(rank.measured for rank in (truth, bound, null, ratio)):
         return f"With {n} tokens to compare, no trend along the prompt can be told."
-    truth, bound, ratio = rows["jacobian"], rows["path_bound"], rows["bound_over_null"]
     return (
-        f"Along the prompt the true sensitivity {_trend(truth, n)} and the path bound {_trend(bound, n)}; "
-        f"under uniform attention alone the bound {_trend(rows['null'], n)}. Measured against that null, "
-        f"it {_trend(ratio, n)}: {_beyond_null(ratio, n)}"
+        f"Along the prompt of {n} compared tokens the true sensitivity {truth.trend()} and the path bound "
+        f"{bound.trend()}; under uniform attention alone the bound {null.trend()}. Measured against that null, "
+        f"it {ratio.trend()}: {_beyond_null(ratio)}"
     )
 
 
-def _trend(rho: float, n: int) -> str:
-    if not math.isfinite(rho):
-        return "is constant"
-    if not decided(rho, n):
-        return f"shows no clear trend (ρ = {rho:.2f})"
-    return f"{'falls' if rho < 0 else 'rises'} (ρ = {rho:.2f})"
-
-
-def _beyond_null(rho: float, n: int) -> str:
-    if not decided(rho, n):
+def _beyond_null(rank: Rank) -> str:
+    if math.isnan(rank.rho) or rank.absent:
         return "on this prompt attention favours neither early nor late tokens beyond what causality does."
-    if rho < 0:
+    if not rank.decided:
+        return "whether attention favours early or late tokens beyond what causality does is undecided on this prompt."
+    if rank.rho < 0:
         return "on this prompt attention favours early tokens beyond what causality alone does."
     return "on this prompt attention favours late tokens more than causality alone does."
 
@@ -141,10 +135,6 @@ def spread(shares: xr.DataArray) -> str:
         f"Composed over all blocks, {100 * float(bottom[most]):.3g} % of the paths start at {_name(shares, most)}, "
         f"and {100 * kept:.3g} % never leave the last token; 90 % start at {holders} of the {n} tokens."
     )
-
-
-def _rho(ds: xr.Dataset, variable: str, estimate: str) -> float:
-    return float(ds[variable].sel(estimate=estimate))
 
 
 def _name(result: xr.Dataset | xr.DataArray, place: int) -> str:

@@ -25,11 +25,6 @@ def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome
         return torch.as_tensor(stats.spearmanrho(x, y, axis=-1)[0], dtype=torch.float64)
 
 
-def rank_trend(values: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
-    """Spearman's ρ of the values with their place along the last axis; NaN for a constant or fewer than three."""
-    return spearman(values, torch.arange(values.shape[-1], dtype=torch.float64))
-
-
 def partial_spearman(
     a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"], held: Float[Tensor, "*#many outcome"]
 ) -> Float[Tensor, "*many"]:

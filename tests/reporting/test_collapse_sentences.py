@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.reporting import collapse as section
 from squashlens.reporting import collapse_sentences as say
+from squashlens.theory.trends import association
 
 N = 20
 
@@ -22,27 +24,36 @@ def pair(distance: Any = 1.0, contrast: Any = 10.0, noise: float = 1e-6, **more:
         coords={"layer": [0, 1], "length": np.arange(1, N + 1), "replayed": [1, N]},
     )
     ds["noise_floor"] = (("layer", "replayed"), np.full((2, 2), noise))
-    rho = np.corrcoef(np.argsort(np.argsort(np.broadcast_to(distance, N))), np.arange(N))[0, 1]
-    ds["length_trend"] = ("layer", [np.nan, rho])
+    trend = association(torch.tensor(np.broadcast_to(distance, N).copy()).double(), torch.arange(N).double())
+    for end, value in zip(("", "_low", "_high", "_p"), trend, strict=True):
+        ds[f"length_trend{end}"] = ("layer", [np.nan, float(value)])
     return ds
 
 
 @pytest.mark.parametrize(
     ("distance", "expected"),
     [
-        (np.linspace(9, 1, N), "falls with length (Spearman ρ = -1.00 over 20 lengths): 9 at 1 and 1 at 20"),
-        (np.linspace(1, 9, N), "grows with length"),
+        (
+            np.linspace(9, 1, N),
+            "Over 20 lengths D at the last layer falls (very strong trend, Spearman ρ = -1.00, 95 % interval -1.00 to "
+            "-1.00): 9 at 1 and 1 at 20",
+        ),
+        (np.linspace(1, 9, N), "grows (very strong trend"),
         (np.tile([1.0, 2.0], N // 2), "shows no clear trend"),
     ],
 )
 def test_falls(distance: Any, expected: str) -> None:
-    assert expected in say.falls(pair(distance))
+    ds = pair(distance)
+    assert expected in say.falls(ds, float(ds["length_trend_p"][-1]))
+
+
+def test_falls_after_correction() -> None:
+    assert "shows no clear trend (Spearman ρ = -1.00" in say.falls(pair(np.linspace(9, 1, N)), 0.06)
 
 
 def test_falls_with_too_few_lengths() -> None:
     ds = pair().isel(length=[0, 1])
-    ds["length_trend"][:] = np.nan
-    assert "too few lengths" in say.falls(ds)
+    assert "too few different values" in say.falls(ds, np.nan)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +100,25 @@ def test_answers() -> None:
     assert "median 0.25" in say.answers(ds)
 
 
-@pytest.mark.parametrize(("rho", "expected"), [(-0.8, "falls"), (0.8, "grows"), (0.2, "shows no clear trend")])
-def test_premises(rho: float, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("rho", "expected"),
+    [
+        ((-0.8, -0.9, -0.6, 0.01), "falls (moderate to very strong trend"),
+        ((0.8, 0.75, 0.85, 0.01), "grows (strong trend"),
+        ((0.2, -0.1, 0.5, 0.3), "shows no clear trend"),
+        ((-0.8, -0.9, -0.6, 0.2), "shows no clear trend"),
+    ],
+)
+def test_premises(rho: Any, expected: str) -> None:
     ds = pair()
     for name in ("attention_tv", "self_weight"):
         ds[f"{name}_mean"] = (("block", "length"), np.linspace(2, 1, 2 * N).reshape(2, N))
-        ds[f"{name}_trend"] = ((), rho if name == "attention_tv" else -0.9)
+        for place, end in enumerate(("", "_low", "_high", "_p")):
+            ds[f"{name}_trend{end}"] = ((), (rho if name == "attention_tv" else (-0.95, -0.97, -0.92, 0.001))[place])
     text = say.premises(ds)
-    assert f"the change δ of the attention row {expected} with length" in text
-    assert "the new token's own weight falls with length" in text
+    assert f"the change δ of the attention row {expected}" in text
+    assert "the new token's own weight falls (very strong trend" in text
+    assert "no limit" in text
 
 
 def test_tightness_and_parts() -> None:

@@ -9,34 +9,61 @@ import xarray as xr
 from squashlens.measure.sensitivity import ESTIMATES
 from squashlens.reporting import sentences as say
 
-Given = dict[str, float] | None
+Rho = tuple[float, float, float, float]  # ρ, the ends of its interval, p
+Given = dict[str, Rho] | None
+NOTHING = (float("nan"),) * 4
 
 
-def dataset(n: int = 20, agreement: Given = None, trend: Given = None, **values: Any) -> xr.Dataset:
+def dataset(
+    n: int = 20, agreement: Given = None, trend: Given = None, over_null: Any = NOTHING[:3], **values: Any
+) -> xr.Dataset:
     base: dict[str, Any] = dict.fromkeys(ESTIMATES, np.ones(n)) | values
     ds = xr.Dataset(
         {name: ("position", np.asarray(v, dtype=float)) for name, v in base.items()},
         coords={"position": range(n), "token": ("position", [f"t{i}" for i in range(n)]), "estimate": list(ESTIMATES)},
     )
     for variable, given in (("rank_agreement", agreement), ("position_trend", trend)):
-        ds[variable] = ("estimate", [(given or {}).get(name, np.nan) for name in ESTIMATES])
+        for place, end in enumerate(("", "_low", "_high", "_p")):
+            ds[variable + end] = ("estimate", [(given or {}).get(name, NOTHING)[place] for name in ESTIMATES])
+    for end, value in zip(("", "_low", "_high"), over_null, strict=True):
+        ds[f"agreement_over_null{end}"] = ((), value)
     ds["compared_tokens"] = ((), n)
     return ds
 
 
 @pytest.mark.parametrize(
-    ("rho", "null", "expected"),
+    ("rho", "expected"),
     [
-        (0.9, 0.2, ["ranks tokens much as the true Jacobian", "ρ = 0.90", "reaches 0.20"]),
-        (-0.9, 0.1, ["ranks tokens against the true Jacobian", "ρ = -0.90"]),
-        (0.2, 0.8, ["is undecided here", "does better (0.80)"]),
-        (0.7, 0.701, ["does just as well (0.70)"]),
+        (
+            (0.95, 0.91, 0.98, 1e-6),
+            "rank tokens with very strong agreement (Spearman ρ = 0.95, 95 % interval 0.91 to 0.98",
+        ),
+        ((0.8, 0.45, 0.92, 0.01), "rank tokens with moderate to very strong agreement"),
+        ((0.12, 0.02, 0.23, 0.03), "rank tokens with negligible to weak agreement"),
+        ((0.12, 0.02, 0.23, 0.06), "is undecided here"),  # after Holm
+        ((0.5, -0.1, 0.8, 0.01), "is undecided here"),
+        ((0.03, -0.05, 0.09, 0.6), "does not rank tokens as the true Jacobian does: agreement is negligible"),
+        ((-0.9, -0.99, -0.7, 1e-3), "ranks tokens against the true Jacobian, with strong to very strong disagreement"),
     ],
 )
-def test_agreement(rho: float, null: float, expected: list[str]) -> None:
-    text = say.agreement(dataset(agreement={"path_bound": rho, "null": null}))
-    for part in expected:
-        assert part in text
+def test_agreement(rho: Rho, expected: str) -> None:
+    text = say.agreement(dataset(n=300, agreement={"path_bound": rho}))
+    assert expected in text
+    assert "300 tokens" in text
+    assert "much as" not in text
+
+
+@pytest.mark.parametrize(
+    ("over_null", "expected"),
+    [
+        ((0.4, 0.1, 0.7), "reaches ρ = 0.20; the bound agrees better (difference 0.40, 95 % interval 0.10 to 0.70)"),
+        ((-0.4, -0.7, -0.1), "the bound agrees worse"),
+        ((0.1, -0.2, 0.4), "whether the bound agrees better is undecided"),
+    ],
+)
+def test_agreement_beside_the_null(over_null: Any, expected: str) -> None:
+    both = {"path_bound": (0.6, 0.4, 0.8, 0.001), "null": (0.2, -0.1, 0.5, 0.4)}
+    assert expected in say.agreement(dataset(agreement=both, over_null=over_null))
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.5, "0.500"), (0.999, "0.999"), (0.99999, "above 0.999")])
@@ -52,27 +79,31 @@ def test_agreement_with_too_few_tokens() -> None:
     assert "nothing can be said" in say.agreement(dataset(n=20))  # all constant: ρ is not a number
 
 
-def test_decided_uses_the_number_of_tokens() -> None:
-    assert say.decided(0.5, 20)
-    assert not say.decided(0.5, 10)
-    assert not say.decided(float("nan"), 100)
-    assert not say.decided(1.0, 2)
-
-
 @pytest.mark.parametrize(
     ("ratio", "expected"),
     [
-        (-0.9, "favours early tokens beyond what causality alone does"),
-        (0.9, "favours late tokens more than causality alone does"),
-        (0.1, "favours neither early nor late tokens"),
+        ((-0.9, -0.97, -0.6, 0.001), "favours early tokens beyond what causality alone does"),
+        ((0.9, 0.6, 0.97, 0.001), "favours late tokens more than causality alone does"),
+        ((0.1, -0.3, 0.5, 0.5), "is undecided on this prompt"),
+        ((0.01, -0.06, 0.08, 0.5), "favours neither early nor late tokens"),
     ],
 )
-def test_position(ratio: float, expected: str) -> None:
-    trend = {"jacobian": -0.8, "path_bound": 0.8, "null": -1.0, "bound_over_null": ratio}
+def test_position(ratio: Rho, expected: str) -> None:
+    trend: Given = {
+        "jacobian": (-0.8, -0.85, -0.72, 0.01), "path_bound": (0.8, 0.5, 0.95, 0.01), "null": (-1, -1, -0.99, 0.01),
+        "bound_over_null": ratio,
+    }  # fmt: skip
     text = say.position(dataset(trend=trend))
     assert expected in text
-    assert "true sensitivity falls (ρ = -0.80)" in text
-    assert "path bound rises (ρ = 0.80)" in text
+    assert "true sensitivity falls (strong trend, Spearman ρ = -0.80, 95 % interval -0.85 to -0.72)" in text
+    assert "path bound rises (moderate to very strong trend" in text
+    assert "20 compared tokens" in text
+
+
+def test_position_of_too_few_tokens() -> None:
+    few = (-1.0, *NOTHING[:3])
+    names = ("jacobian", "path_bound", "null", "bound_over_null")
+    assert "no trend along the prompt can be told" in say.position(dataset(n=3, trend=dict.fromkeys(names, few)))
 
 
 def test_is_it_a_bound() -> None:

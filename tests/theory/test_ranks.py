@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
-from squashlens.theory.ranks import bootstrap, partial_spearman, rank_trend, spearman
+from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
@@ -19,7 +19,7 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 6), min_size=3, max_size=20).filter(lambda v: len(set(v)) > 1))
 def test_trend_is_spearmans(values: list[int]) -> None:
-    found = rank_trend(torch.tensor([values], dtype=torch.float64)).item()
+    found = spearman(torch.tensor([values], dtype=torch.float64), torch.arange(len(values)).double()).item()
     assert found == pytest.approx(spearmanr(values, range(len(values))).statistic, abs=1e-12)
 
 
@@ -57,8 +57,8 @@ def test_what_only_position_orders_agrees_no_more_once_position_is_held() -> Non
 
 
 def test_nothing_from_a_constant_or_from_two() -> None:
-    assert rank_trend(torch.ones(1, 5)).isnan().all()
-    assert rank_trend(torch.tensor([[1.0, 2.0]])).isnan().all()
+    assert spearman(torch.ones(1, 5), torch.arange(5.0)).isnan().all()
+    assert spearman(torch.tensor([[1.0, 2.0]]), torch.arange(2.0)).isnan().all()
     assert spearman(torch.ones(4), torch.arange(4.0)).isnan()
     some = torch.tensor([[1.0, 3.0, 2.0, 4.0], [1.0, torch.nan, 2.0, 4.0]])
     assert spearman(some, torch.arange(4.0)).isnan().tolist() == [False, True]
@@ -91,7 +91,7 @@ def test_ranks_need_no_square_of_the_lengths() -> None:
     """8 layers at 4,000 lengths took 1.5 s and 1.1 GB when every value was compared with every other."""
     values = draw(0, 8, 4000)
     tracemalloc.start()
-    found = rank_trend(values)
+    found = spearman(values, torch.arange(4000.0))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.shape == (8,)

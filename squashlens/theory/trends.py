@@ -1,0 +1,176 @@
+"""Spearman's ρ over values in a row, whose neighbours depend on one another: intervals, p-values, several at once.
+
+Tokens next to each other are not independent, and neither are lengths. An interval that takes them for independent is
+too narrow: for two unrelated series of 100 values with a lag-one correlation of 0.8 it finds an association in a third
+of the cases instead of 5 %. Here the variance of ρ is that of a moving-block bootstrap (Künsch 1989), which keeps
+neighbours together.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+LEVEL = 0.95
+FEWEST = 4  # values in a row; Fisher's variance 1/(n − 3) has no meaning below
+BLOCKS = 4  # blocks that a row holds at least, however dependent its values are
+PERSISTENT = 0.97  # the largest r in the rule for the length of a block, which diverges at 1
+
+
+class Association(NamedTuple):
+    """Spearman's ρ with the ends of its 95 % interval, and the p-value of no association."""
+
+    rho: Float[Tensor, "*many"]
+    low: Float[Tensor, "*many"]
+    high: Float[Tensor, "*many"]
+    p: Float[Tensor, "*many"]
+
+    def named(self, name: str, text: str) -> dict[str, tuple[Tensor, str]]:
+        """Its parts as variables of a result: `name`, `name_low`, `name_high`, `name_p`, each with a text."""
+        return {
+            name: (self.rho, text),
+            f"{name}_low": (self.low, f"{text}, lower end of its 95 % interval"),
+            f"{name}_high": (self.high, f"{text}, upper end of its 95 % interval"),
+            f"{name}_p": (self.p, f"{text}, p-value of none"),
+        }
+
+    def corrected(self) -> "Association":
+        """The same with p-values corrected by Holm for as many tests as there are."""
+        return self._replace(p=torch.tensor(holm(self.p.flatten().tolist())).reshape(self.p.shape))
+
+
+def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"]) -> Association:
+    """Spearman's ρ along the last axis, with an interval that respects the order of the values.
+
+    1. ρ is a mean over places up to terms of order 1/n. Its influence values ψ_i hold what place i contributes, the
+       effect on the ranks of the others included (the Hájek projection of ρ).
+    2. Of a mean, the moving-block bootstrap has its variance in closed form, the mean square of the block means of ψ
+       times ℓ/n; nothing is drawn at random. It is divided by 1 − ℓ/n, the share that centring takes away.
+    3. The length of a block is ``ℓ = 2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉``, twice Carlstein's (1986) for an autoregression and
+       n/4 at most, with r the product of both rows' lag-one rank correlations, each with Kendall's (1 + 3r)/n added.
+    4. The interval is ``tanh(artanh ρ ± t se)`` with ``se = max(√var/(1 − ρ²), 1/√(n − 3))`` and Student's t of n/ℓ − 1
+       degrees of freedom: never narrower than for independent values (Fisher). For ρ = ±1, the point half a step of ρ
+       from the end stands in place of the end.
+
+    Measured on autoregressions, n from 12 to 300: with a lag-one correlation up to 0.8, at most 8 % of unrelated rows
+    have a p-value below 0.05, and 93 % or more of the intervals contain a planted correlation. At 0.95 these are 15 %
+    (of rows without a trend in position; 8 % of two unrelated rows) and 90 %: such a row resembles a trend.
+
+    NaN as in `spearman`; the interval and p-value also for fewer than four places.
+
+    >>> n = torch.arange(40.0)
+    >>> rho, low, high, p = association(torch.stack([-n, (7 * n) % 40]), n)
+    >>> [round(value, 2) for value in (rho[0].item(), low[0].item(), high[0].item())]
+    [-1.0, -1.0, -1.0]
+    >>> bool(low[1] < 0 < high[1])
+    True
+    """
+    x, y = _rows(a, b)
+    found = np.full((4, len(x)), np.nan)
+    for place, (row, other) in enumerate(zip(x, y, strict=True)):
+        found[:, place] = _one(row, other)
+    return Association(*torch.from_numpy(found).reshape(4, *a.shape[:-1]))
+
+
+def difference(
+    a: Float[Tensor, " place"], b: Float[Tensor, " place"], reference: Float[Tensor, " place"]
+) -> tuple[float, float, float]:
+    """ρ of `a` with the reference less ρ of `b` with it, and the ends of its 95 % interval, as `association` has them.
+
+    The influence values are subtracted, so that what both have in common cancels. NaN where either ρ is.
+
+    >>> n = torch.arange(40.0)
+    >>> difference(n, n, (7 * n) % 40)
+    (0.0, 0.0, 0.0)
+    """
+    (x, y), (other, _) = _rows(a, reference), _rows(b, reference)
+    first, second = _one(x[0], y[0])[0], _one(other[0], y[0])[0]
+    n = x.shape[-1]
+    if n < FEWEST or math.isnan(first + second):
+        return math.nan, math.nan, math.nan
+    length = max(_block(x[0], y[0]), _block(other[0], y[0]))
+    half = _quantile(n, length) * _error(_influence(x[0], y[0]) - _influence(other[0], y[0]), length)
+    return first - second, first - second - half, first - second + half
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """P-values corrected for as many tests as there are numbers in `p`, by Holm (1979). NaN is no test.
+
+    >>> holm([0.01, 0.04, float("nan"), 0.03])
+    [0.03, 0.06, nan, 0.06]
+    """
+    known = np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(np.asarray(p)[known], kind="stable")]
+    steps = np.asarray(p)[order] * np.arange(len(order), 0, -1)
+    corrected = np.full(len(p), np.nan)
+    corrected[order] = np.minimum(1, np.maximum.accumulate(steps))
+    return corrected.tolist()
+
+
+def _rows(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 rows, as many of b as of a."""
+    x, y = (given.detach().cpu().double() for given in torch.broadcast_tensors(a, b))
+    rows = math.prod(x.shape[:-1])
+    return x.reshape(rows, x.shape[-1]).numpy(), y.reshape(rows, y.shape[-1]).numpy()
+
+
+def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
+    """ρ, both ends, and the p-value, of one row."""
+    n, nothing = len(x), (math.nan, math.nan, math.nan)
+    if n < 3 or np.isnan(x).any() or np.isnan(y).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan, *nothing
+    rho = float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
+    if n < FEWEST:
+        return rho, *nothing
+    length, most = _block(x, y), 1 - 6 / (n**3 - n)
+    inside = min(max(rho, -most), most)
+    error = max(_error(_influence(x, y), length) / (1 - inside**2), (n - 3) ** -0.5)
+    z, half = math.atanh(inside), _quantile(n, length) * error
+    low, high = min(rho, math.tanh(z - half)), max(rho, math.tanh(z + half))
+    return rho, low, high, float(2 * stats.t.sf(abs(z) / error, _freedom(n, length)))
+
+
+def _influence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What each place contributes to ρ: its product of ranks, and what its being there does to the others' ranks."""
+    n = len(x)
+    u, v = ((stats.rankdata(row) - (n + 1) / 2) / n for row in (x, y))
+    values = (u * v + _above(u, v) + _above(v, u)) / (u.std() * v.std())
+    return values - values.mean()
+
+
+def _above(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Mean over all places of v where u is larger than at a given place, and of half of v where it is equal."""
+    order = np.argsort(u, kind="stable")
+    sums = np.append(np.cumsum(v[order][::-1])[::-1], 0.0) / len(u)
+    return (sums[np.searchsorted(u[order], u, "left")] + sums[np.searchsorted(u[order], u, "right")]) / 2
+
+
+def _block(x: np.ndarray, y: np.ndarray) -> int:
+    """How many neighbours are kept together."""
+    n, r = len(x), 1.0
+    for row in (x, y):
+        away = stats.rankdata(row) - (n + 1) / 2
+        lag_one = (away[1:] @ away[:-1]) / (away @ away)
+        r *= min(1.0, lag_one + (1 + 3 * lag_one) / n)
+    r = min(max(r, 0.0), PERSISTENT)
+    return max(1, min(2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3)), n // BLOCKS))
+
+
+def _error(influence: np.ndarray, length: int) -> float:
+    """The standard error of a mean, by blocks."""
+    n, sums = len(influence), np.append(0.0, np.cumsum(influence))
+    means = (sums[length:] - sums[:-length]) / length
+    return math.sqrt(float(np.square(means).mean()) * length / (n - length))
+
+
+def _freedom(n: int, length: int) -> float:
+    return max(1.0, n / length - 1)
+
+
+def _quantile(n: int, length: int) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, _freedom(n, length)))
