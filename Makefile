@@ -1,6 +1,7 @@
 # make report    install into .venv and write report.html for the bundled model
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
+# make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
 
 PY ?= python3
@@ -9,7 +10,7 @@ BIN := .venv/bin
 export UV_FIND_LINKS ?= $(shell $(PY) -m pip config get global.find-links 2>/dev/null)
 WORKERS ?= 2
 
-.PHONY: report test lint unit test-all bench train clean
+.PHONY: report test lint unit processors test-all bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -30,6 +31,9 @@ unit: .venv/.ok
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cuda" -q -rs
 
 test: lint unit
+
+processors: .venv/.ok
+	$(BIN)/python -m tests.processors
 
 test-all: lint
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not cuda" -q -rs

@@ -73,11 +73,13 @@ def test_behind_one_block_a_causal_mask_alone_parts_them(tiny: Any) -> None:
 
 def test_the_bundled_model(tiny: Any) -> None:
     ds = sl.shares_and_counts(tiny)
-    assert ds["distance_y"].sel(mask="none", positions="none") < 1e-5
-    assert ds["distance_y"].sel(mask="causal", positions="kept") > 0.1
+    apart = ds["distance_y"].sel(mask="causal", positions="kept")
+    assert apart > 0.1
+    # Equal but for float32 rounding, which differs between processors: up to 8e-6 of that distance was measured.
+    assert ds["distance_y"].sel(mask="none", positions="none") < 1e-3 * apart
     assert ds.sizes == {"mask": 2, "positions": 2, "layer": 7}
     other = sl.shares_and_counts(tiny, ["1", "1", "0"], times=2)
-    assert other["distance_y"].sel(mask="none", positions="none") < 1e-5
+    assert other["distance_y"].sel(mask="none", positions="none") < 1e-3 * apart
     assert sl.provenance(ds)["call"]["content"] == ["1", "0"]
 
 
