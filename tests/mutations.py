@@ -33,7 +33,7 @@ class Mutation:
     tests: str
 
 
-NOISE = "tests/measure/test_noise.py"
+NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py"
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
@@ -255,7 +255,16 @@ MUTATIONS = (
     Mutation("branch positions restart", "model/passes.py", "first = trunk[-1] + 1 if len(trunk) else 0", "first = 0", PASSES),
     Mutation("one chunk leaves its keys to the next", "model/passes.py", "fresh = copy.copy(cache)", "fresh = cache", PASSES),
     Mutation("pattern columns of another branch", "model/passes.py", "keys[row, branch.at : branch.at + own] = torch.arange(n + start, n + stop)", "keys[row, branch.at : branch.at + own] = torch.arange(n, n + own)", PASSES),
-    Mutation("editing hooks overlooked", "model/passes.py", "if rows is not None and not edited:", "if rows is not None:", PASSES),
+    Mutation("editing hooks overlooked", "model/passes.py", "    if edited:\n        return None", "    if False:\n        return None", PASSES),
+    Mutation("longrope taken for static", "model/positions.py", "(kind == LONG or DYNAMIC in kind)", "DYNAMIC in kind", POSITIONS),
+    Mutation("longrope switches one token late", "model/positions.py", "n > limit if kind == LONG", "n > limit + 1 if kind == LONG", POSITIONS),
+    Mutation("the trunk's own length overlooked", "model/passes.py", "every = [*plan.branches, Branch(max(b.at for b in plan.branches))]", "every = list(plan.branches)", POSITIONS),
+    Mutation("sharing believed at the lengths asked for", "model/passes.py", "if not off[i] <= allowed]", "if False]", POSITIONS),
+    Mutation("the shortest prompt left unchecked", "model/passes.py", "chosen = {order[0], order[-1]}", "chosen = {order[-1]}", POSITIONS),
+    Mutation("the longest prompt left unchecked", "model/passes.py", "chosen = {order[0], order[-1]}", "chosen = {order[0]}", POSITIONS),
+    Mutation("one trunk's agreement taken for another's", "model/passes.py", "key = (few.trunk, few.branches, few.sites, few.positions)", "key = len(few.branches)", POSITIONS),
+    Mutation("earlier passes remembered", "model/forward.py", "    forget_lengths(model)\n", "", POSITIONS),
+    Mutation("earlier answers remembered", "model/generate.py", "    forget_lengths(model)\n", "", POSITIONS),
     Mutation("sharing believed untried", "model/passes.py", "<= tolerance * max(1.0, rows.abs().max().item())", "<= float('inf')", PASSES),
     Mutation("writing in place is looking", "model/edits.py", "a is b and i == j", "a is b", PASSES),
     # collapse

@@ -39,6 +39,10 @@ def behave(
     Standing hooks are honoured. Decoding is greedy, free of any penalty a checkpoint may come with, unless a
     `temperature` is given; then tokens are drawn from softmax(logits ÷ temperature), by a seed for each question.
 
+    Without hooks decoding is that of transformers, which keeps keys and values of earlier tokens; under hooks a pass
+    over the whole text decodes each token. The two differ by rounding alone, unless the position encoding depends on
+    the length of the pass ("longrope", "dynamic"): keys that were kept have the frequencies of an earlier length.
+
     Args:
         task: from `squashlens.tasks.find`, or one of your own.
         lengths: numbers of items; the result has them in ascending order.

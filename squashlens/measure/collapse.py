@@ -59,7 +59,9 @@ def collapse(
             ‖v − ṽ‖ + ‖v* − ṽ*‖ with ṽ and ṽ* the replay, each term at least half a unit in the last place: rounding
             can move D so far.
         round_to: round the representations to this dtype first (a run in another dtype is another `load`).
-        passes: ``"auto"``; ``"separate"`` runs every prompt by itself (so do standing hooks that edit).
+        passes: ``"auto"`` shares passes where shared and separate ones agree; ``"separate"`` runs every prompt by
+            itself, as ``"auto"`` does under hooks that edit and where the position encoding depends on the length of
+            the pass ("longrope", "dynamic"); ``"shared"`` refuses there. The provenance says which, and why.
         chunk: branch tokens in one pass; chosen to fit in about a gigabyte if not given.
 
     Returns:

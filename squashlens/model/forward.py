@@ -17,6 +17,7 @@ from squashlens.model.freeze import freeze_attention
 from squashlens.model.hooks import Hook, hung
 from squashlens.model.live import applied
 from squashlens.model.memory import available, require_room
+from squashlens.model.positions import forget_lengths
 from squashlens.model.streamed import See, streamed, why_not
 
 
@@ -46,6 +47,7 @@ def forward(
 
 def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str, Any] | None = None) -> Tensor:
     """One pass of the model as it stands; the output head is run on the last position alone."""
+    forget_lengths(model)
     options: dict[str, Any] = {"use_cache": False} | dict(context or {})
     if "logits_to_keep" in inspect.signature(model.original_model.forward).parameters:
         options["logits_to_keep"] = 1  # position × vocabulary is the largest tensor of many models

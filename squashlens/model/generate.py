@@ -2,7 +2,8 @@
 
 The loop is that of transformers, on the bridge, so that hooks act in it and every end-of-text token of the model is
 known; prompts of one length go side by side, never padded. Where hooks stand nothing is cached: an edit by position
-means another token when one token is run at a time.
+means another token when one token is run at a time. With frequencies that depend on the length of the pass
+(`model.positions`) the two differ, as they do in transformers: keys that were kept are not rotated anew.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ from squashlens.model.budget import pass_bytes, queries_and_keys
 from squashlens.model.ends import side_by_side
 from squashlens.model.hooks import ambient
 from squashlens.model.memory import available
+from squashlens.model.positions import forget_lengths
 
 MEMORY = 1e9  # bytes that the prompts of one batch may take on the CPU; on CUDA, a quarter of what is free
 
@@ -77,6 +79,7 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: flo
         use_cache=not ambient(model),
     )  # fmt: skip
     drawn = [_Gumbel([prompt.seed for prompt in prompts], temperature, len(prompts[0].ids))] if temperature else []
+    forget_lengths(model)
     with _defaults_aside(plain), torch.inference_mode(False), torch.no_grad():
         out = plain.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config,

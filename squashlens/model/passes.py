@@ -7,15 +7,17 @@ trunk's cache, many branches side by side, each seeing its own past and no other
     trunk     t₁ t₂ t₃ t₄ t₅ …            one pass
     branch    t₁ t₂ t₃ b₁ b₂              only b₁ b₂ are run
 
-Sharing is proved for a model at its first use, against a pass for each prompt, and given up where a standing
-hook edits activations: an edit by position means another token in a shared pass.
+Sharing is given up where the model's position encoding depends on the length of a pass, and where a standing hook
+edits activations: an edit by position means another token in a shared pass. Otherwise it is proved twice, against a
+pass for each prompt: for a model at its first use, on a short trunk; and for each trunk at the lengths asked for, on
+the shortest prompt, the longest and two between, so that a dependence that no configuration names is seen.
 """
 
 import copy
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,10 +36,14 @@ from squashlens.model.forward import forward
 from squashlens.model.hooks import Hook, ambient, hung, without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.memory import available, require_room
+from squashlens.model.positions import why_lengths_differ
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.streamed import implementation, why_not
 
 PASS_MEMORY = 1e9  # bytes that the attention of one pass over branches may take unless chunk= says otherwise
+# Largest difference of a shared pass, relative to the largest entry at a hook point. The model is the same in both, so
+# less is allowed than between a bridge and the plain model; half precision leaves nothing to choose.
+SAME = TOLERANCE | {torch.float64: 1e-6, torch.float32: 2e-5}
 MASK = 24  # bytes of one query and key in a mask while it is made
 
 
@@ -124,25 +130,80 @@ def read(
 def _route(plan: Plan, passes: Passes, chunk: int | None, progress: bool) -> tuple[dict[str, Tensor], str]:
     if passes == "separate":
         return _one_by_one(plan, progress), "separate"
-    reason = None if _sharing_is_right(plan.model) else "its prompts cannot share a pass"
-    if reason is None:
-        standing = ambient(plan.model)
-        if not standing:
-            return _together(plan, chunk, progress), "shared"
-        rows = None
-        with edits(plan.model) as edited:
-            try:
-                rows = _together(plan, chunk, progress)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:  # noqa: S110 - a hook by position, where tokens are few; on whole prompts it may say so
-                pass
-        if rows is not None and not edited:
-            return rows, "shared"
-        reason = f"hooks edit at {', '.join(sorted(edited)[:3])}" if edited else "a hook fails in a shared pass"
+    rows, reason = _shared(plan, chunk, progress)
+    if rows is not None and reason is None:
+        return rows, "shared"
     if passes == "shared":
         raise InputError(f"passes='shared' would be wrong here: {reason}.", "Use passes='auto' or 'separate'.")
     return _one_by_one(plan, progress), f"separate, since {reason}"
+
+
+def _shared(plan: Plan, chunk: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
+    """Rows from shared passes, and, where they are not to be used, why."""
+    reason = why_lengths_differ(plan.model, _pass_lengths(plan))
+    if reason is None and not _sharing_is_right(plan.model):
+        reason = "its prompts cannot share a pass"
+    if reason is not None:
+        return None, reason
+    if not ambient(plan.model):
+        rows = _together(plan, chunk, progress)
+        return rows, _why_wrong(plan, rows)
+    rows = None
+    with edits(plan.model) as edited:
+        try:
+            rows = _together(plan, chunk, progress)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: S110 - a hook by position, where tokens are few; on whole prompts it may say so
+            pass
+    if edited:
+        return None, f"hooks edit at {', '.join(sorted(edited)[:3])}"
+    if rows is None:
+        return None, "a hook fails in a shared pass"
+    return rows, _why_wrong(plan, rows)
+
+
+def _pass_lengths(plan: Plan) -> set[int]:
+    """Largest position + 1, of each prompt by itself and of the trunk that they share."""
+    every = [*plan.branches, Branch(max(b.at for b in plan.branches))]
+    return {int(_positions(plan, b)[-1]) + 1 for b in every if len(b)}
+
+
+def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
+    """Compare shared rows with a pass for each of a few prompts, from the shortest to the longest; `None` if the same.
+
+    Where those of a trunk agree, they are not run again.
+    """
+    chosen = _sample(plan)
+    few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
+    known = _agreed.setdefault(plan.model, set())
+    key = (few.trunk, few.branches, few.sites, few.positions)
+    if not chosen or key in known:
+        return None
+    with without_ambient(plan.model):  # which only look, or nothing would be shared
+        alone = _one_by_one(few, progress=False)
+    tolerance = SAME[dtype_of(plan.model)]
+    for site, truth in alone.items():
+        off = (rows[site][chosen][..., : truth.shape[-1]].double() - truth.double()).abs().flatten(1).amax(dim=1)
+        allowed = tolerance * truth.double().abs().max()
+        wrong = [few.branches[i] for i in range(len(chosen)) if not off[i] <= allowed]
+        if wrong:
+            return f"its numbers depend on what it shares a pass with (at {len(wrong[0])} tokens, {site})"
+    known.add(key)
+    return None
+
+
+def _sample(plan: Plan) -> list[int]:
+    """Places of the shortest prompt, the longest, and the longest of at most a quarter and a sixteenth of that.
+
+    All together have at most a third of the longest prompt's tokens, and the longest once more unless it is the trunk.
+    """
+    order = sorted(range(len(plan.branches)), key=lambda i: len(plan.branches[i]))
+    trunk = Branch(max(b.at for b in plan.branches))
+    chosen = {order[0], order[-1]}
+    for part in (4, 16):
+        chosen |= set([i for i in order if part * len(plan.branches[i]) <= plan.longest][-1:])
+    return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 
 def _one_by_one(plan: Plan, progress: bool) -> dict[str, Tensor]:
@@ -273,6 +334,7 @@ def _require_room(plan: Plan, prompts: int) -> None:
     require_room(size, torch.device("cpu"), "Keeping what every length shows", "Ask for fewer lengths.")
 
 
+_agreed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
 _shares: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 
 

@@ -3,6 +3,7 @@
 import math
 from random import Random
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -270,14 +271,21 @@ def test_noise_is_measured_at_lengths_that_are_spread(tiny: Any) -> None:
     assert 0 < ds["noise_floor"].max() < 1e-2
 
 
-def test_a_shared_pass_that_is_wrong_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should sharing fail where the probe did not see it, the replay does."""
+def test_a_shared_pass_that_is_wrong_is_not_used(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should sharing fail where the probe did not see it, the passes at the lengths asked for do."""
     from squashlens.model import passes
 
     honest = passes.context
     sequence = PANELS["d"](tiny, 30)
-    sl.collapse(tiny, sequence, progress=False)
+    expected = sl.collapse(tiny, sequence, passes="separate", progress=False)
+    monkeypatch.setattr(passes, "_agreed", WeakKeyDictionary())
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
+    ds = sl.collapse(tiny, sequence, replay=3, progress=False)
+    assert sl.provenance(ds)["passes"].startswith("separate, since its numbers depend on what it shares a pass with")
+    np.testing.assert_array_equal(ds["distance"], expected["distance"])
+    with pytest.raises(InputError, match="passes='shared' would be wrong here"):
+        sl.collapse(tiny, sequence, passes="shared", progress=False)
+    monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
     with pytest.raises(UnsoundModelError, match="Prompts run together and one by one differ"):
         sl.collapse(tiny, sequence, replay=3, progress=False)
 
