@@ -1,4 +1,4 @@
-"""The default tests under other instruction sets and numbers of threads: `python -m tests.processors [pytest arguments]`.
+"""The default tests under other instruction sets and thread counts: `python -m tests.processors [pytest arguments]`.
 
 Each variant makes the numerical libraries sum in another order, as another make of processor would. A tolerance that
 holds under one order only turns red here. Without arguments the whole default suite runs once for each variant.
