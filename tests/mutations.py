@@ -375,6 +375,7 @@ MUTATIONS = (
     Mutation("rms taken as exact", "measure/_pairs.py", "+ self.gap(*again) * (there - here).abs() / here", "", NOISE),
     Mutation("separate passes replayed as they were", "measure/_pairs.py", "copies=2 if alone else 1", "copies=1", NOISE),
     Mutation("a floor that was not measured is 0", "measure/separators.py", "torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)", "torch.zeros(len(runs.layers) + 1, dtype=torch.float64)", NOISE),
+    Mutation("rounding shared out", "measure/mechanism.py", "torch.where(clear[b + 1], _shares(v, star, b, norm), torch.nan)", "_shares(v, star, b, norm)", NOISE),
     Mutation("rounding told in bits", "measure/precision.py", "bits = torch.where(clear, bits, torch.nan)", "bits = bits", NOISE),
     Mutation("controls counted over the whole sequence", "sequences.py", "inside = [b for b in self.breaks if b < length]", "inside = [b for b in self.breaks if b < len(self)][: length - 1]", SEPARATORS),
     Mutation("controls placed behind the last token", "sequences.py", "sample(range(1, length), len(inside))", "sample(range(1, length + 1), len(inside))", SEPARATORS),

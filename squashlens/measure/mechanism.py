@@ -23,7 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Passes
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure._pairs import Runs, Streams, check_choices
+from squashlens.measure._pairs import NOISE_FLOORS, Ruler, Runs, Streams, check_choices
 from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
@@ -43,6 +43,7 @@ def mechanism(
     *,
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
+    replay: int = 4,
     passes: Passes = "auto",
     chunk: int | None = None,
     progress: bool = True,
@@ -58,7 +59,8 @@ def mechanism(
         `observed`, ‖o_n − o*_{n+1}‖₁ of the attention output, and `bound`, B.3's right-hand side with
         measured value norms. Over (part, block, length): `share` of
         D_{ℓ+1} that comes from the residual stream, the attention and the MLP of block ℓ: ⟨g, Δ_part⟩ / D with
-        g the gradient of the norm at Δ; shares sum to 1, a negative one works against the others.
+        g the gradient of the norm at Δ; shares sum to 1, a negative one works against the others. NaN where D_{ℓ+1} is
+        no more than three noise floors, as `collapse` measures them with `replay`: rounding has no parts.
 
     `observed` is the output of the attention block itself, before any norm behind it (Gemma 2 and 3): the
     proof knows of none. Sequences without suffix only, since the proof compares the repeated token itself.
@@ -72,7 +74,8 @@ def mechanism(
     (True, 1.0)
     """
     check_choices(norm=norm, passes=passes)
-    runs = Runs.start(model, sequence, lengths, "mechanism", passes=passes, chunk=chunk, progress=progress, norm=norm)
+    runs = Runs.start(model, sequence, lengths, "mechanism", passes=passes, chunk=chunk, progress=progress, norm=norm,
+        replay=replay)  # fmt: skip
     if sequence.suffix:
         raise InputError(
             "The mechanism is that of the repeated token itself, and this sequence is read behind a suffix.",
@@ -86,7 +89,11 @@ def mechanism(
     rows = [torch.stack([s.beside[pattern_site(b)] for b in blocks]) for s in (v, star)]
     variation, own = _attention(runs, *rows)
     observed, bound = _first_block(runs, v, star, variation[0], own[0])
-    found = torch.stack([_shares(v, star, b, norm) for b in blocks], dim=1)
+    ruler = Ruler(norm, "absolute")
+    unknown = torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)
+    floor = runs.noise((v, star), replay, ruler).floor if replay else unknown
+    clear = ruler.gap(v.values, star.values) > NOISE_FLOORS * floor[:, None]
+    found = torch.stack([torch.where(clear[b + 1], _shares(v, star, b, norm), torch.nan) for b in blocks], dim=1)
     heads, by_block = ("block", "head", "length"), ("block", "length")
     coords = runs.coords() | {"block": blocks, "part": list(PARTS)}
     return runs.took(v).dataset(

@@ -135,6 +135,20 @@ def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of
     assert within["first_block"].sel(length=slice(19, None)).isnull().all()
 
 
+def test_rounding_has_no_parts(bridge_of: Any) -> None:
+    """Under a window of 3 layer ℓ is exact from 2 ℓ repeats on: what is left of D there comes from nowhere."""
+    model = bridge_of("llama")
+    ones = sl.prompts.build(model, [7] * 14, prompt=[2, 5])
+    with sl.applied(model, sl.sliding_window(3)):
+        ds = sl.mechanism(model, ones, progress=False)
+        unknown = sl.mechanism(model, ones, lengths=[1, 9], replay=0, progress=False)
+    for block in range(3):
+        assert ds["share"].sel(block=block, length=slice(2 * block + 3, None)).isnull().all()
+        assert ds["share"].sel(block=block, length=slice(1, 2 * block + 1)).notnull().all()
+    np.testing.assert_allclose(ds["share"].sum("part").where(ds["share"].notnull().all("part"), 1), 1)
+    assert unknown["share"].isnull().all()
+
+
 def test_a_floor_stands_for_all_lengths() -> None:
     from squashlens.measure._pairs import Noise
 
