@@ -31,3 +31,7 @@ class CapacityError(SquashlensError):
 
 class StaleCaptureError(SquashlensError):
     """A capture taken from other weights, tokens or hooks than those at hand."""
+
+
+class BusyModelError(SquashlensError):
+    """A model that cannot be used now: threads wait for each other, or it was changed while it was measured."""

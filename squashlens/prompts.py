@@ -16,6 +16,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, Template, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
+from squashlens.model.locks import exclusive
 from squashlens.model.tokens import as_chat, bos_id, encode, family_bos, require_tokenizer
 from squashlens.paper import COPY, COUNT
 from squashlens.sequences import Pair, Sequence
@@ -38,17 +39,20 @@ Token = str | int
 DIGITS = tuple("0123456789")
 
 
+@exclusive
 def repeated(model: Bridge, token: Token, n: int, **form: Any) -> Sequence:
     """The same token n times: figure 5 (a) and (c). Keywords as in `build`."""
     return build(model, [token] * _checked(n), name=f"{token} repeated", **form)
 
 
+@exclusive
 def alternating(model: Bridge, n: int, *, alphabet: Items[Token] = ("1", "0"), **form: Any) -> Sequence:
     """The tokens of `alphabet` in turn: 1 0 1 0 …"""
     content = [alphabet[i % len(alphabet)] for i in range(_checked(n))]
     return build(model, content, name="alternating", alphabet=alphabet, **form)
 
 
+@exclusive
 def bernoulli(
     model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Items[Token] = ("0", "1"), **form: Any
 ) -> Sequence:
@@ -60,11 +64,13 @@ def bernoulli(
     return build(model, content, name=f"Bernoulli({p:g}), seed {seed}", alphabet=alphabet, **form)
 
 
+@exclusive
 def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> Sequence:
     """Independent draws from the ten digits: figure 5 (b)."""
     return words(model, n, DIGITS, seed=seed, **form)
 
 
+@exclusive
 def words(model: Bridge, n: int, alphabet: Items[Token], *, seed: int, **form: Any) -> Sequence:
     """Independent draws with equal probabilities from a list of words, each of which must be one token."""
     if not alphabet:
@@ -74,6 +80,7 @@ def words(model: Bridge, n: int, alphabet: Items[Token], *, seed: int, **form: A
     return build(model, content, name=f"uniform draws, seed {seed}", alphabet=alphabet, **form)
 
 
+@exclusive
 def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, Sequence]:
     """The four panels of figure 5, by letter: ones and sampled digits to count, ones and ones with commas to copy.
 
@@ -88,6 +95,7 @@ def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, S
     }
 
 
+@exclusive
 def build(
     model: Bridge,
     content: Items[Token],
@@ -159,6 +167,7 @@ def _checked(n: int) -> int:
     return n
 
 
+@exclusive
 def one_token(model: Bridge, token: Token) -> int:
     """The id of a token given as text or as an id; text that is several tokens is refused."""
     if not isinstance(token, str):

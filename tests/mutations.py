@@ -65,6 +65,7 @@ AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle
 TRENDS = "tests/theory/test_trends.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 ATTENTION, STREAMED = "tests/model/test_attention.py", "tests/model/test_streamed.py"
+REGISTRY = "tests/model/test_registry.py"
 REPLAY, BUDGET = "tests/model/test_replay.py", "tests/model/test_budget.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
@@ -190,7 +191,6 @@ MUTATIONS = (
     Mutation("the metric of another head", "measure/_local.py", "by_head[range(heads), range(heads)]", "by_head[range(heads), range(heads)].flip(0)", LOCAL),
     Mutation("an edge nobody checks", "measure/_local.py", "if off or not", "if off and not", LOCAL),
     Mutation("edges of the block above", "measure/certified.py", "block = opened(replay, bottom, to)", "block = opened(replay, max(b for b, _ in wanted), to)", CERTIFIED),
-    Mutation("a proof that outlives its weights", "model/streamed.py", "or _proofs[model].edits != edits", "", STREAMED),
     # the Jacobian
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),
     Mutation("root dropped", "theory/norms.py", "[..., -1].clamp(min=0).sqrt()", "[..., -1].clamp(min=0)", NORMS),
@@ -210,13 +210,26 @@ MUTATIONS = (
     Mutation("logits not compared", "model/proof.py", 'pairs = [("logits", logits, truth.logits)]', "pairs = []", PROOF),
     Mutation("anything is close enough", "model/proof.py", "if difference <= allowed:", "if True:", PROOF),
     Mutation("dead hooks overlooked", "model/live.py", "for site, reached in fired.items() if not reached]", "for site, reached in fired.items() if reached is None]", PROOF),
-    Mutation("foreign bridges trusted", "model/proof.py", "    if model not in _status:", "    if False:", PROOF),
+    Mutation("foreign bridges trusted", "model/proof.py", "prove(model, rebuild_plain(model))", "pass", PROOF),
+    # proofs that hold for what was proved; one thread at a time
+    Mutation("a proof that outlives its weights", "model/registry.py", "state.of(str(state.stamp))", 'state.of("")', REGISTRY),
+    Mutation("buffers and weights left out of the stamp", "model/fingerprint.py", "if tensor is not None and key not in passing:", "if False:", REGISTRY),
+    Mutation("attributes left out of the stamp", "model/fingerprint.py", "for key in sorted(attributes):", "for key in ():", REGISTRY),
+    Mutation("configuration left out of the stamp", "model/fingerprint.py", 'yield f"configuration {configuration(inner)}"', "", REGISTRY),
+    Mutation("fingerprints depend on the last pass", "model/rotary.py", "            found |= names", "            pass", REGISTRY),
+    Mutation("edited frequencies taken for a trace", "model/rotary.py", "if _follow(module, prefix, layer_type, kind):", "if True:", REGISTRY),
+    Mutation("signs cancel in a digest", "model/words.py", "mixed.add_(rows).mul_(weights)", "mixed.copy_(rows).mul_(weights)", REGISTRY),
+    Mutation("digest blind to order", "model/words.py", "found.append((z ^ (z >> 31)) | 1)", "found.append(1)", RESULTS),
+    Mutation("autocast accepted", "model/registry.py", "    if active:", "    if False:", REGISTRY),
+    Mutation("changes during a measurement overlooked", "model/registry.py", "if _versions(model) != before:", "if False:", REGISTRY),
+    Mutation("threads do not wait", "model/locks.py", "while self.owner not in (None, me):", "while False:", REGISTRY),
+    Mutation("threads wait for each other for ever", "model/locks.py", "if lock.owner == me:", "if False:", REGISTRY),
+    Mutation("a public function that takes no lock", "measure/readout.py", "@measured", "", REGISTRY),
     # tokens, hooks, results
     Mutation("two BOS pass", "model/tokens.py", "if found[0] == wanted or", "if found[0] >= wanted or", TOKENS),
     Mutation("BOS not prepended", "model/tokens.py", "lead = [bos_id(model)] * wanted", "lead = []", TOKENS),
     Mutation("hooks left behind", "model/hooks.py", "stack.callback(_remove, point, handle)", "pass", UNCHANGED),
     Mutation("stale hooks accepted", "model/capture.py", '"hooks": (self.ambient_hooks, tuple(ambient(model)))', '"hooks": (0, 0)', CAPTURE),
-    Mutation("fingerprint blind to order", "model/fingerprint.py", "(place * 0x5851F42D4C957F2D | 1)", "1", RESULTS),
     # the comparison and what is said of it
     Mutation("ratio inverted", "measure/sensitivity.py", "(bound / null)", "(null / bound)", SENSITIVITY),
     Mutation("null is the model", "measure/sensitivity.py", 'attention="uniform", ', "", SENSITIVITY),
@@ -326,8 +339,8 @@ MUTATIONS = (
     Mutation("a kind of integers not asked about", "model/quantised.py", 'one_of(kind, Quantised, "quantise")', "str(kind)", QUANTISED),
     Mutation("loggers left silent", "model/quantised.py", "logger.setLevel(level)", "logger.setLevel(logging.ERROR)", QUANTISED),
     Mutation("torchao heard", "model/quantised.py", "logger.setLevel(logging.ERROR)", "logger.setLevel(logging.INFO)", QUANTISED),
-    Mutation("scales left out of the fingerprint", "model/fingerprint.py", "tensor.__tensor_flatten__()[0]:", "tensor.__tensor_flatten__()[0][:1]:", QUANTISED),
-    Mutation("whole numbers left out of the fingerprint", "model/fingerprint.py", "tensor.__tensor_flatten__()[0]:", "tensor.__tensor_flatten__()[0][1:]:", QUANTISED),
+    Mutation("scales left out of the fingerprint", "model/words.py", "tensor.__tensor_flatten__()[0]:", "tensor.__tensor_flatten__()[0][:1]:", QUANTISED),
+    Mutation("whole numbers left out of the fingerprint", "model/words.py", "tensor.__tensor_flatten__()[0]:", "tensor.__tensor_flatten__()[0][1:]:", QUANTISED),
     Mutation("results silent about rounded weights", "measure/_session.py", '"quantised": stored_as(sound),', '"quantised": None,', QUANTISED),
     Mutation("weights not rounded", "model/load.py", "round_weights(inner, quantise)", "pass", QUANTISED),
     Mutation("a missing quantiser found out after loading", "model/load.py", "require_quantiser(quantise, dtype)", "pass", QUANTISED),

@@ -13,10 +13,9 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, Target
 from squashlens.errors import InputError
 from squashlens.journal import Journal
-from squashlens.model import proof
+from squashlens.model import proof, registry
 from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.model.capture import Capture, Given
-from squashlens.model.fingerprint import weights_fingerprint
 from squashlens.model.hooks import ambient, unnamed
 from squashlens.model.quantised import stored_as
 from squashlens.model.streamed import implementation
@@ -44,7 +43,7 @@ class Session:
             "model": model_name(sound),
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
-            "weights_fingerprint": weights_fingerprint(sound),
+            "fingerprint": registry.fingerprint_of(sound),
             "proof": proof.status(sound),
             "dtype": str(dtype_of(sound)).removeprefix("torch."),
             "quantised": stored_as(sound),
@@ -56,7 +55,7 @@ class Session:
             "call": {"function": function, "bos": bos} | arguments,
         }
         if held is not None:
-            held.require_current(sound, str(facts["weights_fingerprint"]))
+            held.require_current(sound, str(facts["fingerprint"]))
         return cls(sound, ids, facts, held)
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:

@@ -12,6 +12,7 @@ from squashlens.errors import InputError
 from squashlens.measure._pairs import Runs
 from squashlens.model.branches import Ids
 from squashlens.model.ends import ends
+from squashlens.model.registry import measured
 from squashlens.model.tokens import display_tokens, require_tokenizer, tokens
 from squashlens.prompts import behind
 from squashlens.results import attributes
@@ -21,6 +22,7 @@ from squashlens.sequences import Sequence as Tokens
 Answer = Callable[[tuple[str, ...]], str]
 
 
+@measured
 def accuracy(
     model: Bridge,
     sequences: Iterable[Tokens],

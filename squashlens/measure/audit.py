@@ -21,11 +21,13 @@ from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
 from squashlens.model.capture import Given
+from squashlens.model.registry import measured
 from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
 
 WAYS = ("raw", "partial", "over_null")
 
 
+@measured
 def audit(
     model: Bridge,
     prompts: Given,

@@ -15,10 +15,12 @@ from squashlens.model.anatomy import context_length
 from squashlens.model.branches import Ids
 from squashlens.model.fingerprint import digest
 from squashlens.model.generate import Prompt, Said, generate
+from squashlens.model.registry import measured
 from squashlens.model.tokens import require_tokenizer
 from squashlens.tasks import Question, Task
 
 
+@measured
 def behave(
     model: Bridge,
     task: Task,

@@ -15,10 +15,12 @@ from squashlens.measure.certified import certified_bounds
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.capture import Given
 from squashlens.model.freeze import freezing
+from squashlens.model.registry import measured
 from squashlens.results import attributes
 from squashlens.theory.paths import sweep
 
 
+@measured
 def path_bound(
     model: Bridge,
     prompts: Given,
@@ -145,6 +147,7 @@ def _as_printed(
     return found
 
 
+@measured
 def composition(
     model: Bridge,
     prompts: Given,

@@ -14,6 +14,7 @@ from squashlens._typing import Beside, Bridge, Distance, Heads, Passes, Scale, o
 from squashlens.errors import InputError
 from squashlens.measure._pairs import NOISE, Ruler, Runs, Streams, check_choices, next_token_is_known, with_y
 from squashlens.model.anatomy import dtype_of
+from squashlens.model.registry import measured
 from squashlens.model.unembed import log_probabilities
 from squashlens.results import Variable
 from squashlens.sequences import Sequence
@@ -21,6 +22,7 @@ from squashlens.theory.distances import divergence, identical, total_variation, 
 from squashlens.theory.trends import association
 
 
+@measured
 def collapse(
     model: Bridge,
     sequence: Sequence,

@@ -21,6 +21,7 @@ from squashlens.measure.probe import ENOUGH, Answers, probed, streams
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.model.branches import Ids
 from squashlens.model.ends import ends
+from squashlens.model.registry import measured
 from squashlens.results import Variable
 from squashlens.tasks import Task
 from squashlens.theory.distances import identical
@@ -28,6 +29,7 @@ from squashlens.theory.distances import identical
 VERDICTS = ("read out", "represented, not read out", "collapsed", "not decodable")
 
 
+@measured
 def collapse_vs_readout(
     model: Bridge,
     task: Task,

@@ -19,6 +19,7 @@ from squashlens.measure.bound import path_bound
 from squashlens.measure.collapse import collapse
 from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.live import applied
+from squashlens.model.registry import measured
 from squashlens.results import joined
 from squashlens.sequences import Sequence
 
@@ -26,6 +27,7 @@ AS_IT_IS = "as it is"
 Change = Hook | Recipe | Sequence
 
 
+@measured
 def compare(
     model: Bridge,
     sequence: Sequence,

@@ -23,11 +23,13 @@ from squashlens.measure._session import Session
 from squashlens.model.anatomy import dtype_of, width
 from squashlens.model.capture import Given
 from squashlens.model.freeze import freezing
+from squashlens.model.registry import measured
 from squashlens.theory.norms import sketch_factors
 
 FAILURE = 1e-6  # the chance that any of an upper sketch's values is too low
 
 
+@measured
 def jacobian_norms(
     model: Bridge,
     prompts: Given,

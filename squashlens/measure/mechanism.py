@@ -28,6 +28,7 @@ from squashlens.model.anatomy import dtype_of, pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.quantised import stored_as
+from squashlens.model.registry import measured
 from squashlens.results import Variable
 from squashlens.sequences import Sequence
 from squashlens.theory.distances import distance, shares, total_variation
@@ -37,6 +38,7 @@ VALUE, MIXED, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_z",
 PARTS = ("residual", "attention", "mlp")
 
 
+@measured
 def mechanism(
     model: Bridge,
     sequence: Sequence,

@@ -14,6 +14,7 @@ from squashlens.measure._session import Session
 from squashlens.measure.bound import path_bound
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.substitution import substitution_effect
+from squashlens.model.registry import measured
 from squashlens.model.tokens import bos_id, display_tokens
 from squashlens.theory.ranks import bootstrap
 
@@ -29,6 +30,7 @@ MEASURES = {
 TOGETHER = 16  # prompts in one forward pass
 
 
+@measured
 def needle(
     model: Bridge,
     prompts: Sequence[Sequence[int]],

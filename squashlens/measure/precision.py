@@ -19,6 +19,7 @@ from squashlens.errors import InputError, RangeError
 from squashlens.measure._pairs import NOISE, NOISE_FLOORS, Ruler, Runs, check_choices, next_token_is_known, with_y
 from squashlens.model.anatomy import dtype_of, residual_site
 from squashlens.model.live import require_live
+from squashlens.model.registry import measured
 from squashlens.model.rounding import Stored, rounded, rounding, within
 from squashlens.model.unembed import likeliest
 from squashlens.results import Variable
@@ -27,6 +28,7 @@ from squashlens.sequences import Sequence
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
+@measured
 def precision(
     model: Bridge,
     sequence: Sequence,

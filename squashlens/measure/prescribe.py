@@ -22,6 +22,7 @@ from squashlens.measure._pairs import Runs, check_choices, required
 from squashlens.measure.accuracy import Answer
 from squashlens.measure.collapse import collapse
 from squashlens.measure.compare import Task
+from squashlens.model.registry import measured
 from squashlens.prompts import Token, one_token
 from squashlens.results import Variable
 from squashlens.sequences import Sequence
@@ -31,6 +32,7 @@ Design = tuple[str, int]  # a separator by name, and after how many content toke
 FEWEST = 5  # placements: an interval from fewer would be none
 
 
+@measured
 def prescribe(
     model: Bridge,
     sequence: Sequence,

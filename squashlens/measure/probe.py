@@ -21,6 +21,7 @@ from squashlens.measure._asking import Asking
 from squashlens.measure._pairs import with_y
 from squashlens.model.anatomy import n_blocks, residual_sites
 from squashlens.model.ends import Ends, ends
+from squashlens.model.registry import measured
 from squashlens.results import Variable
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import is_number
@@ -29,6 +30,7 @@ PENALTIES = np.logspace(-3, 6, 19)  # chosen among in each fit, by generalised c
 ENOUGH = 128  # draws at each length unless seeds= says otherwise: folds leave out whole ones
 
 
+@measured
 def probe(
     model: Bridge,
     task: Task,

@@ -8,16 +8,19 @@ from squashlens.measure._rows import norms_at
 from squashlens.measure._session import Session
 from squashlens.measure.bound import composition
 from squashlens.model.capture import Given
+from squashlens.model.registry import measured
 from squashlens.model.spans import differentiable, leaf_of, open_spans
 from squashlens.model.unembed import logits_of, require_understood
 from squashlens.theory.norms import spectral_norms
 
 
+@measured
 def rollout(model: Bridge, prompts: Given, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
     """Attention rollout: row n of ``∏ ½(A + I)``, A averaged over heads. Abnar and Zuidema 2020."""
     return composition(model, prompts, query=query, bos=bos).sel(layer=0, drop=True).rename("rollout")
 
 
+@measured
 def one_cotangent(
     model: Bridge,
     prompts: Given,

@@ -9,10 +9,12 @@ from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.model.capture import Given
 from squashlens.model.forward import forward
+from squashlens.model.registry import measured
 from squashlens.model.tokens import display_tokens
 from squashlens.results import attributes
 
 
+@measured
 def next_token(model: Bridge, prompt: Given, *, top: int = 3, bos: Bos = "family") -> xr.DataArray:
     """Probabilities of the `top` most likely next tokens after one prompt, (rank), dimensionless.
 

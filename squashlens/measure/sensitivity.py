@@ -12,12 +12,14 @@ from squashlens.measure._session import Session
 from squashlens.measure.bound import path_bound
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.model.capture import Given
+from squashlens.model.registry import measured
 from squashlens.results import attributes
 from squashlens.theory.trends import association, difference
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 
 
+@measured
 def sensitivity(
     model: Bridge,
     prompt: Given,

@@ -34,6 +34,7 @@ from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Passes, S
 from squashlens.errors import InputError
 from squashlens.measure._ablations import Variant, acts, edited, hooked, separators_within, substitute_for
 from squashlens.measure._pairs import NOISE, NOISE_FLOORS, Ruler, Runs, check_choices, with_y
+from squashlens.model.registry import measured
 from squashlens.model.streamed import written
 from squashlens.model.tokens import display_tokens
 from squashlens.prompts import Token, one_token
@@ -41,6 +42,7 @@ from squashlens.results import joined
 from squashlens.sequences import Sequence
 
 
+@measured
 def separator_ablation(
     model: Bridge,
     sequence: Sequence,

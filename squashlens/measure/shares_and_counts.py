@@ -16,12 +16,14 @@ from squashlens.model.anatomy import device_of, n_blocks, residual_sites, window
 from squashlens.model.branches import Ids, causal, context
 from squashlens.model.forward import forward
 from squashlens.model.proof import require_sound
+from squashlens.model.registry import measured
 from squashlens.prompts import Token, one_token
 from squashlens.theory.distances import distance, rms
 
 MASKS, POSITIONS = ("causal", "none"), ("kept", "none")
 
 
+@measured
 def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, times: int = 2) -> xr.Dataset:
     """How far apart representations of `content` and of each token in it `times` in a row are, as of 10 and 1100, with
     and without the model's mask and its positions.

@@ -15,11 +15,13 @@ from squashlens.model.anatomy import residual_site
 from squashlens.model.budget import batch_memory, pass_bytes
 from squashlens.model.capture import Given
 from squashlens.model.forward import forward
+from squashlens.model.registry import measured
 from squashlens.model.tokens import bos_id
 from squashlens.model.unembed import log_probabilities
 from squashlens.theory.distances import distance, divergence
 
 
+@measured
 def substitution_effect(
     model: Bridge,
     prompts: Given,

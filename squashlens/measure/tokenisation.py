@@ -25,6 +25,7 @@ from squashlens.measure._session import Session
 from squashlens.measure._texts import Text, coords_of, facts_of, held_by, table_of, written_texts
 from squashlens.model.branches import Branch, Ids
 from squashlens.model.proof import require_sound
+from squashlens.model.registry import measured
 from squashlens.model.tokens import bos_id, family_bos, tokens
 from squashlens.results import attributes, versions
 from squashlens.sequences import Pair, Sequence
@@ -76,6 +77,7 @@ def splits(
     )
 
 
+@measured
 def tokenisation(
     model: Bridge,
     n: int = 12,

@@ -12,9 +12,11 @@ from squashlens.measure._attention import one_hot, patterns_of, written_out
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.capture import Given
+from squashlens.model.registry import measured
 from squashlens.theory.paths import by_hops, strongest, sweep
 
 
+@measured
 def hops(
     model: Bridge,
     prompt: Given,
@@ -53,6 +55,7 @@ def hops(
     return session.dataset("attention paths by hops", coords, variables)["hops"]
 
 
+@measured
 def strongest_paths(
     model: Bridge,
     prompt: Given,
@@ -112,6 +115,7 @@ def strongest_paths(
     )
 
 
+@measured
 def depth_limit(
     model: Bridge,
     prompt: Given,

@@ -13,10 +13,12 @@ from squashlens.measure.accuracy import Answer
 from squashlens.measure.compare import Task
 from squashlens.model import anatomy
 from squashlens.model.interventions import sliding_window
+from squashlens.model.registry import measured
 from squashlens.results import joined
 from squashlens.sequences import Sequence
 
 
+@measured
 def windows(
     model: Bridge,
     sequence: Sequence,

@@ -27,11 +27,11 @@ from squashlens.model.anatomy import (
     residual_site,
     width,
 )
-from squashlens.model.fingerprint import weights_fingerprint
 from squashlens.model.forward import forward
 from squashlens.model.hooks import ambient
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import require_sound
+from squashlens.model.registry import fingerprint_of, measured
 from squashlens.model.shelf import Shelf, prepared, read_index, write_index
 from squashlens.model.tokens import Prompts, display_tokens, tokens
 from squashlens.results import attributes, versions
@@ -77,7 +77,7 @@ class Capture:
         if self.patterns:
             coords["block"] = ("block", np.array(sorted(self.patterns)))
         facts = {
-            "weights_fingerprint": self.fingerprint,
+            "fingerprint": self.fingerprint,
             "ambient_hooks": self.ambient_hooks,
             "dtype": self.dtype,
         }
@@ -88,9 +88,9 @@ class Capture:
         return dataset
 
     def require_current(self, model: Bridge, fingerprint: str) -> None:
-        """Refuse this capture where weights, hooks or dtype are no longer those of its run."""
+        """Refuse this capture where weights, configuration, hooks or dtype are no longer those of its run."""
         checks = {
-            "weights": (self.fingerprint, fingerprint),
+            "weights or configuration": (self.fingerprint, fingerprint),
             "hooks": (self.ambient_hooks, tuple(ambient(model))),
             "dtype": (self.dtype, str(dtype_of(model))),
         }
@@ -109,6 +109,7 @@ def _numpy(tensor: Tensor) -> np.ndarray:
     return (tensor.float() if tensor.dtype.itemsize < 4 else tensor).cpu().numpy()
 
 
+@measured
 def capture(
     model: Bridge,
     prompts: Prompts,
@@ -178,7 +179,7 @@ def capture(
         "residual": [layer for layer in streams if layer != "y"],
         "pattern": blocks,
         "y": [0] if residuals else [],
-        "fingerprint": weights_fingerprint(model),
+        "fingerprint": fingerprint_of(model),
         "ambient_hooks": ambient(model),
         "dtype": str(dtype_of(model)),
     }

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
 from squashlens.model.hooks import belongs_to_the_bridge, distinct_points
+from squashlens.model.locks import locked
 
 
 @contextmanager
@@ -24,8 +25,9 @@ def edits(model: Bridge) -> Iterator[set[str]]:
     no part in a forward pass.
     """
     found: set[str] = set()
-    points = {point: name for name, point in distinct_points(model).items()}
     with ExitStack() as stack:
+        stack.enter_context(locked(model))
+        points = {point: name for name, point in distinct_points(model).items()}
         for module, name in {**{m: n for n, m in model.named_modules()}, **points}.items():
             for table, register in ((module._forward_hooks, _on_output), (module._forward_pre_hooks, _on_input)):
                 if any(module in points or not belongs_to_the_bridge(hook) for hook in table.values()):

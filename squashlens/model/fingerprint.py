@@ -1,47 +1,153 @@
-"""A number that changes when any weight does: exact integer arithmetic, the same on every device."""
+"""A fingerprint of all that decides what a model computes: the same in every process, for every folder and device.
 
+It covers every parameter and buffer, the configuration, and the plain attributes of every module (an epsilon, a scale,
+the active adapter). It leaves out names and paths, hooks (results name those), the attention implementation and what a
+model remembers of its last pass.
+"""
+
+import functools
 import hashlib
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_CHUNK = 1 << 20
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+from squashlens._typing import Bridge
+from squashlens.model.rotary import remembered
+from squashlens.model.words import tensor_digest
+
+# Entries of a configuration that change no number: labels, versions, what a call returns, what results say elsewhere.
+_LABELS = frozenset(
+    """_name_or_path name_or_path model_name tokenizer_name _commit_hash transformers_version architectures
+    architecture original_architecture dtype torch_dtype use_cache output_attentions output_hidden_states
+    return_dict id2label label2id problem_type task_specific_params attn_implementation device n_devices seed
+    initializer_range init_weights init_mode trust_remote_code n_params load_in_4bit from_checkpoint
+    checkpoint_index checkpoint_label_type checkpoint_value tokenizer_prepends_bos tokenizer_appends_eos
+    default_prepend_bos default_padding_side""".split()  # noqa: SIM905
+)
+# Attributes of modules that are PyTorch's own bookkeeping, a trace of the last pass, or a label.
+_BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
+    """_attn_scores _pattern _captured_pre_ln_residual _fired_hook_out _capture_hook_handles _capture_hooks_wired
+    _hook_cache _hook_registry _hook_registry_initialized _hook_alias_registry _property_alias_registry
+    _block_alias_cache context_level _is_hf_initialized name_or_path _tokenizer tokenizer adapter cfg
+    generation_config _n_params_total real_components submodules _driver processor all_tied_weights_keys _tp_plan
+    _ep_plan _pp_plan _fsdp_plan _keep_in_fp32_modules _keep_in_fp32_modules_strict _no_split_modules
+    _skip_keys_device_placement _keys_to_ignore_on_load_unexpected _keys_to_ignore_on_load_missing
+    _keys_to_ignore_on_save _weight_conversions _use_kernels kernel_config _hf_hook _old_forward hf_device_map
+    _loading_info loss_type gradient_checkpointing _output_capturing_hooks_installed _derived_position_ids_ok
+    _capture_hf_cache
+    _suppress_next_hook_in _current_batch_size _last_hf_cache _executing_container _router_hook_aliases _bound_dense
+    _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
+    _lnf_probed""".split()  # noqa: SIM905
+)
+_DEPTH = 4  # levels of nested containers that are read
 
 
-def weights_fingerprint(model: nn.Module) -> str:
-    """Sixteen hexadecimal digits over the name, shape, dtype and every entry of every parameter.
-
-    Each parameter's bits, read as integers, are summed modulo 2⁶⁴ with odd weights that depend on the place,
-    so a changed entry, or two exchanged ones, change the sum. Of a quantised parameter every part is read.
-    """
+def fingerprint(model: Bridge) -> str:
+    """Sixteen hexadecimal digits over parameters, buffers, configuration and attributes of all modules."""
     whole = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        for place, tensor in _kept(name, parameter.detach()):
-            header = f"{place} {tuple(tensor.shape)} {tensor.dtype}"
-            whole.update(f"{header} {_weighted_sum(tensor)}\n".encode())
+    for line in contents(model):
+        whole.update(f"{line}\n".encode())
     return whole.hexdigest()[:16]
 
 
-def _kept(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensor itself, or those that one of a kind of its own is made of: whole numbers, scales, zero points."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        yield name, tensor
-        return
-    for part in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
-        yield from _kept(f"{name}.{part}", getattr(tensor, part))
+def contents(model: Bridge) -> Iterator[str]:
+    """What the fingerprint covers, a line for each thing, always in the same order."""
+    inner: Any = model.original_model
+    names = {id(module): name for name, module in (*model.named_modules(), *inner.named_modules())}
+    for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
+        names[id(config)] = name  # which many modules hold, and which is written out once
+    seen: dict[int, str] = {}  # tensors that stand in several places are read once
+    yield f"configuration {configuration(inner)}"
+    yield f"bridge {_canonical(_without(vars(model.cfg), _LABELS), names)}"
+    yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
+    for name, module in modules(model):
+        yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
+        passing = remembered(module)
+        attributes = _without(vars(module), _BOOKKEEPING | passing)
+        for key in sorted(attributes):
+            yield f"{name}.{key} = {_canonical(attributes[key], names)}"
+        for key, tensor in sorted([*module._parameters.items(), *module._buffers.items()]):
+            if tensor is not None and key not in passing:
+                if id(tensor) not in seen:
+                    seen[id(tensor)] = tensor_digest(tensor)
+                yield f"{name}.{key} {seen[id(tensor)]}"
 
 
-def _weighted_sum(tensor: Tensor) -> int:
-    flat = tensor.contiguous().view(-1)
-    words = flat.view(_WORDS[flat.element_size()])
-    total = torch.zeros((), dtype=torch.int64, device=flat.device)
-    for start in range(0, words.numel(), _CHUNK):
-        part = words[start : start + _CHUNK].to(torch.int64)
-        place = torch.arange(start, start + part.numel(), device=flat.device)
-        total += (part * (place * 0x5851F42D4C957F2D | 1)).sum()
-    return int(total)
+def modules(model: Bridge) -> Iterator[tuple[str, nn.Module]]:
+    """Every module that takes part in a pass, with its name, once; hook points are none."""
+    from transformer_lens.hook_points import HookPoint
+
+    inner: Any = model.original_model
+    own = {id(module) for module in inner.modules()}
+    yield from ((name, m) for name, m in inner.named_modules() if not isinstance(m, HookPoint))
+    for name, module in model.named_modules():
+        if id(module) not in own and not isinstance(module, HookPoint):
+            yield f"bridge.{name}", module
+
+
+def configuration(inner: Any) -> str:
+    """A Hugging Face model's configuration, but for what changes no number."""
+    config: Any = getattr(inner, "config", None)
+    return _canonical(config.to_dict() if hasattr(config, "to_dict") else config, {})
+
+
+def _without(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in names}
+
+
+def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str:
+    """A value as text that is the same in every process; of objects of other kinds, their type."""
+    if isinstance(value, Enum):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return tensor_digest(value)
+    if id(value) in names:
+        return names[id(value)]
+    if isinstance(value, Mapping | set | frozenset | list | tuple):
+        return _container(value, names, depth - 1) if depth else type(value).__qualname__
+    if callable(value) or isinstance(value, types.CodeType):
+        return _code(value, names, depth)
+    if hasattr(value, "to_dict") and depth:  # a configuration of its own
+        return _canonical(value.to_dict(), names, depth)
+    return type(value).__qualname__
+
+
+def _container(value: Any, names: Mapping[int, str], depth: int) -> str:
+    if isinstance(value, Mapping):
+        kept = sorted(((repr(k), v) for k, v in value.items() if k not in _LABELS), key=lambda pair: pair[0])
+        return "{" + ", ".join(f"{k}: {_canonical(v, names, depth)}" for k, v in kept) + "}"
+    inside = [_canonical(v, names, depth) for v in value]
+    return "[" + ", ".join(inside if isinstance(value, list | tuple) else sorted(inside)) + "]"
+
+
+def _code(value: Any, names: Mapping[int, str], depth: int) -> str:
+    """A function by what it does: its code, its defaults and what it closes over."""
+    if isinstance(value, functools.partial):
+        return f"partial {_canonical([value.func, value.args, value.keywords], names, depth - 1)}"
+    if isinstance(value, types.MethodType):
+        return f"method {_canonical([value.__func__, value.__self__], names, depth - 1)}"
+    if not isinstance(value, types.FunctionType | types.CodeType):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    code = value if isinstance(value, types.CodeType) else value.__code__
+    said = [hashlib.sha256(code.co_code).hexdigest()[:16], repr(code.co_names)]
+    said += [_canonical(constant, names, depth - 1) for constant in code.co_consts] if depth else []
+    if isinstance(value, types.FunctionType) and depth:
+        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
+        said += [_canonical(v, names, depth - 1) for v in (*(value.__defaults__ or ()), *cells)]
+    return f"code {value.__qualname__ if isinstance(value, types.FunctionType) else ''} {' '.join(said)}"
+
+
+def _contents_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # still empty
+        return None
 
 
 def digest(numbers: object) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
+from squashlens.model.locks import locked
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
@@ -76,8 +77,9 @@ def hung(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
 
     `squashlens.applied` is this with the proof that every hook bites.
     """
-    n_blocks = len(model.blocks)
     with ExitStack() as stack:
+        stack.enter_context(locked(model))  # left last
+        n_blocks = len(model.blocks)
         for hook in hooks:
             for name in hook.points(n_blocks):
                 if name not in model.hook_dict:
@@ -142,13 +144,14 @@ def _function_name(function: object) -> str:
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body with every standing hook asleep, then put each back as it was."""
-    points = set(distinct_points(model).values())
-    kept = [(m, t, getattr(m, t)) for m in {*model.modules(), *points} for t in _TABLES if getattr(m, t)]
-    try:
-        for module, table, hooks in kept:
-            own = {} if module in points else {k: f for k, f in hooks.items() if belongs_to_the_bridge(f)}
-            setattr(module, table, OrderedDict(own))
-        yield
-    finally:
-        for module, table, hooks in kept:
-            setattr(module, table, hooks)
+    with locked(model):
+        points = set(distinct_points(model).values())
+        kept = [(m, t, getattr(m, t)) for m in {*model.modules(), *points} for t in _TABLES if getattr(m, t)]
+        try:
+            for module, table, hooks in kept:
+                own = {} if module in points else {k: f for k, f in hooks.items() if belongs_to_the_bridge(f)}
+                setattr(module, table, OrderedDict(own))
+            yield
+        finally:
+            for module, table, hooks in kept:
+                setattr(module, table, hooks)

@@ -6,11 +6,9 @@ are computed from.
 """
 
 import warnings
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +17,10 @@ from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import device_of
 from squashlens.model.hooks import Hook, Recipe, hung, spelt_out, without_ambient
+from squashlens.model.locks import locked
+from squashlens.model.registry import proved, steady
 
 PROBE_TOKENS = 12
-
-_proven: "weakref.WeakKeyDictionary[Any, set[str]]" = weakref.WeakKeyDictionary()
 
 
 @contextmanager
@@ -30,28 +28,34 @@ def applied(model: Bridge, *hooks: Hook | Recipe) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
 
     Hooks act in the order given, after those already there. An unknown hook point is refused, and so is one
-    where edits do nothing: each is probed at its first use on a model.
+    where edits do nothing: each is probed at its first use on a model, and again after the model was changed. Other
+    threads that want to use the model wait until the context is left.
 
     Example::
 
         with squashlens.applied(model, squashlens.freeze_attention()):
             logits = model(tokens)
     """
-    spelt = spelt_out(model, hooks)
-    with hung(model, *spelt), warnings.catch_warnings():
+    with locked(model), ExitStack() as stack:
+        # Not around the body: what is run there checks for itself whether the model was changed.
+        with steady(model):
+            spelt = spelt_out(model, hooks)
+            stack.enter_context(hung(model, *spelt))
+            require_live(model, [site for hook in spelt for site in hook.points(len(model.blocks))])
+        stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")  # which is what was asked
-        require_live(model, [site for hook in spelt for site in hook.points(len(model.blocks))])
         yield model
 
 
 def require_live(model: Bridge, sites: list[str], kind: str = "replaced", *, all_fire: bool = True) -> None:
-    """Refuse hook points whose tensor the model does not go on with; each is probed once per model."""
-    known = _proven.setdefault(model, set())
-    new = [site for site in dict.fromkeys(sites) if site not in known]
-    if new:
-        with torch.inference_mode(False), without_ambient(model):
-            _probe(model, new, kind, all_fire)
-        known.update(new)
+    """Refuse hook points whose tensor the model does not go on with; each is probed once per stamp."""
+    with steady(model):
+        live = proved(model, "live hook points", set[str])
+        new = [site for site in dict.fromkeys(sites) if site not in live]
+        if new:
+            with torch.inference_mode(False), without_ambient(model):
+                _probe(model, new, kind, all_fire)
+            live.update(new)
 
 
 def probe_ids(model: Bridge) -> Tensor:

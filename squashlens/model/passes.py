@@ -15,7 +15,6 @@ the shortest prompt, the longest and two between, so that a dependence that no c
 
 import copy
 import math
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +37,7 @@ from squashlens.model.live import probe_ids
 from squashlens.model.memory import available, require_room
 from squashlens.model.positions import why_lengths_differ
 from squashlens.model.proof import TOLERANCE
+from squashlens.model.registry import proved
 from squashlens.model.streamed import implementation, why_not
 
 PASS_MEMORY = 1e9  # bytes that the attention of one pass over branches may take unless chunk= says otherwise
@@ -176,7 +176,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     """
     chosen = _sample(plan)
     few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
-    known = _agreed.setdefault(plan.model, set())
+    known = proved(plan.model, "prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
@@ -334,27 +334,25 @@ def _require_room(plan: Plan, prompts: int) -> None:
     require_room(size, torch.device("cpu"), "Keeping what every length shows", "Ask for fewer lengths.")
 
 
-_agreed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
-_shares: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
-
-
 def _sharing_is_right(model: Bridge) -> bool:
-    """Whether shared passes give what separate ones give, tried on a short trunk once per model."""
-    if model not in _shares:
-        trunk = tuple(probe_ids(model)[0].tolist())
-        crossed = [Branch(3, (trunk[-1],)), Branch(8, trunk[2:5]), Branch(len(trunk), trunk[:1]), Branch(5)]
-        sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
-        plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
-        with without_ambient(model):
-            truth = _one_by_one(plan, progress=False)
-            try:
-                found = _together(plan, None, progress=False)
-            except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that takes no such mask
-                found = {}
-        tolerance = TOLERANCE[dtype_of(model)]
-        _shares[model] = all(
-            site in found
-            and (found[site].double() - rows.double()).abs().max() <= tolerance * max(1.0, rows.abs().max().item())
-            for site, rows in truth.items()
-        )
-    return _shares[model]
+    """Whether shared passes give what separate ones give, tried on a short trunk once per stamp."""
+    return proved(model, "shared passes", lambda: _try_sharing(model))
+
+
+def _try_sharing(model: Bridge) -> bool:
+    trunk = tuple(probe_ids(model)[0].tolist())
+    crossed = [Branch(3, (trunk[-1],)), Branch(8, trunk[2:5]), Branch(len(trunk), trunk[:1]), Branch(5)]
+    sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
+    plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
+    with without_ambient(model):
+        truth = _one_by_one(plan, progress=False)
+        try:
+            found = _together(plan, None, progress=False)
+        except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that takes no such mask
+            found = {}
+    tolerance = TOLERANCE[dtype_of(model)]
+    return all(
+        site in found
+        and bool((found[site].double() - rows.double()).abs().max() <= tolerance * max(1.0, rows.abs().max().item()))
+        for site, rows in truth.items()
+    )

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from squashlens._typing import Bos, Bridge
 from squashlens.errors import InputError
+from squashlens.model.locks import exclusive
 from squashlens.model.tokens import Prompts, display_tokens, require_tokenizer, tokens
 
 
+@exclusive
 def places(
     model: Bridge, prompt: Prompts, what: str | Callable[[str], bool], *, bos: Bos = "family"
 ) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ edit does nothing and says nothing. Both are found before a single number is mea
 """
 
 import copy
-import weakref
 from typing import Any
 
 import torch
@@ -19,7 +18,9 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model import registry
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
+from squashlens.model.fingerprint import modules
 from squashlens.model.hooks import Hook, hung, without_ambient
 from squashlens.model.live import probe_ids, require_live
 
@@ -27,7 +28,7 @@ from squashlens.model.live import probe_ids, require_live
 # norms and softmax in float32; half precision differs by the order of operations alone.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
-_status: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+_PROOF = "agrees with the plain model"
 
 
 def shared_copy(model: Any) -> Any:
@@ -36,17 +37,17 @@ def shared_copy(model: Any) -> Any:
 
 
 def status(model: Bridge) -> str:
-    """``"verified"`` or ``"unverified"``, for the provenance."""
-    return _status.get(model, "unverified")
+    """``"verified"`` or ``"unverified"``, for the provenance: of the model as it is now."""
+    return registry.known(model, _PROOF) or "unverified"
 
 
 def accept_unverified(model: Bridge) -> None:
-    """Let a bridge be measured without proof; every result of it says so."""
-    _status[model] = "unverified"
+    """Let a bridge be measured without proof, as it is now; every result of it says so."""
+    registry.record(model, _PROOF, "unverified")
 
 
 def require_sound(model: object) -> Bridge:
-    """Refuse what cannot be measured; prove a bridge from elsewhere at first sight."""
+    """Refuse what cannot be measured; prove a bridge from elsewhere, or one that was changed since."""
     from transformer_lens.model_bridge import TransformerBridge
 
     if not isinstance(model, TransformerBridge):
@@ -59,12 +60,16 @@ def require_sound(model: object) -> Bridge:
             "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
             "Boot a fresh one and do not call `enable_compatibility_mode`; it cannot be undone.",
         )
-    if model.training or model.original_model.training:
+    if any(module.training for _, module in modules(model)):
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
-    if model not in _status:
-        with torch.inference_mode(False), without_ambient(model):
-            prove(model, rebuild_plain(model))
+    registry.proved(model, _PROOF, lambda: _proof_of(model))
     return model
+
+
+def _proof_of(model: Bridge) -> str:
+    with torch.inference_mode(False), without_ambient(model):
+        prove(model, rebuild_plain(model))
+    return "verified"
 
 
 def rebuild_plain(model: Bridge) -> Any:
@@ -96,6 +101,14 @@ def rebuild_plain(model: Bridge) -> Any:
 
 def prove(model: Bridge, plain: Any) -> None:
     """Compare the bridge with the plain model and test its hooks; raises `UnsoundModelError`."""
+    with torch.no_grad():
+        model(probe_ids(model), use_cache=False)  # what a bridge sets up at its first pass is part of what is proved
+    with registry.steady(model):
+        _prove(model, plain)
+        registry.record(model, _PROOF, "verified")
+
+
+def _prove(model: Bridge, plain: Any) -> None:
     name = type(plain).__name__
     blocks = range(n_blocks(model))
     patterns = [pattern_site(b) for b in blocks]
@@ -109,7 +122,6 @@ def prove(model: Bridge, plain: Any) -> None:
     scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
     require_live(model, patterns, "attention-pattern", all_fire=True)
     require_live(model, scales, "norm-scale", all_fire=False)
-    _status[model] = "verified"
 
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:

@@ -11,7 +11,6 @@ for, at the length at hand.
 
 import types
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +29,7 @@ from squashlens.model.hooks import Hook, ambient, distinct_points, hung, without
 from squashlens.model.live import dead_points, probe_ids
 from squashlens.model.proof import TOLERANCE
 from squashlens.model.pullback import mixed
+from squashlens.model.registry import proved, steady
 
 NAME = "squashlens"  # under which the attention function is registered
 STRIDE = 4
@@ -59,15 +59,13 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Which hook points bite while a model is streamed, and, if it cannot be, why; of weights as they were."""
+    """Which hook points bite while a model is streamed, and, if it cannot be, why."""
 
     live: frozenset[str] = frozenset()
     reason: str | None = None
-    edits: int = 0
 
 
 _written: "ContextVar[str | None]" = ContextVar("written", default=None)
-_proofs: "weakref.WeakKeyDictionary[Any, _Proof]" = weakref.WeakKeyDictionary()
 
 
 def why_not(model: Bridge, sites: Iterable[str] = ()) -> str | None:
@@ -75,11 +73,7 @@ def why_not(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if _written.get() is not None:
         return _written.get()
     # A bridge may hold some weights twice; edited in one place, the two ways to run it part.
-    edits = sum(parameter._version for parameter in model.parameters())
-    if model not in _proofs or _proofs[model].edits != edits:
-        with torch.inference_mode(False), without_ambient(model):
-            _proofs[model] = replace(_prove(model), edits=edits)
-    proof, points = _proofs[model], model.hook_dict
+    proof, points = proved(model, "streamed", lambda: _prove(model)), model.hook_dict
     if proof.reason is not None:
         return proof.reason
     strange = [site for site in sites if site in points and (points[site].name or site) not in proof.live]
@@ -113,6 +107,13 @@ def streamed(model: Bridge, see: See | None = None, *, frozen: bool = False, mix
     With `frozen` weights the derivative of the softmax is dropped. `mix` takes the place of attention itself: what
     it returns for a block's attention and values goes on. Leaves the model as it was.
     """
+    # The stamp is computed first, before anything is changed.
+    with steady(model), _handed_over(model, _Stream({}, see, frozen, mix)):
+        yield
+
+
+@contextmanager
+def _handed_over(model: Bridge, stream: _Stream) -> Iterator[None]:
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
     _register()
@@ -121,7 +122,7 @@ def streamed(model: Bridge, see: See | None = None, *, frozen: bool = False, mix
     before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
     sites = [block.attn for block in model.blocks]
     block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
-    token = _stream.set(_Stream(block_of, see, frozen, mix))
+    token = _stream.set(replace(stream, block_of=block_of))
     try:
         for config, _ in before:
             config._attn_implementation = NAME
@@ -199,13 +200,14 @@ def _window_of(
 def _prove(model: Bridge) -> _Proof:
     ids, seen = probe_ids(model), {}
     try:
-        eager, logits = _everything(model, ids)
-        with streamed(model, seen.__setitem__):
-            found, ours = _everything(model, ids)
-        with streamed(model):
-            there = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
-            # Several at a time: a hundred edits on top of one another would drown what they are to show.
-            dead = {d for k in range(STRIDE) for d in dead_points(model, there[k::STRIDE])}
+        with torch.inference_mode(False), without_ambient(model):
+            eager, logits = _everything(model, ids)
+            with streamed(model, seen.__setitem__):
+                found, ours = _everything(model, ids)
+            with streamed(model):
+                there = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
+                # Several at a time: a hundred edits on top of one another would drown what they are to show.
+                dead = {d for k in range(STRIDE) for d in dead_points(model, there[k::STRIDE])}
     except torch.OutOfMemoryError:
         raise
     except (SquashlensError, RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as e:

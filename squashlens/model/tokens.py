@@ -16,10 +16,12 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, one_of
 from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of
+from squashlens.model.locks import exclusive
 
 Prompts = str | Sequence[str] | Tensor
 
 
+@exclusive
 def tokens(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
     """Token ids of one or several equal-length prompts, checked.
 

@@ -4,7 +4,6 @@ What a family does behind its output embedding (a scale, a soft-cap) is read fro
 proved against the model's own logits at first use.
 """
 
-import weakref
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -19,10 +18,9 @@ from squashlens.model.forward import forward
 from squashlens.model.hooks import without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.proof import TOLERANCE
+from squashlens.model.registry import proved
 
 PIECE = 256  # rows of logits at a time
-
-_proven: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 
 
 def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
@@ -43,20 +41,22 @@ def likeliest(model: Bridge, y: Float[Tensor, "branch d"]) -> Int[Tensor, " bran
 
 
 def require_understood(model: Bridge) -> None:
-    """Refuse a model whose logits are not those computed here from its y; tried once per model."""
-    if model not in _proven:
-        seen: list[Tensor] = []
-        with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
-            truth = forward(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
-            found = logits_of(model, seen[0])
-        same = found.shape == truth.shape
-        error = (found - truth).abs().max().item() if same else float("inf")
-        _proven[model] = error <= TOLERANCE[dtype_of(model)] * max(1.0, truth.abs().max().item())
-    if not _proven[model]:
+    """Refuse a model whose logits are not those computed here from its y; tried once per stamp."""
+    if not proved(model, "logits from y", lambda: _understood(model)):
         raise UnsoundModelError(
             f"The logits of {type(model.original_model).__name__} do not follow from y as expected.",
             "The next token cannot be compared for this family; distances can.",
         )
+
+
+def _understood(model: Bridge) -> bool:
+    seen: list[Tensor] = []
+    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+        truth = forward(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
+        found = logits_of(model, seen[0])
+    same = found.shape == truth.shape
+    error = (found - truth).abs().max().item() if same else float("inf")
+    return error <= TOLERANCE[dtype_of(model)] * max(1.0, truth.abs().max().item())
 
 
 def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:

@@ -10,6 +10,7 @@ import xarray as xr
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.errors import InputError
+from squashlens.model.registry import measured
 from squashlens.reporting import sentences as say
 from squashlens.reporting.section import Section
 from squashlens.results import provenance, write_atomically
@@ -37,6 +38,7 @@ ASSUMPTIONS = (
 )
 
 
+@measured
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,

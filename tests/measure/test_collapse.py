@@ -3,7 +3,6 @@
 import math
 from random import Random
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -273,12 +272,13 @@ def test_noise_is_measured_at_lengths_that_are_spread(tiny: Any) -> None:
 
 def test_a_shared_pass_that_is_wrong_is_not_used(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should sharing fail where the probe did not see it, the passes at the lengths asked for do."""
-    from squashlens.model import passes
+    from squashlens.model import passes, registry
 
     honest = passes.context
     sequence = PANELS["d"](tiny, 30)
     expected = sl.collapse(tiny, sequence, passes="separate", progress=False)
-    monkeypatch.setattr(passes, "_agreed", WeakKeyDictionary())
+    assert passes._sharing_is_right(tiny)
+    registry.forget(tiny, "prompts that share a pass")
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
     ds = sl.collapse(tiny, sequence, replay=3, progress=False)
     assert sl.provenance(ds)["passes"].startswith("separate, since its numbers depend on what it shares a pass with")

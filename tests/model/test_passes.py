@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError
-from squashlens.model import passes
+from squashlens.model import passes, registry
 from squashlens.model.anatomy import pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.edits import edits
@@ -150,7 +150,7 @@ def test_a_model_whose_passes_cannot_be_shared_is_run_prompt_by_prompt(
     bridge_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bridge_of("qwen2")
-    monkeypatch.setitem(passes._shares, model, False)
+    monkeypatch.setattr(passes, "_sharing_is_right", lambda *_: False)
     found = read(model, TRUNK, [Branch(9, (4,))], SITES)
     assert found.route == "separate, since its prompts cannot share a pass"
 
@@ -158,13 +158,13 @@ def test_a_model_whose_passes_cannot_be_shared_is_run_prompt_by_prompt(
 def test_sharing_is_tried_before_it_is_believed(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask that lets branches see one another is found out."""
     model = bridge_of("llama")
-    passes._shares.pop(model, None)
+    registry.forget(model)
     honest = passes.context
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
     try:
         assert read(model, TRUNK, [Branch(9, (4,))], SITES).route.startswith("separate, since its prompts")
     finally:
-        passes._shares.pop(model, None)
+        registry.forget(model)
 
 
 def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

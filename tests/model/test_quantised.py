@@ -20,7 +20,7 @@ import squashlens as sl
 from squashlens import zoo
 from squashlens.errors import InputError, ModelAccessError, StaleCaptureError, UnsoundModelError
 from squashlens.model.anatomy import dtype_of
-from squashlens.model.fingerprint import weights_fingerprint
+from squashlens.model.fingerprint import fingerprint
 from squashlens.model.proof import prove, shared_copy
 from squashlens.model.quantised import require_quantiser, round_weights, stored_as, torchao_hushed
 from squashlens.model.streamed import implementation, written
@@ -182,7 +182,7 @@ def test_results_say_how_weights_are_kept(tiny: Any, int8_tiny: Any) -> None:
     assert (plain["quantised"], kept["quantised"]) == (None, "int8")
     assert plain["dtype"] == kept["dtype"] == "float32"
     assert kept["proof"] == "verified"
-    assert plain["weights_fingerprint"] != kept["weights_fingerprint"]
+    assert plain["fingerprint"] != kept["fingerprint"]
 
 
 @pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])
@@ -205,17 +205,17 @@ def test_other_kinds_go_by_what_the_configuration_says(int8_tiny: Any, tiny: Any
 
 def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
     models = [sl.load(folder_of("llama"), device="cpu", quantise="int8", progress=False) for _ in range(2)]
-    before, same = map(weights_fingerprint, models)
+    before, same = map(fingerprint, models)
     assert before == same
     weight: Any = models[0].original_model.model.layers[1].mlp.down_proj.weight
     seen = {before}
     for part, change in ((weight.qdata, 1), (weight.scale, 0.5)):
         kept = part[3, 0].clone()
         part[3, 0] += change
-        seen.add(weights_fingerprint(models[0]))
+        seen.add(fingerprint(models[0]))
         part[3, 0] = kept
     assert len(seen) == 3
-    assert weights_fingerprint(models[0]) == before
+    assert fingerprint(models[0]) == before
 
 
 def test_the_proof_is_against_the_rounded_model(int8_of: Any, plain_of: Any) -> None:

@@ -1,0 +1,146 @@
+"""What has been proved of a model, held for exactly what was proved.
+
+A proof belongs to a *stamp*: the fingerprint, and what else can change a model inside one process (methods that were
+replaced, the attention implementation). A changed weight, epsilon, configuration or adapter gives another stamp, and
+what was proved before is proved again. When the change is taken back, the earlier proof holds again.
+
+    good = proved(model, "shared passes", lambda: try_it(model), lengths)
+
+runs `try_it` once for this stamp and these lengths. Add to the key whatever else the proof depends on.
+
+Inside `steady` a model is locked and its stamp computed once. It reads every weight, so public functions open it once,
+around everything they do (`measured`); the many proofs asked for inside cost nothing then.
+"""
+
+import hashlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from squashlens._typing import Bridge
+from squashlens.errors import BusyModelError, InputError
+from squashlens.model.fingerprint import fingerprint, modules
+from squashlens.model.locks import locked, within
+
+KEPT = 16  # stamps of a model of which proofs are remembered
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass
+class _Known:
+    """What is known of one model: its proofs by stamp, and, while it is held steady, its stamp and fingerprint."""
+
+    proofs: "OrderedDict[str, dict[tuple[Any, ...], Any]]" = field(default_factory=OrderedDict)
+    stamp: str | None = None
+    fingerprint: str = ""
+
+    def of(self, stamp: str) -> dict[tuple[Any, ...], Any]:
+        found = self.proofs.setdefault(stamp, {})
+        self.proofs.move_to_end(stamp)
+        while len(self.proofs) > KEPT:
+            self.proofs.popitem(last=False)
+        return found
+
+
+_known: "weakref.WeakKeyDictionary[Any, _Known]" = weakref.WeakKeyDictionary()
+
+
+def proved(model: Bridge, what: str, make: Callable[[], T], *key: Any) -> T:
+    """What `make` gives for the model as it is now, computed once for each stamp and `key`; errors are not kept."""
+    with steady(model):
+        found, name = _now(model), (what, *key)
+        if name not in found:
+            found[name] = make()
+        return found[name]
+
+
+def known(model: Bridge, what: str, *key: Any) -> Any:
+    """What was proved or recorded of the model as it is now, `None` if nothing."""
+    with steady(model):
+        return _now(model).get((what, *key))
+
+
+def record(model: Bridge, what: str, value: object, *key: Any) -> None:
+    """Write down something about the model as it is now."""
+    with steady(model):
+        _now(model)[what, *key] = value
+
+
+def forget(model: Bridge, what: str | None = None) -> None:
+    """Drop what was proved of a model, everything or one thing: it is proved again at its next use."""
+    for found in _known.setdefault(model, _Known()).proofs.values():
+        for name in [name for name in found if what in (None, name[0])]:
+            del found[name]
+
+
+def fingerprint_of(model: Bridge) -> str:
+    """The model's fingerprint; inside `steady` it is not computed again."""
+    with steady(model):
+        return _known[model].fingerprint
+
+
+@contextmanager
+def steady(model: Bridge) -> Iterator[None]:
+    """Lock the model and compute its stamp, unless this thread has done so already; refuse changes in the body."""
+    with locked(model):
+        state = _known.setdefault(model, _Known())
+        if state.stamp is not None:
+            yield
+            return
+        _require_no_autocast()
+        state.fingerprint = fingerprint(model)
+        state.stamp = f"{state.fingerprint} {_in_this_process(model)}"
+        before = _versions(model)
+        try:
+            yield
+        finally:
+            state.stamp = None
+        if _versions(model) != before:
+            raise BusyModelError(
+                "The model's weights were changed while it was measured.",
+                "Change them before or after the call, not from a hook or another thread.",
+            )
+
+
+def measured(function: Callable[P, T]) -> Callable[P, T]:
+    """For public functions that run a model: hold it steady from beginning to end; other threads wait."""
+    return within(steady, function)
+
+
+def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:
+    state = _known[model]
+    return state.of(str(state.stamp))
+
+
+def _require_no_autocast() -> None:
+    active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
+    if active:
+        raise InputError(
+            f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results would say.",
+            "Leave `torch.autocast`, and load the model in the dtype it should run in.",
+        )
+
+
+def _in_this_process(model: Bridge) -> str:
+    """What only this process can tell: the methods of every class, how attention is computed, the bridge's mode."""
+    inner: Any = model.original_model
+    config = getattr(inner, "config", None)
+    said = [str(getattr(config, "_attn_implementation", None)), str(getattr(model, "compatibility_mode", None))]
+    for kind in {type(module) for _, module in modules(model)}:
+        own = [base for base in kind.__mro__ if base not in torch.nn.Module.__mro__]
+        methods = {name: id(value) for base in own for name, value in vars(base).items() if callable(value)}
+        said.append(f"{kind.__module__}.{kind.__qualname__} {sorted(methods.items())}")
+    said.sort()
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+def _versions(model: Bridge) -> list[tuple[int, int]]:
+    """What changes when a parameter is written to or replaced: cheap, and blind to writes through `.data`."""
+    return [(id(p), 0 if p.is_inference() else p._version) for p in model.original_model.parameters()]

@@ -1,0 +1,64 @@
+"""What rotary embeddings remember of the last pass: with "dynamic" and "longrope", their frequencies depend on it.
+
+transformers writes the frequencies of the last pass into a buffer. They follow from the configuration and the length,
+so they are no part of what a model is, unless somebody else has changed them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_LENGTH = "max_seq_len_cached"
+
+
+def remembered(module: nn.Module) -> frozenset[str]:
+    """Names of the attributes and buffers of a module that follow from its configuration and its last pass."""
+    found: set[str] = set()
+    for prefix, layer_type, kind in _kinds(module):
+        names = {f"{prefix}inv_freq", f"{prefix}long_inv_freq", f"{prefix}{_LENGTH}"}
+        if _follow(module, prefix, layer_type, kind):
+            found |= names
+        found |= {_LENGTH, f"{prefix}{_LENGTH}"}
+    return frozenset(found)
+
+
+def _kinds(module: nn.Module) -> list[tuple[str, str | None, str]]:
+    """Prefix of the names, layer type and kind of each rotary embedding of a module that depends on the length."""
+    kind = vars(module).get("rope_type")
+    kinds = kind.items() if isinstance(kind, dict) else [(None, kind)]
+    return [
+        ("" if layer_type is None else f"{layer_type}_", layer_type, name)
+        for layer_type, name in kinds
+        if isinstance(name, str) and ("dynamic" in name or name == "longrope")
+    ]
+
+
+def _follow(module: Any, prefix: str, layer_type: str | None, kind: str) -> bool:
+    """Whether the frequencies are those of some length: the original ones, or what the configuration gives."""
+    now, original = module._buffers.get(f"{prefix}inv_freq"), getattr(module, f"{prefix}original_inv_freq", None)
+    if not isinstance(now, Tensor) or not isinstance(original, Tensor):
+        return False
+    if kind == "longrope":
+        long = _frequencies(module, kind, layer_type, _limit(module, layer_type) + 1)
+        kept = vars(module).get(f"{prefix}long_inv_freq")
+        return (kept is None or _same(kept, long)) and (_same(now, original) or _same(now, long))
+    length = int(getattr(module, f"{prefix}{_LENGTH}", getattr(module, _LENGTH, 0)))
+    return _same(now, original) or _same(now, _frequencies(module, kind, layer_type, length))
+
+
+def _limit(module: Any, layer_type: str | None) -> int:
+    given = module.config.rope_parameters
+    return int((given if layer_type is None else given[layer_type])["original_max_position_embeddings"])
+
+
+def _frequencies(module: Any, kind: str, layer_type: str | None, length: int) -> Tensor:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    options = {} if layer_type is None else {"layer_type": layer_type}
+    return ROPE_INIT_FUNCTIONS[kind](module.config, torch.device("cpu"), seq_len=length, **options)[0]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    # Computed on another device or in another order of operations, frequencies may differ in their last bits.
+    return one.shape == other.shape and torch.allclose(one.cpu().double(), other.cpu().double(), rtol=1e-5, atol=0)
