@@ -28,11 +28,12 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
     for place, exhibit in enumerate(exhibits):
         row, column = divmod(place, COLUMNS)
         for name, colour, values in (
-            ("right side", RIGHT, [one.right for one in exhibit.kept]),
-            ("left side", LEFT, [one.left for one in exhibit.kept]),
+            ("right side", RIGHT, [one.right for one in exhibit.rows]),
+            ("left side", LEFT, [one.left for one in exhibit.rows]),
         ):
             trace = go.Scatter(
-                x=exhibit.at, y=[max(value, LEAST) for value in values], name=name, mode="lines+markers",
+                x=[one.at for one in exhibit.rows], y=[max(value, LEAST) for value in values],
+                name=name, mode="lines+markers",
                 line={"color": colour, "dash": "dot" if colour == RIGHT else "solid"}, showlegend=place == 0,
                 text=[f"{value:.4g}" for value in values], hovertemplate=f"{name} at %{{x}}: %{{text}}<extra></extra>",
             )  # fmt: skip
@@ -46,6 +47,6 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
 
 def _range(exhibit: Exhibit) -> list[float]:
     """Of the logarithms of both sides, at least a decade: where they are equal, rounding is not to fill a panel."""
-    sides = [math.log10(max(value, LEAST)) for one in exhibit.kept for value in (one.left, one.right)]
+    sides = [math.log10(max(value, LEAST)) for one in exhibit.rows for value in (one.left, one.right)]
     middle, half = (max(sides) + min(sides)) / 2, (max(sides) - min(sides)) / 2
     return [middle - max(0.5, 1.1 * half), middle + max(0.5, 1.1 * half)]

@@ -9,10 +9,14 @@ ROUNDING = 1e-12  # what depends on the machine
 HEAD = """# The theory, statement by statement
 
 Written by `python analyses/statements.py` from `squashlens.theory.statements` (`sl.statements`): each statement of the
-paper's appendix B is a function that computes both sides on given inputs and says whether its premises hold. Lemmas
-about limits are stated as inequalities at finite n that imply them, so that a sequence can contradict them. What breaks
-a premise is reported as *premise violated*, whether the conclusion happens to hold or not. What is below 10⁻¹² in size
-is rounding and stands as 0.
+paper's appendix B, and Theorem 5.1, is a function that computes both sides on given inputs and checks the premises.
+
+Verdicts: *holds* and *fails* say whether the relation is true of the given input. A statement about a limit is checked
+at growing lengths: as an inequality at each length, and by whether the values fall at every length as a limit of 0
+would have it. No finite check shows a limit, so the verdict is *consistent*, or *undecided* where the values do not
+fall. The inequalities of Lemmas B.1 and B.2 are theorems: no input can contradict them at one length. *Premise
+violated* stands whether the conclusion happens to be true or not. What is below 10⁻¹² in size is rounding and stands
+as 0.
 
 """
 
@@ -30,9 +34,11 @@ def _section(exhibit: Exhibit) -> str:
     says, why = _told(exhibit)
     first = exhibit.kept[0]
     rows = [
-        f"| {at:,} | {_number(one.left)} | {one.relation} | {_number(one.right)} | {one.verdict} |"
-        for at, one in zip(exhibit.at, exhibit.kept, strict=True)
+        f"| {one.at:,} | {_number(one.left)} | {first.relation} | {_number(one.right)} | "
+        f"{'holds' if one.holds else 'fails'} |"
+        for one in exhibit.rows
     ]
+    verdicts = ", ".join(dict.fromkeys(one.verdict for one in exhibit.kept))
     numbers = "; ".join(f"{name} = {_number(value)}" for name, value in exhibit.kept[-1].found.items())
     broken = [premise for premise, true in exhibit.broken.premises.items() if not true]
     return "\n".join([
@@ -42,6 +48,7 @@ def _section(exhibit: Exhibit) -> str:
         f"*Premises.* {'; '.join(first.premises)}.\n",
         f"| {exhibit.axis} | left | | right | |\n|---:|---:|:-:|---:|---|",
         *rows,
+        f"\n*Verdict*: **{verdicts}**. Checked: {exhibit.kept[-1].shows}.",
         *([f"\nAt the last: {numbers}."] if numbers else []),
         f"\n*A premise taken away* ({exhibit.how}): {_number(exhibit.broken.left)} {exhibit.broken.relation} "
         f"{_number(exhibit.broken.right)}, **{exhibit.broken.verdict}** ({'; '.join(broken)}).\n",

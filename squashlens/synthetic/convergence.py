@@ -6,6 +6,7 @@ without it, as `rate` explains: where values are drawn independently of the scor
 average out, and the few large ones shrink as the sum grows that all weights are divided by.
 """
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -21,8 +22,8 @@ from squashlens.synthetic.fits import mean_of, power_law, tail_of
 from squashlens.synthetic.forward import last_tokens
 from squashlens.synthetic.stack import Stack
 from squashlens.theory.distances import distance
-from squashlens.theory.statements.collapse import HALVING
 
+HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
 NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
 
 

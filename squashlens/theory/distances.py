@@ -76,8 +76,14 @@ def ulps(
 
 
 def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
-    """Share of the coordinates that are the same number once rounded to `dtype`."""
-    same: Bool[Tensor, "*many d"] = v.to(dtype) == w.to(dtype)
+    """Share of the coordinates that are the same bits once rounded to `dtype`: −0 is not 0, and a NaN is itself.
+
+    >>> identical(torch.tensor([0.0, 1.0, torch.nan]), torch.tensor([-0.0, 1.0001, torch.nan]), torch.bfloat16).item()
+    0.6666666666666666
+    """
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    first, second = (given.to(dtype).contiguous().view(whole) for given in (v, w))
+    same: Bool[Tensor, "*many d"] = first == second
     return same.double().mean(dim=-1)
 
 

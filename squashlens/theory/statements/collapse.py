@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -10,62 +9,74 @@ from torch import Tensor
 
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
-from squashlens.theory.statements.statement import Statement, distributions
+from squashlens.theory.statements.limits import check_lengths, decays
+from squashlens.theory.statements.statement import Statement, Step, distributions
 
 ROUNDING = 1e-9
-HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
 Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # of n and of n + 1 tokens
 
 
 def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: float) -> Statement:
-    """‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}) for the last token a and the same repeated.
+    """‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}) for the last token a and the same repeated,
+    at one layer, and the right side tends to 0 where positional information decays.
 
     z_n = Σ_i α_ni v_i + v_a and z*_{n+1} = Σ_i α*_{n+1,i} v_i + α*_{n+1,n+1} v_a + v_a: the residual cancels, as both
     end in a. What is left is Σ_{i≤n} (α_ni − α*_{n+1,i}) v_i − α*_{n+1,n+1} v_a, by the triangle inequality at most the
     right side. δ is over the first n entries, where the paper pads. If positional information decays it tends to 0 by
-    Lemma B.2, and the self-weight does by Lemma B.1; the next layer starts from representations that are close.
+    Lemma B.2, and the self-weight does by Lemma B.1. The paper goes on by induction: the next layer starts from
+    representations that are close, and its rows differ for that reason too. That induction is not executed here: only
+    one layer is checked. `squashlens.collapse` and `squashlens.mechanism` measure every layer of a model.
 
     Args:
-        rows: α_n over n tokens and α*_{n+1} over n + 1, at two lengths n or more that grow; the inequality is checked
-            at the last. No single length shows a limit. The premise that positional information decays is taken as:
-            δ + α*_{n+1,n+1} at least halves whenever n grows tenfold, from the first length to the last.
-        values: what attention mixes, of the last length's n tokens; the one more has the last one's.
-        bound: on ‖v_i‖₁, a premise.
+        rows: α_n over n tokens and α*_{n+1} over n + 1, at four lengths n or more that grow at least tenfold. The
+            premise that positional information decays is taken as: δ + α*_{n+1,n+1} falls at every one of them
+            (`squashlens.theory.statements.limits.decays`). No finite check shows a limit.
+        values: what attention mixes, of the longest length's tokens. At each length n its first n are taken, and the
+            n-th is repeated.
+        bound: on ‖v_i‖₁, finite, a premise.
 
     Source: Barbero et al. 2024, Theorem B.3 (4.2), first step; units of the values.
 
-    >>> rows = [(torch.full((n,), 1 / n), torch.full((n + 1,), 1 / (n + 1))) for n in (10, 50)]
-    >>> theorem_b3(rows, torch.rand(50, 3), bound=3.0).verdict
-    'holds'
+    >>> sizes = (10, 30, 60, 100)
+    >>> rows = [(torch.full((n,), 1 / n), torch.full((n + 1,), 1 / (n + 1))) for n in sizes]
+    >>> theorem_b3(rows, torch.rand(100, 3), bound=3.0).verdict
+    'consistent'
     """
-    sizes = [len(row) for row, _ in rows]
-    if len(sizes) < 2 or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
-        raise InputError(f"Rows over {sizes} tokens show no limit.", "Give pairs of rows at lengths that grow.")
-    if any(len(star) != len(row) + 1 for row, star in rows) or len(values) != sizes[-1]:
+    sizes = check_lengths([len(row) for row, _ in rows])
+    shaped = values.dim() == 2 and len(values) == sizes[-1] and values.shape[1] > 0
+    if not shaped or any(row.dim() != 1 or star.shape != (len(row) + 1,) for row, star in rows):
         raise InputError(
-            f"Rows of {sizes} and {[len(star) for _, star in rows]} weights over {len(values)} values are no pairs.",
-            "Give n weights and n + 1 weights at each length, and values for the last n.",
+            f"Rows of {sizes} and {[len(star) for _, star in rows]} weights over values of shape {tuple(values.shape)} "
+            "are no pairs.",
+            "Give n weights and n + 1 weights at each length, and values (position, d) for the last n.",
         )
+    values = values.detach().double()
+    norms = values.abs().sum(dim=-1)
     apart = [_apart(row, star) for row, star in rows]
-    least = (sizes[-1] / sizes[0]) ** HALVING
-    row, row_star, values = rows[-1][0].double(), rows[-1][1].double(), values.double()
-    z, z_star = row @ values, row_star @ torch.cat([values, values[-1:]])
-    largest, (delta, own) = float(values.abs().sum(dim=-1).max()), apart[-1]
-    left, right = float(distance(z, z_star, "l1")), largest * (delta + own)
+    steps = []
+    for n, (row, star), (delta, own) in zip(sizes, rows, apart, strict=True):
+        z, z_star = row.double() @ values[:n], star.double() @ torch.cat([values[:n], values[n - 1 : n]])
+        left, right = float(distance(z, z_star, "l1")), float(norms[:n].max()) * (delta + own)
+        steps.append(Step(n, left, right, left <= right + ROUNDING * max(1.0, right)))
+    together, largest = [delta + own for delta, own in apart], float(norms.max())
+    sides = ([step.left for step in steps], [step.right for step in steps])
     return Statement(
         "Theorem B.3",
-        "‖z_n − z*_{n+1}‖₁ ≤ max‖v‖₁ (δ + α*_{n+1,n+1})",
+        "‖z_n − z*_{n+1}‖₁ ≤ max‖v‖₁ (δ + α*_{n+1,n+1}) → 0",
         {
             "attention rows are distributions": all(distributions(one) for pair in rows for one in pair),
-            f"‖v_i‖₁ ≤ {bound:g}": largest <= bound,
-            "positional information decays (δ + α* at least halves whenever n grows tenfold)": sum(apart[-1])
-            <= least * sum(apart[0]),
+            f"‖v_i‖₁ ≤ {bound:g} < ∞": largest <= bound < math.inf,
+            "positional information decays (δ + α* falls from each length to the next)": decays(sizes, together),
         },
-        left,
+        steps[-1].left,
         "≤",
-        right,
-        left <= right + ROUNDING * max(1.0, right),
-        {"δ": delta, "α*_{n+1,n+1}": own, f"δ + α* at n = {sizes[0]}": sum(apart[0])},
+        steps[-1].right,
+        all(step.holds for step in steps),
+        {"δ": apart[-1][0], "α*_{n+1,n+1}": apart[-1][1], f"δ + α* at n = {sizes[0]}": together[0]},
+        f"the inequality at one layer and {len(sizes)} lengths from {sizes[0]:,} to {sizes[-1]:,}, and whether a side "
+        "falls at each of them. The induction through the layers is not executed, and no finite check shows a limit",
+        tuple(steps),
+        any(decays(sizes, side) for side in sides),
     )
 
 
@@ -85,7 +96,7 @@ def corollary_b10(
     """Of n and n + 1 tokens at least one is miscounted, whatever reads the count off y, once y and y* are one.
 
     A function of one argument has one value: count(y) = count(y*), and n ≠ n + 1. Nothing about attention is used; that
-    the two become one is Theorem B.3 and a finite number format.
+    the two become one is Theorem B.3 and a finite number format. Bits are compared: −0 is not 0, and a NaN is itself.
 
     Args:
         count: reads a count off a representation stored in `dtype`.
@@ -97,7 +108,11 @@ def corollary_b10(
     >>> print(corollary_b10(y, y + 1e-4, lambda rows: 7, 7))
     Corollary B.10: 1 ≤ 1, holds
     """
-    same = float(identical(y, y_star, dtype))
+    if y.shape != y_star.shape or not y.numel():
+        raise InputError(
+            f"y and y* have shapes {tuple(y.shape)} and {tuple(y_star.shape)}.", "Give two of one shape, not empty."
+        )
+    same = float(identical(y.flatten(), y_star.flatten(), dtype))
     answers = [count(rows.to(dtype)) for rows in (y, y_star)]
     wrong = sum(answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True))
     return Statement(
@@ -109,4 +124,5 @@ def corollary_b10(
         float(wrong),
         wrong >= 1,
         {"count(y)": float(answers[0]), "count(y*)": float(answers[1])},
+        "the bits of y and y* as they are stored, and this one way of reading a count",
     )

@@ -10,6 +10,7 @@ from squashlens.errors import InputError
 from squashlens.theory.distances import distance
 from squashlens.theory.statements.statement import Statement
 
+ORDERS = 8  # random orders of the tokens that every layer is tried with
 ROUNDING = 1000  # units in the last place of the largest coordinate, of the dtype that layers return
 Layer = Callable[[Tensor, bool], Tensor]
 
@@ -22,20 +23,22 @@ def proposition_b9(
     times: int = 2,
     causal: bool = False,
     positions: Callable[[int], Float[Tensor, "position d"]] | None = None,
+    seed: int = 0,
 ) -> Statement:
     """A sequence and the same with every symbol `times` as often, as 10 and 1100, get the same representations.
 
     Without positions and mask a layer treats tokens alike, so all tokens of one symbol stay one vector. Softmax gives a
     symbol's tokens together n_s e^{q·k_s} / Σ_t n_t e^{q·k_t}, in which only ratios of counts are left; what acts on a
     token by itself changes nothing about that, and so layer after layer. The paper's "without positional encodings and
-    a causal mechanism" means without both: its proof permutes tokens. That a layer treats tokens alike is tried: what
-    it gives for the tokens in reverse has to be in reverse.
+    a causal mechanism" means without both: its proof permutes tokens. That a layer treats tokens alike is tried with
+    eight random orders of the tokens: what it gives for them has to be in the same order.
 
     Args:
         layers: each from tokens (position, d) and whether attention is causal to tokens.
         symbols: the vector of each symbol.
         sequence: symbols in order, by number; the other sequence has each `times` in a row.
         causal, positions: what breaks the premise: a mask, and what is added to token p of n.
+        seed: of the random orders.
 
     Returns: the largest distance (L∞), over symbols, of any of their tokens in either sequence from the first of them,
     against 0.
@@ -47,7 +50,10 @@ def proposition_b9(
             f"{times} times {len(sequence)} symbols is no other count.", "Repeat some symbols, twice or more."
         )
     longer = [symbol for symbol in sequence for _ in range(times)]
-    (few, fair), (many, fair_longer) = (_through(layers, symbols, one, causal, positions) for one in (sequence, longer))
+    generator = torch.Generator().manual_seed(seed)
+    (few, fair), (many, fair_longer) = (
+        _through(layers, symbols, one, causal, positions, generator) for one in (sequence, longer)
+    )
     of_kind = torch.stack([few[list(sequence).index(symbol)] for symbol in (*sequence, *longer)])
     left = float(distance(torch.cat([few, many]), of_kind, "linf").max())
     return Statement(
@@ -56,13 +62,15 @@ def proposition_b9(
         {
             "no causal mask": not causal,
             "no positional encodings": positions is None,
-            "layers treat tokens alike": fair and fair_longer,
+            f"layers treat tokens alike ({ORDERS} random orders)": fair and fair_longer,
         },
         left,
         "=",
         0.0,
         left <= _rounding(many),
         {"count in the one": float(len(sequence)), "count in the other": float(len(longer))},
+        f"these layers on this sequence and {times} times as much of it. That they treat tokens alike is tried with "
+        f"{ORDERS} orders, and not shown for all",
     )
 
 
@@ -72,15 +80,18 @@ def _through(
     chosen: Sequence[int],
     causal: bool,
     positions: Callable[[int], Float[Tensor, "position d"]] | None,
+    generator: torch.Generator,
 ) -> tuple[Float[Tensor, "position d"], bool]:
-    """Tokens behind the last layer, and whether every layer gave the tokens in reverse what it gave them."""
+    """Tokens behind the last layer, and whether every layer gave the tokens in other orders what it gave them."""
     tokens, fair = symbols[list(chosen)], True
     if positions is not None:
         tokens = tokens + positions(len(chosen)).to(tokens)
     for layer in layers:
         entered, tokens = tokens, layer(tokens, causal)
-        off = float((layer(entered.flip(0), causal).flip(0) - tokens).abs().max())
-        fair &= off <= _rounding(tokens)
+        for _ in range(ORDERS):
+            order = torch.randperm(len(entered), generator=generator)
+            off = float((layer(entered[order], causal) - tokens[order]).abs().max())
+            fair &= off <= _rounding(tokens)
     return tokens, fair
 
 

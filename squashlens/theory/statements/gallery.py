@@ -11,7 +11,8 @@ from squashlens.theory.statements.collapse import corollary_b10, theorem_b3
 from squashlens.theory.statements.counting import proposition_b9
 from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
 from squashlens.theory.statements.softmax import lemma_b1, lemma_b2, proposition_b4
-from squashlens.theory.statements.statement import Statement
+from squashlens.theory.statements.squashing import theorem_51
+from squashlens.theory.statements.statement import Statement, Step
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 SMALL, DEPTHS = (3, 5, 10, 20, 50), (100, 300, 1000, 3000, 10_000)
@@ -19,7 +20,10 @@ SMALL, DEPTHS = (3, 5, 10, 20, 50), (100, 300, 1000, 3000, 10_000)
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One statement: the function that checks it, what grows, what it gives, and what it gives without a premise."""
+    """One statement: the function that checks it, what grows, what it gives, and what it gives without a premise.
+
+    `kept` has one statement for each of `at`, or, of a limit, a single one with a step for each.
+    """
 
     check: Callable[..., Statement]
     axis: str
@@ -27,6 +31,13 @@ class Exhibit:
     kept: tuple[Statement, ...]
     broken: Statement
     how: str
+
+    @property
+    def rows(self) -> tuple[Step, ...]:
+        """Both sides at each of `at`."""
+        if self.kept[0].steps:
+            return self.kept[0].steps
+        return tuple(Step(at, one.left, one.right, one.holds) for at, one in zip(self.at, self.kept, strict=True))
 
 
 def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
@@ -45,24 +56,16 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
         a[n // 2] = torch.eye(n, dtype=torch.float64)[n // 2]
         return a
 
-    long, noise = drawn(SIZES[-1]), 0.1 * drawn(3)
+    long, values = drawn(SIZES[-1]), drawn(SIZES[-1], 3)
+    nearer = 0.1 / torch.arange(1, SIZES[-1] + 1, dtype=torch.float64).sqrt()
 
-    def perturbed(n: int) -> Tensor:
-        """The same but for its first three entries."""
-        other = long[:n].clone()
-        other[:3] += noise
-        return other
-
-    values = drawn(SIZES[-1], 3)
-
-    def b3(n: int, slope: float) -> Statement:
-        """Even attention, or one that falls with distance, of the last token and of the same repeated: at n, and at a
-        third of it."""
+    def b3(slope: float) -> Statement:
+        """Even attention, or one that falls with distance, of the last token and of the same repeated."""
 
         def row(m: int) -> Tensor:
             return (-slope * torch.arange(m - 1.0, -1, -1, dtype=torch.float64)).softmax(0)
 
-        return theorem_b3([(row(m), row(m + 1)) for m in (n // 3, n)], values[:n], bound=3.0)
+        return theorem_b3([(row(n), row(n + 1)) for n in SIZES], values, bound=3.0)
 
     def b10(n: int, dtype: torch.dtype) -> Statement:
         """Two representations as close as 1/n, and a read-out that finds n and n + 1 in them as long as they differ."""
@@ -73,14 +76,23 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
 
         return corollary_b10(y, y + 1e-3 / n, count, n, dtype=dtype)
 
-    chain = pattern(20)
+    chain, sequence = pattern(20), drawn(12, 4) - 0.5
+
+    def path(layers: int, sigma: float) -> Statement:
+        return theorem_51(
+            [pattern(12) for _ in range(layers)], sequence, torch.tanh, sigma=sigma, betas=(1.0, 2.0, 0.5)
+        )
+
     symbols, mixer = drawn(2, 8) - 0.5, _attention(8, drawn)
     return (
-        Exhibit(lemma_b1, "n", SIZES, tuple(lemma_b1(long[: n - 1], 0.5, 0.5, bound=1.0) for n in SIZES),
-            lemma_b1(0 * long[:999], 0.0, math.log(1000), bound=1.0), "the last entry grows as log n and keeps half"),
-        Exhibit(lemma_b2, "n", SIZES, tuple(lemma_b2(long[:n], perturbed(n), bound=1.1) for n in SIZES),
-            lemma_b2(long.round(), 1 - long.round(), bound=1.0), "the two differ by 1 everywhere"),
-        Exhibit(theorem_b3, "n", SIZES, tuple(b3(n, 0.0) for n in SIZES), b3(10_000, 2**-8),
+        Exhibit(theorem_51, "layers", (1, 2, 3, 5, 8), tuple(path(layers, 1.0) for layers in (1, 2, 3, 5, 8)),
+            theorem_51([_softmax], 3 * sequence, torch.tanh, sigma=1.0), "attention is a softmax of the tokens"),
+        Exhibit(lemma_b1, "n", SIZES, (lemma_b1(long[:-1], 0.5, 0.5, bound=1.0, lengths=SIZES),),
+            lemma_b1(0 * long[:-1], 0.0, math.log(SIZES[-1]), bound=1.0, lengths=SIZES),
+            "the last entry is as large as log n at the longest length, where it keeps half of the weight"),
+        Exhibit(lemma_b2, "n", SIZES, (lemma_b2(long, long + nearer, bound=1.1, lengths=SIZES),),
+            lemma_b2(long.round(), 1 - long.round(), bound=1.0, lengths=SIZES), "the two differ by 1 everywhere"),
+        Exhibit(theorem_b3, "n", SIZES, (b3(0.0),), b3(2**-8),
             "attention falls with distance (ALiBi, slope 2⁻⁸): the last token keeps its weight at every n"),
         Exhibit(proposition_b4, "n", SIZES, tuple(map(proposition_b4, SIZES)), proposition_b4(11), "n is odd"),
         Exhibit(lemma_b6, "n", SMALL, tuple(lemma_b6(pattern(n)) for n in SMALL), lemma_b6(alone(10)),
@@ -95,6 +107,12 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
         Exhibit(corollary_b10, "n", SIZES, tuple(b10(n, torch.bfloat16) for n in SIZES), b10(10, torch.float64),
             "stored in float64, where the two still differ"),
     )  # fmt: skip
+
+
+def _softmax(tokens: Tensor) -> Tensor:
+    """Causal attention of tokens to tokens, each its own query and key."""
+    later = torch.ones(len(tokens), len(tokens)).triu(1).bool()
+    return (tokens @ tokens.T).masked_fill(later, -math.inf).softmax(dim=-1)
 
 
 def _attention(d: int, drawn: Callable[..., Tensor]) -> Callable[[Tensor, bool], Tensor]:

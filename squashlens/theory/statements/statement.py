@@ -2,12 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-Verdict = Literal["holds", "fails", "premise violated"]
+from squashlens.errors import InputError
+
+Verdict = Literal["holds", "consistent", "undecided", "fails", "premise violated"]
+
+
+class Step(NamedTuple):
+    """Both sides at one length."""
+
+    at: int
+    left: float
+    right: float
+    holds: bool
 
 
 @dataclass(frozen=True)
@@ -15,7 +26,9 @@ class Statement:
     """One statement on one set of inputs.
 
     `left` and `right` are the two sides of `relation`; `found` are further numbers. `holds` says whether the relation
-    does, whatever the premises: a conclusion can hold by luck where they do not.
+    does, whatever the premises: a conclusion can hold by luck where they do not. A statement about a limit also has
+    `steps`, both sides at lengths that grow, of which `left` and `right` are the last, and `limit`, whether what should
+    tend to 0 fell at every step. `shows` says what was checked, and what no finite check can show.
     """
 
     name: str
@@ -26,13 +39,22 @@ class Statement:
     right: float
     holds: bool
     found: Mapping[str, float] = field(default_factory=dict)
+    shows: str = "both sides at this input"
+    steps: tuple[Step, ...] = ()
+    limit: bool | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """``"premise violated"`` where any premise is, else whether the statement holds."""
+        """``"premise violated"`` where any premise is, ``"fails"`` where the relation does not hold, else ``"holds"``.
+
+        For a limit, which no finite check shows, ``"consistent"`` stands for "holds" where the values fell at every
+        length, and ``"undecided"`` where they did not.
+        """
         if not all(self.premises.values()):
             return "premise violated"
-        return "holds" if self.holds else "fails"
+        if not self.holds:
+            return "fails"
+        return "holds" if self.limit is None else "consistent" if self.limit else "undecided"
 
     def __str__(self) -> str:
         broken = [premise for premise, true in self.premises.items() if not true]
@@ -54,3 +76,12 @@ def distributions(rows: Tensor) -> bool:
     """Whether every row is one: no entry below 0, the sum 1 up to rounding."""
     off = (rows.double().sum(dim=-1) - 1).abs()
     return bool((rows >= 0).all()) and bool((off <= rounding(rows)).all())
+
+
+def row_of(values: Tensor, name: str) -> Tensor:
+    """`values` in float64, which must be a single row of at least one number."""
+    if values.dim() != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
+        raise InputError(
+            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}.", "Give one row of real numbers."
+        )
+    return values.detach().double()

@@ -1,0 +1,126 @@
+"""Theorem 5.1 (B.5) with the constants of its derivation, on the paper's own model: the path bound beside the Jacobian.
+
+The paper's block is ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, and ``y = v⁽ᴸ⁾/β₃``: attention that does not depend on
+the tokens, no value or output matrix, norms that divide by a constant. Real models are not of this form; for those
+`squashlens.path_bound` has ``constants="measured"``.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens.errors import InputError
+from squashlens.theory.norms import spectral_norms
+from squashlens.theory.paths import sweep
+from squashlens.theory.statements.statement import Statement, distributions
+
+ROUNDING = 1e-9
+Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
+
+
+def theorem_51(
+    attention: Sequence[Attention],
+    tokens: Float[Tensor, "position d"],
+    mlp: Callable[[Tensor], Tensor],
+    *,
+    sigma: float,
+    betas: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Statement:
+    """‖∂y_n/∂v⁽⁰⁾_i‖ ≤ (1/β₃) (σ_ψ/β₂ + 1)^L [Π_ℓ (Λ⁽ℓ⁾/β₁ + I)]_{n,i} at every position i: the path bound.
+
+    With constant attention, block ℓ has ``∂z_j/∂v_i = (α_ji/β₁ + δ_ji) I``, and ``∂v'_j/∂z_j = ψ'/β₂ + I`` has norm
+    σ_ψ/β₂ + 1 at most. The chain rule over L blocks sums over all paths from n down to i, which is that entry of the
+    matrix product; L matrices leave L − 1 tokens to sum over, where the print has L. The print also has ᾱ = α/β₂ + δ
+    and (α + δ)/β in other places; the derivation gives α/β₁ + δ, with β₂ and β₃ in the constant.
+
+    Args:
+        attention: Λ of each block, the lowest first, averaged over heads; or a function from the tokens to it, whose
+            dependence on them breaks the premise and enters the Jacobian.
+        tokens: v⁽⁰⁾.
+        mlp: ψ, from tokens to tokens, each by itself.
+        sigma: σ_ψ, a premise: the largest spectral norm of ψ' is measured where the forward pass goes.
+        betas: β₁, β₂, β₃, what the norms divide by.
+
+    Returns: the largest Jacobian norm over bound, of all positions, against 1. Positions whose bound is 0 count as 0 if
+        the Jacobian is 0 there, else as infinite. Exact spectral norms by automatic differentiation, in float64.
+
+    Source: Barbero et al. 2024, Theorem 5.1 (B.5).
+
+    >>> rows = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    >>> theorem_51([rows, rows], torch.rand(2, 3), torch.tanh, sigma=1.0).verdict
+    'holds'
+    """
+    if tokens.dim() != 2 or not tokens.numel() or not tokens.is_floating_point() or not attention:
+        raise InputError(
+            f"{len(attention)} blocks over tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}.",
+            "Give at least one block, and real tokens as (position, d).",
+        )
+    if len(betas) != 3 or not all(0 < beta < float("inf") for beta in betas) or not 0 <= sigma < float("inf"):
+        raise InputError(f"betas={betas!r}, sigma={sigma!r}.", "Give three positive numbers, and a finite sigma >= 0.")
+    v, (first, second, third) = tokens.detach().double(), betas
+    n = len(v)
+    patterns: list[Tensor] = []
+    slopes: list[float] = []
+    steady, local, shares = True, True, True
+
+    def last(start: Tensor) -> Tensor:
+        now = start
+        for block in attention:
+            pattern = block(now) if callable(block) else block
+            now = now + pattern.double() @ now / first
+            now = now + mlp(now / second)
+        return now[-1] / third
+
+    now = v
+    for block in attention:
+        given = (block(now) if callable(block) else block).detach()
+        shares &= distributions(given)  # in its own dtype, which says how far rounding may take a sum from 1
+        pattern = given.double()
+        if pattern.shape != (n, n):
+            raise InputError(f"Attention of shape {tuple(pattern.shape)} over {n} tokens.", "Give (query, key).")
+        if callable(block):
+            steady &= not bool(torch.func.jacrev(block)(now).any())
+        now = now + pattern @ now / first
+        slope = torch.func.jacrev(mlp)(now / second).detach()  # token out, coordinate out, token in, coordinate in
+        own = slope[range(n), :, range(n)]
+        local &= bool(slope.abs().sum() <= own.abs().sum() * (1 + ROUNDING))
+        patterns.append(pattern)
+        slopes.append(float(_norms(own).max()))
+        now = (now + mlp(now / second)).detach()
+    jacobian = _norms(torch.func.jacrev(last)(v).detach().transpose(0, 1))
+    row = torch.eye(n, dtype=torch.float64)[-1]
+    *_, product = sweep(row, reversed(patterns), attention_scale=1 / first, gain=sigma / second + 1)
+    bound = product / third
+    ratio = torch.where(bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian))
+    worst = float(ratio.max())
+    return Statement(
+        "Theorem 5.1",
+        "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1",
+        {
+            "everything is finite": bool(v.isfinite().all() and now.isfinite().all() and jacobian.isfinite().all()),
+            "attention rows are distributions": shares,
+            "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in patterns),
+            "attention does not depend on the tokens": steady,
+            "ψ acts on each token by itself": local,
+            f"‖ψ'‖ ≤ {sigma:g}": max(slopes) <= sigma * (1 + ROUNDING),
+        },
+        worst,
+        "≤",
+        1.0,
+        worst <= 1 + ROUNDING,
+        {
+            "largest ‖ψ'‖": max(slopes),
+            "least Jacobian ÷ bound": float(ratio.min()),
+            "share of the bound on the first token": float(bound[0] / bound.sum()),
+        },
+        f"the Jacobian and the bound at all {n} positions of one input, whose premise on ψ is measured where it goes",
+    )
+
+
+def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:
+    """Spectral norms; NaN for all where anything is not finite, of which there are none."""
+    if not blocks.isfinite().all():
+        return torch.full((len(blocks),), torch.nan, dtype=torch.float64)
+    return spectral_norms(blocks)
