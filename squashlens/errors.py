@@ -1,5 +1,7 @@
 """What squashlens refuses, by kind. Every message says the cause, then what to do about it."""
 
+from typing import Any
+
 
 class SquashlensError(ValueError):
     """Base of all refusals; a `ValueError`, so that ordinary handlers catch it."""
@@ -7,6 +9,18 @@ class SquashlensError(ValueError):
     def __init__(self, cause: str, remedy: str):
         super().__init__(f"{cause} {remedy}")
         self.cause, self.remedy = cause, remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles, so that a refusal in a worker process reaches its parent as it is.
+
+        An exception is rebuilt by default from its one message, which `__init__` does not take. Here it is made
+        without `__init__`, and its attributes are set; this holds for subclasses with any signature.
+        """
+        return _rebuilt, (type(self), self.args), self.__dict__.copy()
+
+
+def _rebuilt(kind: type[SquashlensError], args: tuple[Any, ...]) -> SquashlensError:
+    return kind.__new__(kind, *args)
 
 
 class InputError(SquashlensError):
@@ -35,3 +49,7 @@ class StaleCaptureError(SquashlensError):
 
 class BusyModelError(SquashlensError):
     """A model that cannot be used now: threads wait for each other, or it was changed while it was measured."""
+
+
+class OutputError(SquashlensError):
+    """A file or folder that cannot be written; a file that was there before stays as it was."""

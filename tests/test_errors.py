@@ -1,0 +1,58 @@
+"""Refusals survive copies, pickles and process pools with their cause, remedy and attributes."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from squashlens import errors
+from squashlens.errors import InputError, SquashlensError
+
+
+def all_kinds(kind: type[SquashlensError]) -> list[type[SquashlensError]]:
+    return [kind, *(each for inner in kind.__subclasses__() for each in all_kinds(inner))]
+
+
+class CountedError(InputError):
+    """A subclass whose `__init__` takes other arguments than its base."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} is too many.", "Use fewer.")
+        self.count = count
+
+
+WAYS: dict[str, Callable[[SquashlensError], SquashlensError]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{f"pickle {n}": lambda e, n=n: pickle.loads(pickle.dumps(e, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)},  # noqa: S301
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_refusal_survives(way: str) -> None:
+    kinds = all_kinds(SquashlensError)
+    assert {kind.__name__ for kind in kinds} >= {n for n in dir(errors) if n.endswith("Error")}
+    for kind in kinds:
+        error = CountedError(7) if kind is CountedError else kind("The cause.", "The remedy.")
+        error.attached = {"shape": (1, 2)}  # pyright: ignore[reportAttributeAccessIssue]
+        error.add_note("seen at layer 3")
+        again = WAYS[way](error)
+        assert type(again) is kind
+        assert again is not error
+        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+        assert again.__notes__ == ["seen at layer 3"]
+
+
+def refuses(kind: type[SquashlensError]) -> None:
+    raise kind("The cause.", "The remedy.")
+
+
+def test_a_process_pool_hands_them_on() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        for kind in (InputError, errors.CapacityError):  # a pool that broke on the first would refuse the second
+            with pytest.raises(kind, match="The cause. The remedy.") as caught:
+                pool.submit(refuses, kind).result(timeout=60)
+            assert (caught.value.cause, caught.value.remedy) == ("The cause.", "The remedy.")
