@@ -29,7 +29,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 model, task = sl.load(args.model, device=args.device, dtype=args.dtype), sl.tasks.find(args.task)
 found = sl.collapse_vs_readout(
     model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template, folds=args.folds,
-    resume=args.out / "answers.json" if args.resume else None,
+    resume=args.out / "answers.sqlite" if args.resume else None,
 )  # fmt: skip
 sl.save(found, args.out / "collapse_vs_readout.nc")
 sl.figures.collapse_vs_readout(found).write_html(args.out / "collapse_vs_readout.html")

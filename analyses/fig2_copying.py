@@ -33,7 +33,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
 for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
-    kept = args.out / f"{name}.json" if args.resume else None
+    kept = args.out / f"{name}.sqlite" if args.resume else None
     # One answer a length: nothing is drawn but which of the two digits alternating sequences begin with.
     found[name] = sl.behave(
         model, sl.tasks.find(name), lengths=args.lengths, seeds=1, template=args.template, resume=kept

@@ -39,7 +39,7 @@ for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     found[name] = sl.behave(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template,
         modes=args.modes or (["answer_only", "cot", "cot_few_shot"] if task.examples else ["answer_only"]),
-        resume=args.out / f"{name}.json" if args.resume else None,
+        resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     sl.save(found[name], args.out / f"{name}.nc")
 sl.figures.error_by_length(found).write_html(args.out / "errors.html")

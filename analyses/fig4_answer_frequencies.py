@@ -37,7 +37,7 @@ for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     task = sl.tasks.find(name)
     answers = sl.behave(
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1, template=args.template,
-        resume=args.out / f"{name}.json" if args.resume else None,
+        resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     shares[name] = sl.answer_frequencies(answers)
     sl.save(answers, args.out / f"{name}.nc")

@@ -34,7 +34,7 @@ question, answer = TASKS[args.task]
 ones = sl.prompts.repeated(model, "1", args.n, prompt=question, suffix=args.ending)
 found = sl.prescribe(
     model, ones, separators=args.separators, every=args.every, answer=answer, placements=args.placements,
-    lengths=range(2, args.n + 1, 2), seed=args.seed, resume=args.out / "search.json",
+    lengths=range(2, args.n + 1, 2), seed=args.seed, resume=args.out / "search.sqlite",
 )  # fmt: skip
 
 sl.save(found, args.out / "prescription.nc")

@@ -48,6 +48,8 @@ ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accu
 PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
 TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
+FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
+PAGE = "tests/reporting/test_page.py"
 ASKING = "tests/measure/test_asking.py"
 JOINED, GENERATE, HOSTED = (
     "tests/measure/test_collapse_vs_readout.py",
@@ -96,7 +98,7 @@ MUTATIONS = (
     Mutation("positions repeated in the wrong place", "measure/_rows.py", "batch[:, :, start:stop]", "batch[:, :, : stop - start]", JACOBIAN),
     Mutation("an interval of one deviation", "theory/norms.py", "float(stats.t.ppf(0.975, k - 1)) * samples.std(dim=0)", "samples.std(dim=0)", NORMS),
     Mutation("an estimate that forgets what is kept", "model/budget.py", "kept = n_blocks(model) * queries_and_keys(model, prompts, n)", "kept = 0", BUDGET),
-    Mutation("another layer from the shelf", "model/shelf.py", 'return load_file(self._file(number))["tensor"]', 'return load_file(self._file(self.numbers[0]))["tensor"]', CAPTURE),
+    Mutation("another layer from the shelf", "model/shelf.py", 'entry, path = self.entries[number], self._file(number)', 'entry, path = self.entries[min(self.entries)], self._file(min(self.entries))', CAPTURE),
     Mutation("a weight below float32 taken for none", "model/dissection.py", "pattern.double().clamp(min=torch.finfo(torch.float32).tiny)", "pattern.double()", CERTIFIED),
     # the measured bound
     Mutation("key term without its weight", "theory/edges.py", '"out h c, i h c -> i h out") * alpha[:, :, None]', '"out h c, i h c -> i h out")', EDGES),
@@ -528,11 +530,42 @@ MUTATIONS = (
     Mutation("the mask kept", "measure/shares_and_counts.py", 'if mask == "causal" else', "if mask else", SHARES),
     # journals
     Mutation("found again every time", "journal.py", "if name not in self.found:", "if True:", JOURNAL),
-    Mutation("kept only in memory", "journal.py", "write_atomically(self.path, self._write)", "pass", JOURNAL),
-    Mutation("a file written where it stands", "journal.py", "write_atomically(self.path, self._write)", "self._write(self.path)", JOURNAL),
     Mutation("facts the file alone has", "journal.py", "for name in sorted({*one, *other}):", "for name in sorted(other):", JOURNAL),
     Mutation("facts not as they are written", "journal.py", "json.loads(json.dumps(facts, default=str))", "dict(facts)", JOURNAL),
-    Mutation("any JSON taken for a journal", "journal.py", 'dict(content["facts"]), dict(content["found"])', 'content["facts"], content["found"]', JOURNAL),
+    Mutation("findings that are not committed", "journal.py", 'database.execute("COMMIT")', "pass", JOURNAL),
+    Mutation("a digest for any facts", "journal.py", "json.dumps([self.facts, name, str(text)], sort_keys=True)", "json.dumps([name, str(text)])", JOURNAL),
+    Mutation("a digest for any value", "journal.py", "json.dumps([self.facts, name, str(text)], sort_keys=True)", "json.dumps([self.facts, name], sort_keys=True)", JOURNAL),
+    Mutation("a digest that is not looked at", "journal.py", "if digest != self._digest(name, text):", "if False:", JOURNAL),
+    Mutation("the last finding is believed", "journal.py", "INSERT OR IGNORE", "INSERT OR REPLACE", JOURNAL),
+    Mutation("any database taken for a journal", "journal.py", ' or int.from_bytes(header[68:72], "big") != APPLICATION', "", JOURNAL),
+    Mutation("a journal of another form", "journal.py", 'int.from_bytes(header[60:64], "big") != FORM', "False", JOURNAL),
+    Mutation("a log on any file system", "journal.py", "return kind not in NETWORK", "return True", JOURNAL),
+    Mutation("a refused journal is changed", "journal.py", 'if database.execute("PRAGMA quick_check")', 'database.execute("PRAGMA journal_mode = delete")\n                if database.execute("PRAGMA quick_check")', JOURNAL),
+    Mutation("findings lost with a deleted journal", "journal.py", "for name, value in self.found.items()} | new", "for name, value in ()} | new", JOURNAL),
+    # files
+    Mutation("a file written where it stands", "files.py", "os.replace(partial, target)\n            if", "target.write_bytes(partial.read_bytes())\n            if", FILES),
+    Mutation("a link replaced by a file", "files.py", "target = Path(os.path.realpath(path))", "target = Path(path)", FILES),
+    Mutation("read-only files replaced", "files.py", "if not about.st_mode & 0o222 or not os.access(target, os.W_OK):", "if False:", FILES),
+    Mutation("temporary files left behind", "files.py", "        _sweep(target.parent)\n", "", FILES),
+    Mutation("a living writer's file removed", "files.py", "            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "", FILES),
+    Mutation("permissions of the new file", "files.py", "partial.chmod(stat.S_IMODE(target.stat().st_mode))", "pass", FILES),
+    Mutation("folders not tried", "files.py", "        partial, file = _partial(target.parent)\n        file.close()\n        partial.unlink(missing_ok=True)\n", "        pass\n", FILES),
+    Mutation("netCDF written through HDF5", "stored.py", 'cast(memoryview, _as_dataset(result).to_netcdf(engine="h5netcdf"))', '(_as_dataset(result).to_netcdf(".x.nc", engine="h5netcdf"), open(".x.nc", "rb").read())[1]', FILES),
+    Mutation("formulas in CSV", "stored.py", "isinstance(cell, str) and cell.startswith(RISKY)", "False", RESULTS),
+    Mutation("line breaks bare in CSV", "stored.py", ", quoting=csv.QUOTE_NONNUMERIC", "", RESULTS),
+    Mutation("outputs checked after the work", "measure/behave.py", "    resume = checked(resume)\n", "", FILES),
+    Mutation("links followed", "foreign.py", "!= H5.h5l.TYPE_HARD", "== -1", FOREIGN),
+    Mutation("numbers in other files", "foreign.py", "if layout.get_external_count():", "if False:", FOREIGN),
+    Mutation("virtual datasets", "foreign.py", "if layout.get_layout() not in LAYOUTS:", "if False:", FOREIGN),
+    Mutation("arrays of any kind", "foreign.py", "if kind.get_class() not in NUMBERS_AND_TEXT:", "if False:", FOREIGN),
+    Mutation("netCDF beyond memory", "foreign.py", '    _require_memory(needed, name, "Read it on a larger machine, or save fewer values.")\n', "    pass\n", FOREIGN),
+    Mutation("JSON beyond memory", "foreign.py", "    _require_memory(PARSED * size, ", "    _require_memory(0 * size, ", FOREIGN),
+    Mutation("one text for many", "foreign.py", "if total > free:", "if False:", FOREIGN),
+    Mutation("whole numbers that wrap", "foreign.py", "bounds.min <= value <= bounds.max", "True", FOREIGN),
+    Mutation("tensors not checked", "model/shelf.py", "if described(tensor) != entry:", "if False:", CAPTURE),
+    Mutation("an index not checked", "model/shelf.py", "if written != _digest(content):", "if False:", CAPTURE),
+    Mutation("refusals that do not survive", "errors.py", "return _rebuilt, (type(self), self.args), self.__dict__.copy()", "return super().__reduce__()", ERRORS),
+    Mutation("control characters in a command", "reporting/page.py", "shlex.quote(word) if escape(word) == word else _written_out(word)", "shlex.quote(word)", PAGE),
     # their figures
     Mutation("a mean for the median of a change", "figures/changes.py", "x=[np.median(values)]", "x=[np.mean(values)]", CHANGEPICTURES),
     Mutation("names of changes as markup", "figures/changes.py", "html.escape(name) for", "name for", CHANGEPICTURES),

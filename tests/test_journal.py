@@ -1,6 +1,15 @@
 """Searches that are broken off: what was found is kept, found once, and never taken for another search's."""
 
-import json
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from squashlens.errors import InputError
-from squashlens.journal import Journal
+import squashlens as sl
+from squashlens import journal as module
+from squashlens.errors import InputError, OutputError
+from squashlens.journal import Journal, checked
 
 FACTS = {"model": "tiny", "call": {"norm": "linf", "every": [2, 3]}, "revision": None}
 TEXTS = st.text(st.characters(codec="utf-8"))
@@ -18,6 +29,11 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )
+
+
+def rows(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
 
 
 class BrokenError(Exception):
@@ -43,7 +59,7 @@ def test_what_was_found_comes_back(found: dict[str, Any], tmp_path: Path) -> Non
     path.unlink(missing_ok=True)
     for number, (name, value) in enumerate(found.items()):
         assert Journal(path, FACTS).get(name, lambda value=value: value) == value
-        assert len(json.loads(path.read_text(encoding="utf-8"))["found"]) == number + 1
+        assert rows(path, "findings") == number + 1
     again = Journal(path, FACTS)
     for name, value in found.items():
         assert again.get(name, never) == value
@@ -69,10 +85,9 @@ def test_an_interruption_keeps_what_was_had(error: BaseException, tmp_path: Path
     path = tmp_path / "search.json"
     journal = Journal(path, FACTS)
     journal.get("first", lambda: [1.5])
-    before = path.read_bytes()
     with pytest.raises(type(error)):
         journal.get("second", raising(error))
-    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
     again = Journal(path, FACTS)
     assert again.get("first", never) == [1.5]
     assert again.get("second", lambda: 2) == 2
@@ -82,26 +97,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "search.json"
     journal = Journal(path, FACTS)
     journal.get("first", lambda: 1)
-    before = path.read_bytes()
     with pytest.raises(TypeError):
         journal.get("second", lambda: {1, 2})  # no JSON
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the moment of renaming, the new file is complete under another name and the old one still whole."""
-    path, seen = tmp_path / "search.json", []
-    journal = Journal(path, FACTS)
-    journal.get("first", lambda: 1)
-
-    def replace(partial: Path, target: Path) -> None:
-        seen.extend(json.loads(Path(p).read_text())["found"] for p in (partial, target))
-        Path(partial).rename(target)
-
-    monkeypatch.setattr("squashlens.results.os.replace", replace)
-    journal.get("second", lambda: 2)
-    assert seen == [{"first": 1, "second": 2}, {"first": 1}]
+    assert Journal(path, FACTS).found == {"first": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -118,12 +116,12 @@ def test_another_search_is_refused(facts: dict[str, Any], others: str, tmp_path:
     path = tmp_path / "search.json"
     Journal(path, FACTS).get("a", lambda: 1)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=f"was begun with another {others}. Give another name, or delete it"):
+    with pytest.raises(InputError, match=f"was saved for a different {others}. Give another name, or delete it"):
         Journal(path, {**FACTS, **facts})
     if "hooks" in facts:  # and the other way round
         other = tmp_path / "other.json"
         Journal(other, {**FACTS, **facts}).get("a", lambda: 1)
-        with pytest.raises(InputError, match="another hooks"):
+        with pytest.raises(InputError, match="different hooks"):
             Journal(other, FACTS)
     assert path.read_bytes() == before
 
@@ -134,14 +132,13 @@ def test_facts_are_compared_as_they_are_written(tmp_path: Path) -> None:
     facts = {"lengths": (1, 2), "folder": tmp_path, "by": {1: "é"}}
     Journal(path, facts).get("a", lambda: 1)
     assert Journal(path, facts).get("a", never) == 1
-    assert "é" in path.read_text(encoding="utf-8")
+    assert rows(path, "facts") == len(facts)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "3", "null", '"facts"', "{}", '{"facts": {}}', '{"found": {}}', '{"facts": 1, "found": {}}',
-        '{"facts": ["model"], "found": {}}', '{"facts": {}, "found": [1, 2]}', '{"facts": {}, "found": null}', "\udcff",
+        " ", "SQLite format 3\0", "{", "[]", "3", "null", '"facts"', "{}", '{"facts": {}, "found": {}}', "\udcff",
     ],
 )  # fmt: skip
 def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
@@ -153,10 +150,210 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file_and_no_folder_is_made(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no journal"):
+    with pytest.raises(InputError, match="is a folder"):
         Journal(tmp_path, FACTS)
     with pytest.raises(InputError, match="There is no folder .*nowhere"):
         Journal(tmp_path / "nowhere" / "search.json", FACTS)
     assert list(tmp_path.iterdir()) == []
     Journal(str(tmp_path / "search.json"), FACTS)
     assert list(tmp_path.iterdir()) == []  # nothing found, nothing written
+
+
+def test_any_name_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name means anything to SQLite, and a link stays a link; an empty file is a place for a journal."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    (tmp_path / "link").symlink_to("target")
+    names = ["search", "a b?mode=memory#x.json", ":memory:", "file:x", "empty", "link", "é"]
+    for name in names:
+        Journal(name, FACTS).get("a", lambda: 1)
+        assert Journal(name, FACTS).get("a", never) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names, "target"])
+    assert (tmp_path / "link").is_symlink()
+
+
+def changed(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("UPDATE findings SET value = '[1.5, 3]'", "what it keeps under 'a' was changed"),
+        ("UPDATE findings SET value = 'x'", "what it keeps under 'a' was changed"),
+        ("UPDATE findings SET value = x'00'", "what it keeps under 'a' was changed"),
+        ("UPDATE findings SET name = 'b'", "what it keeps under 'b' was changed"),
+        ("UPDATE facts SET value = 'x'", "a value is not JSON"),
+        ("UPDATE facts SET value = '\"other\"' WHERE name = 'model'", "saved for a different model"),
+        ("DELETE FROM facts WHERE name = 'model'", "saved for a different model"),
+        ("DROP TABLE findings", "no such table"),
+        ("PRAGMA user_version = 2", "journal of another version"),
+        ("PRAGMA application_id = 0", "no journal of a search"),
+    ],
+)
+def test_what_was_changed_is_refused(statement: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "search"
+    Journal(path, FACTS).keep({"a": [1.5, 2]})
+    changed(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=f"search(' is| is| was).*{why}"):
+        Journal(path, FACTS)
+    assert path.read_bytes() == before
+
+
+def test_a_finding_of_another_search_is_refused(tmp_path: Path) -> None:
+    """A row that was copied from a journal of other facts is not believed under these."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    Journal(ours, FACTS).keep({"a": 1})
+    Journal(theirs, {**FACTS, "model": "other"}).keep({"b": 2})
+    changed(ours, f"ATTACH '{theirs}' AS o", "INSERT INTO findings SELECT * FROM o.findings")
+    with pytest.raises(InputError, match="under 'b' was changed"):
+        Journal(ours, FACTS)
+
+
+def test_damaged_pages_are_refused_or_right(tmp_path: Path) -> None:
+    """Any byte of the file changed, or its end missing: a refusal by name, or what was found; never another value."""
+    path, found = tmp_path / "search", {f"name {n}": [n, f"{n}" * 40] for n in range(40)}
+    Journal(path, FACTS).keep(found)
+    whole = path.read_bytes()
+    rng, refused = random.Random(0), 0
+    places = [*rng.sample(range(len(whole)), 40), *range(100, 112)]
+    damages = [whole[:p] + bytes([whole[p] ^ 0x41]) + whole[p + 1 :] for p in places]
+    for damage in [*damages, whole[:5000], whole[:4096], whole[:200], whole[:50], whole[::-1]]:
+        path.write_bytes(damage)
+        try:
+            assert Journal(path, FACTS).found.items() <= found.items()
+        except (InputError, OutputError) as error:
+            refused += str(path) in error.cause or pytest.fail(str(error))
+        for side in ("-wal", "-shm", "-journal"):
+            Path(f"{path}{side}").unlink(missing_ok=True)
+    assert refused > 10
+
+
+def keeps(path: Path, names: list[str], start: Any) -> None:
+    journal = Journal(path, FACTS)
+    start.wait()
+    for name in names:
+        journal.keep({name: [name, os.getpid()]})
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    """Both begin before there is a file; each writes names of its own and some that both have."""
+    path, both = tmp_path / "search", [f"both {n}" for n in range(5)]
+    fork = multiprocessing.get_context("fork")
+    start = fork.Event()
+    own = [[f"{who} {n}" for n in range(15)] for who in "ab"]
+    writers = [fork.Process(target=keeps, args=(path, [*names, *both], start)) for names in own]
+    for writer in writers:
+        writer.start()
+    start.set()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    found = Journal(path, FACTS).found
+    assert set(found) == {*own[0], *own[1], *both}
+    assert all(name == said for name, (said, _) in found.items())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_first_finding_is_believed_by_both(tmp_path: Path) -> None:
+    one, other = Journal(tmp_path / "search", FACTS), Journal(tmp_path / "search", FACTS)
+    assert one.get("a", lambda: 1) == 1
+    assert other.get("a", lambda: 2) == 1
+    with pytest.raises(InputError, match="was saved for a different model"):
+        Journal(tmp_path / "search", {**FACTS, "model": "other"})
+
+
+def test_a_search_that_began_later_is_refused_when_it_writes(tmp_path: Path) -> None:
+    late = Journal(tmp_path / "search", {**FACTS, "model": "other"})  # there is no file yet
+    Journal(tmp_path / "search", FACTS).keep({"a": 1})
+    with pytest.raises(InputError, match="was saved for a different model"):
+        late.keep({"b": 2})
+    assert Journal(tmp_path / "search", FACTS).found == {"a": 1}
+
+
+def test_a_journal_that_was_deleted_is_written_anew(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "search", FACTS)
+    journal.keep({"a": 1})
+    (tmp_path / "search").unlink()
+    journal.keep({"b": 2})
+    assert Journal(tmp_path / "search", FACTS).found == {"a": 1, "b": 2}
+
+
+WRITER = """
+import sys
+from squashlens.journal import Journal
+journal = Journal(sys.argv[1], {"model": "tiny"})
+number = len(journal.found)
+while True:
+    journal.keep({str(number): "x" * 3000})
+    print(number, flush=True)
+    number += 1
+"""
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_writers_lose_nothing(kills: int, tmp_path: Path) -> None:
+    """Killed at any moment, also while the file is made: whatever was said to be kept is there for the next."""
+    path, rng, told = tmp_path / "search", random.Random(1), -1
+    environment = os.environ | {"PYTHONPATH": str(Path(sl.__file__).parent.parent)}
+    for turn in range(kills):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITER), str(path)],
+            stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        assert writer.stdout is not None
+        if turn % 5:  # now and then before anything was kept
+            writer.stdout.readline()
+        time.sleep(rng.random() / 5)
+        writer.send_signal(signal.SIGKILL)
+        said = [int(line) for line in writer.communicate()[0].split()]
+        told = max([told, *said])
+        found = Journal(path, {"model": "tiny"}).found
+        assert set(found) >= {str(n) for n in range(told + 1)}
+        assert len(found) <= told + 2  # what was committed, and not yet told
+        told = len(found) - 1
+    Journal(path, {"model": "tiny"}).keep({"last": 1})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_another_holds_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    path = tmp_path / "search"
+    journal = Journal(path, FACTS)
+    journal.keep({"a": 1})
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(OutputError, match="locked. Another process"):
+            journal.keep({"b": 2})
+        other.execute("ROLLBACK")
+    journal.keep({"b": 2})
+    assert Journal(path, FACTS).found == {"a": 1, "b": 2}
+
+
+def test_the_log_is_for_local_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's log does not work between machines; the fall-back is said, and leaves the same findings."""
+
+    def form(path: Path) -> int:
+        return path.read_bytes()[18]  # 1: rollback journal, 2: WAL (https://sqlite.org/fileformat.html, 1.3.3)
+
+    path = tmp_path / "search"
+    Journal(path, FACTS).keep({"a": 1})
+    Journal(path, FACTS).keep({"b": 2})
+    assert form(path) == 2
+    monkeypatch.setattr(module, "_file_system", lambda path: "nfs4")
+    with pytest.warns(UserWarning, match="file system of the network .nfs4.: a rollback journal is used"):
+        Journal(path, FACTS).keep({"c": 3})
+    assert form(path) == 1
+    monkeypatch.undo()
+    again = Journal(path, FACTS)
+    assert again.found == {"a": 1, "b": 2, "c": 3}
+    assert form(path) == 1  # reading changes nothing
+    again.keep({"d": 4})
+    assert form(path) == 2
+
+
+def test_no_path_is_no_journal() -> None:
+    assert checked(None) is None

@@ -12,6 +12,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.model.tokens import escape
 from squashlens.results import attributes, position_coords
+from tests.references import raw
 
 NASTY = ["a\nb", "\x00\x07", "\u2028", "⟨<0xF0>⟩", "<b>x</b>", " ", "1", "1", "é", "🙂", '"', "\\", ""]
 
@@ -63,7 +64,27 @@ def test_csv_has_the_values_and_labels(tmp_path: Path, tiny: Any) -> None:
     result = sl.path_bound(tiny, "110 =")
     table = pd.read_csv(sl.save(result, tmp_path / "x.csv"))
     np.testing.assert_allclose(table["path_bound"], result.values, rtol=1e-15)
-    assert table["token"].tolist() == ["<bos>", "1", "1", "0", "="]
+    assert table["token"].tolist() == ["<bos>", "1", "1", "0", "'="]
+
+
+def test_csv_holds_no_formula(tmp_path: Path) -> None:
+    """What a spreadsheet would execute gets an apostrophe, also in names of variables; numbers stay numbers."""
+    import csv
+
+    texts = ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "＝1", "a=1", "1", "'=1", ""]
+    one = xr.Dataset(
+        {"=HYPERLINK(1)": ("token", [-1.0] * len(texts)), "text": ("token", texts)},
+        coords={"token": texts, "@place": ("token", np.arange(len(texts)) - 3)},
+    )
+    several = one.assign({"-scalar": ((), -2.5)})
+    for result in (one, several):
+        with sl.save(result, tmp_path / "x.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+        assert {len(row) for row in rows} == {len(rows[0])}  # no cell is taken for two
+        cells = [cell for row in rows for cell in row if cell]
+        risky = [cell for cell in cells if cell[0] in "=+-@\t\r\n＝"]
+        assert all(float(cell) < 0 for cell in risky)  # the numbers alone
+        assert {"'=1+1", "'-1", "'\t=1", "'\r=1", "'＝1", "a=1", "'=HYPERLINK(1)", "'@place", "-1.0"} <= set(cells)
 
 
 def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
@@ -116,19 +137,11 @@ def test_refusals(tmp_path: Path) -> None:
         sl.save(array, tmp_path / "missing" / "x.nc")
     with pytest.raises(InputError, match="no file"):
         sl.open_result(tmp_path / "x.nc")
+    with pytest.raises(InputError, match="A list is not a result"):
+        raw(sl.save)([1.0], tmp_path / "x.nc")
+    for ending in ("nc", "json"):
+        with pytest.raises(InputError, match=f"cannot be kept as .{ending}"):
+            sl.save(array.assign_attrs(odd={1, 2}), tmp_path / f"x.{ending}")
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="no provenance"):
         sl.provenance(xr.DataArray([1.0]))
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = sl.save(nasty_array(), tmp_path / "x.json")
-    old = path.read_bytes()
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr("squashlens.results._write_json", fail)
-    with pytest.raises(OSError, match="disk full"):
-        sl.save(nasty_array() * 2, path)
-    assert path.read_bytes() == old
-    assert list(tmp_path.iterdir()) == [path]

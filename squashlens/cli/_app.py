@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from squashlens.errors import InputError
-
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from squashlens.results import Result
 
 Job = Callable[[], None]
+RESULTS, PAGES = (".nc", ".json", ".csv"), (".html",)
 app = tyro.extras.SubcommandApp()
 
 Model = Annotated[str, tyro.conf.arg(help="Bundled name (tiny-gemma), local folder, or Hugging Face name.")]
@@ -23,22 +22,27 @@ Out = Annotated[Path | None, tyro.conf.arg(help="Also save the result: .nc or .j
 Quiet = Annotated[bool, tyro.conf.arg(help="No progress bars and no remarks.")]
 
 
-def check_outputs(out: Path | None, *figures: Path | None) -> None:
-    """Refuse what cannot be written before anything is computed."""
-    for path, endings in ((out, (".nc", ".json", ".csv")), *((figure, (".html",)) for figure in figures)):
-        if path is not None and path.suffix not in endings:
-            raise InputError(f"Cannot write {path.name!r}.", f"End the name in {', '.join(endings)}.")
-        if path is not None and not path.parent.is_dir():
-            raise InputError(f"There is no folder {str(path.parent)!r}.", "Make it first.")
+def check_outputs(out: Path | None, *figures: Path | None, resume: Path | None = None) -> None:
+    """Refuse what cannot be written, and one file for two things, before anything is computed."""
+    from squashlens.files import require_distinct, require_output
+
+    asked = [
+        (out, ("--out", RESULTS)),
+        (resume, ("--resume", ())),
+        *((figure, ("figure", PAGES)) for figure in figures),
+    ]
+    given = [require_output(path, endings, name) for path, (name, endings) in asked if path is not None]
+    require_distinct(given)
 
 
 def opened(
-    model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32"
-) -> Any:
+    model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32",
+    resume: Path | None = None,
+) -> Any:  # fmt: skip
     """The model, loaded once it is sure that results can be written."""
     import squashlens as sl
 
-    check_outputs(out, *figures)
+    check_outputs(out, *figures, resume=resume)
     return sl.load(model, device=device, dtype=dtype, progress=not quiet)
 
 
@@ -54,8 +58,6 @@ def write_figure(figure: "go.Figure", path: Path | None) -> None:
     """Write a figure into one file that needs no network, and say where it is."""
     if path is None:
         return
-    from squashlens.results import write_atomically
+    from squashlens.files import write
 
-    html = figure.to_html(include_plotlyjs=True)
-    write_atomically(path, lambda partial: partial.write_text(html, encoding="utf-8"))
-    print(f"figure: {path.resolve()}")
+    print(f"figure: {write(path, figure.to_html(include_plotlyjs=True).encode('utf-8')).resolve()}")

@@ -13,6 +13,7 @@ from squashlens.cli._app import (
     Out,
     Quiet,
     app,
+    check_outputs,
     opened,
     save_result,
     write_figure,
@@ -36,7 +37,7 @@ Template = Annotated[
     Literal["none", "chat"], tyro.conf.arg(help="chat: each prompt as a user's turn in the tokenizer's template.")
 ]
 Resume = Annotated[
-    Path | None, tyro.conf.arg(help="A .json file that keeps every answer, to go on from; one for each task.")
+    Path | None, tyro.conf.arg(help="A file (SQLite) that keeps every answer, to go on from; one for each task.")
 ]
 SOME = (4, 8, 16, 24, 32, 40, 48, 56, 64)
 
@@ -102,7 +103,9 @@ def behave(
             raise InputError("Nothing to ask.", "Give at least one --task, one of --lengths and one of --modes.")
         asked = {name: _task(name, joiner) for name in task}
         several = len(asked) > 1
-        bridge = opened(model, device, quiet, out, figure, errors, frequencies, dtype=dtype)
+        for name in asked:
+            check_outputs(_beside(out, name, several), resume=_beside(resume, name, several))
+        bridge = opened(model, device, quiet, out, figure, errors, frequencies, dtype=dtype, resume=resume)
         found = {}
         for name, one in asked.items():
             found[name] = sl.behave(
@@ -155,7 +158,9 @@ def readout(
     decodable: Annotated[float, tyro.conf.arg(help="R² from which on the answer counts as represented.")] = 0.9,
     folds: Annotated[int, tyro.conf.arg(help="Parts of the draws, each left out of the probe's fit once.")] = 5,
     chunk: Annotated[int | None, tyro.conf.arg(help="Prompts side by side; what fits if not given.")] = None,
-    resume: Annotated[Path | None, tyro.conf.arg(help="A .json file that keeps every answer, to go on from.")] = None,
+    resume: Annotated[
+        Path | None, tyro.conf.arg(help="A file (SQLite) that keeps every answer, to go on from.")
+    ] = None,
     out: Out = None,
     figure: Figure = None,
     layers: Annotated[Path | None, tyro.conf.arg(help="Draw the probe by layer into this .html file.")] = None,
@@ -169,7 +174,7 @@ def readout(
         import squashlens as sl
 
         asked = _task(task, joiner)
-        bridge = opened(model, device, quiet, out, figure, layers, dtype=dtype)
+        bridge = opened(model, device, quiet, out, figure, layers, dtype=dtype, resume=resume)
         found = sl.collapse_vs_readout(
             bridge, asked, lengths=lengths, seeds=seeds, template=template, norm=norm, scale=scale,
             decodable=decodable, folds=folds, chunk=chunk, resume=resume, progress=not quiet,

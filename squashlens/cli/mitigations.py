@@ -46,7 +46,9 @@ def prescribe(
     norm: Norm = "linf",
     scale: Scale = "relative",
     placements: Annotated[int, tyro.conf.arg(help="Random placements of the best's separators.")] = 40,
-    resume: Annotated[Path | None, tyro.conf.arg(help="A .json file that keeps what was found, to go on from.")] = None,
+    resume: Annotated[
+        Path | None, tyro.conf.arg(help="A file (SQLite) that keeps what was found, to go on from.")
+    ] = None,
     out: Out = None,
     figure: Figure = None,
     device: Device = None,
@@ -57,7 +59,7 @@ def prescribe(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure)
+        bridge = opened(model, device, quiet, out, figure, resume=resume)
         found = sl.prescribe(
             bridge, of.build(bridge), separators=separators, every=periods, answer=_answer(answer, of.repeat),
             draws=draws, lengths=_lengths(lengths, of.n), norm=norm, scale=scale, placements=placements, seed=of.seed,
@@ -135,8 +137,10 @@ def precision(
 
     def job() -> None:
         import squashlens as sl
+        from squashlens.files import require_distinct
 
         check_outputs(runs_out, runs_figure)
+        require_distinct(path for path in (out, figure, runs_out, runs_figure) if path is not None)
         bridge = opened(model, device, quiet, out, figure)
         sequence, chosen = of.build(bridge), _lengths(lengths, of.n)
         found = sl.precision(bridge, sequence, lengths=chosen, norm=norm, scale=scale, progress=not quiet)

@@ -35,7 +35,9 @@ def report(
 
     def job() -> None:
         import squashlens as sl
+        from squashlens.files import require_output
 
+        require_output(out, (".html", ".htm"), "--out")
         bridge = opened(model, device, quiet)
         path = sl.report(bridge, prompt=prompt, out=out, norm=norm, digits=digits, progress=not quiet)
         print(f"report: {path.resolve()}")

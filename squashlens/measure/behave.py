@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.errors import InputError
-from squashlens.journal import Journal
+from squashlens.journal import Journal, checked
 from squashlens.measure._asking import Asking
 from squashlens.measure.answers import Answer, scored
 from squashlens.model.anatomy import context_length
@@ -55,7 +55,8 @@ def behave(
         opened: begin the answer with the words the task asks for, so that the next token is the answer itself.
         room: tokens an answer may take; by default what an answer of this mode and length can need, or fits.
         chunk: prompts side by side; as many as fit in about a gigabyte (a quarter of a GPU) if not given.
-        resume: a file that keeps every answer as soon as it is had, to go on from, also at more lengths and seeds.
+        resume: a file of any name (SQLite) that keeps every answer as soon as it is had, to go on from, also at more
+            lengths and seeds. Two processes may share it.
 
     Returns:
         Dataset. Over (mode, length, seed): `prompt`, `answer` as it was said, `value` read in it, `truth`, `reading`
@@ -82,6 +83,7 @@ def behave(
     for name, value in (("room", room), ("chunk", chunk)):
         if value is not None:
             positive(value, name, f"a number of {'tokens' if name == 'room' else 'prompts'}")
+    resume = checked(resume)
     asking = Asking.start(
         model, task, lengths, seeds, "behave", modes=modes, template=template, opened=opened,
         drawn=temperature > 0, temperature=temperature, room=room,

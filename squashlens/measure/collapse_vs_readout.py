@@ -13,6 +13,7 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Mode, Scale, Template
 from squashlens.errors import InputError
+from squashlens.journal import checked
 from squashlens.measure._asking import Asking
 from squashlens.measure._pairs import Ruler, check_choices
 from squashlens.measure.answers import scored
@@ -85,6 +86,7 @@ def collapse_vs_readout(
     'read out'
     """
     check_choices(norm=norm, scale=scale, passes="auto")
+    resume = checked(resume)
     if not 0 < decodable <= 1:
         raise InputError(f"decodable={decodable!r} is no R² to reach.", "Give a number above 0, at most 1.")
     asking = Asking.start(
@@ -97,10 +99,11 @@ def collapse_vs_readout(
     twins = [task.doubled(question) for question in questions]
     ids = {question: asking.ids(question) for question in (*questions, *twins)}
     v, star = [ids[q] for q in questions], [ids[q] for q in twins]
+    journal = asking.journal(resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     shown = ends(sound, [*v, *star], residual_sites(sound), chunk=chunk, progress=progress)
     own, other = streams(sound, shown).split(len(v), dim=1)
-    answers = answered(asking, ids, asking.journal(resume), chunk=chunk, progress=progress)
+    answers = answered(asking, ids, journal, chunk=chunk, progress=progress)
     said = scored(task, {q: answers[q] for q in questions}, asking.session.facts, opened=True).isel(mode=0)
     shape = (said.sizes["length"], said.sizes["seed"])
     over, ruler = ("length", "seed"), Ruler(norm, scale)

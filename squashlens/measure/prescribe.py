@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
-from squashlens.journal import Journal
+from squashlens.journal import Journal, checked
 from squashlens.measure._pairs import Runs, check_choices, required
 from squashlens.measure.accuracy import Answer
 from squashlens.measure.collapse import collapse
@@ -59,7 +59,7 @@ def prescribe(
         answer, draws: as in `compare`: accuracy over sequences of the same form that are drawn with `seed`.
         lengths: numbers of content tokens; all if not given.
         placements: random placements of the best design's separators, drawn with `seed`; at least 5.
-        resume: a .json file that keeps what was found; the same call goes on from it.
+        resume: a file of any name that keeps what was found (SQLite); the same call goes on from it.
 
     Returns:
         Dataset. Over (separator, every): `separation`, `gain` (÷ the separation without separators), `cost` (tokens
@@ -70,7 +70,7 @@ def prescribe(
         95 % interval `advantage_low`, `advantage_high` (Student's t over placements), and `random_as_good`, (1 + random
         ones as good) ÷ (1 + placements).
 
-    Refuses: what `Sequence.every` and `collapse` refuse; a file that was begun for another search.
+    Refuses: what `Sequence.every` and `collapse` refuse; another search's file, or no journal.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -80,6 +80,7 @@ def prescribe(
     ((2, 2), True)
     """
     check_choices(norm=norm, scale=scale, passes="auto")
+    resume = checked(resume)
     positive(placements, "placements", "a number of placements")
     if placements < FEWEST:
         raise InputError(f"placements={placements} give no interval.", f"Use {FEWEST} or more.")

@@ -32,7 +32,7 @@ from squashlens.model.hooks import ambient
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import require_sound
 from squashlens.model.registry import fingerprint_of, measured
-from squashlens.model.shelf import Shelf, prepared, read_index, write_index
+from squashlens.model.shelf import KINDS, Shelf, prepared, read_index, write_index
 from squashlens.model.tokens import Prompts, display_tokens, tokens
 from squashlens.results import attributes, versions
 
@@ -137,6 +137,10 @@ def capture(
     (torch.Size([1, 14, 128]), [0])
     """
     one_of(store, Store, "store")
+    if (store == "disk") != (folder is not None):
+        raise InputError("A folder goes with store='disk', and only with that.", "Give both or neither.")
+    if folder is not None:
+        prepared(folder)  # before the model is run
     model = require_sound(model)
     ids = tokens(model, prompts, bos=bos)
     top = n_blocks(model)
@@ -145,8 +149,6 @@ def capture(
         raise InputError("Nothing was asked for.", "Set residuals=True or patterns=True.")
     blocks = [layer for layer in chosen if layer < top] if patterns else []
     streams: list[Target] = [*chosen, "y"] if residuals else []
-    if (store == "disk") != (folder is not None):
-        raise InputError("A folder goes with store='disk', and only with that.", "Give both or neither.")
     target = device_of(model) if store == "device" else torch.device("cpu")
     size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
     path = None if folder is None else prepared(folder, size)
@@ -155,8 +157,8 @@ def capture(
     if progress and size > SAY_ABOVE:
         tqdm.write(f"capture: {human(size)} to be kept {f'in {path}' if path else f'on {target}'}")
 
-    kept: dict[str, dict[int, Tensor]] = {"residual": {}, "pattern": {}, "y": {}}
-    shelves = {} if path is None else {kind: Shelf(path, kind, ()) for kind in kept}
+    kept: dict[str, dict[int, Tensor]] = {kind: {} for kind in KINDS}
+    shelves = {} if path is None else {kind: Shelf(path, kind) for kind in KINDS}
 
     def keep(kind: str, number: int) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
@@ -176,25 +178,25 @@ def capture(
     facts: dict[str, Any] = {
         "ids": ids.tolist(),
         "labels": display_tokens(model, ids),
-        "residual": [layer for layer in streams if layer != "y"],
-        "pattern": blocks,
-        "y": [0] if residuals else [],
         "fingerprint": fingerprint_of(model),
         "ambient_hooks": ambient(model),
         "dtype": str(dtype_of(model)),
     }
     if path is None:
         return _capture(facts, kept)
-    write_index(path, facts | {"versions": versions()})
+    write_index(path, facts | {"versions": versions()}, shelves)
     return open_capture(path)
 
 
 def open_capture(folder: str | Path) -> Capture:
-    """The capture that ``capture(store="disk", folder=…)`` wrote, its tensors still on disk."""
-    facts = read_index(folder)
-    return _capture(
-        facts, {kind: Shelf(Path(folder), kind, tuple(facts[kind])) for kind in ("residual", "pattern", "y")}
-    )
+    """The capture that ``capture(store="disk", folder=…)`` wrote, its tensors still on disk.
+
+    The index is checked now, and each tensor when it is looked up: shape, dtype and a digest of its bytes. `y` is
+    looked up now.
+
+    Refuses: a folder without a capture; one whose index or tensors are not as they were written.
+    """
+    return _capture(*read_index(folder))
 
 
 def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:

@@ -4,19 +4,7 @@ import psutil
 import torch
 
 from squashlens.errors import CapacityError
-
-
-def human(n_bytes: int | float) -> str:
-    """Bytes with a decimal prefix.
-
-    >>> human(8_300_000_000)
-    '8.3 GB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
+from squashlens.sizes import human
 
 
 def available(device: torch.device) -> int:

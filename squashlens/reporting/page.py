@@ -9,11 +9,12 @@ import xarray as xr
 
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm
-from squashlens.errors import InputError
+from squashlens.files import require_output, write
 from squashlens.model.registry import measured
+from squashlens.model.tokens import escape
 from squashlens.reporting import sentences as say
 from squashlens.reporting.section import Section
-from squashlens.results import provenance, write_atomically
+from squashlens.results import provenance
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -65,16 +66,14 @@ def report(
     from squashlens.model.load import load
     from squashlens.reporting import collapse
 
-    out = Path(out)
-    if not out.parent.is_dir():
-        raise InputError(f"There is no folder {str(out.parent)!r}.", "Make it first, or choose another --out.")
+    out = require_output(out, (".html", ".htm"))
     bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)
     answer = next_token(bridge, prompt)
     findings = collapse.try_to_measure(bridge, digits, progress=progress)
     page = render(measured, shares, answer, findings, prompt=prompt, digits=digits)
-    return write_atomically(out, lambda partial: partial.write_text(page, encoding="utf-8"))
+    return write(out, page.encode("utf-8"))
 
 
 def render(
@@ -108,7 +107,7 @@ def render(
                 for part in sections
             ],
             assumptions=ASSUMPTIONS,
-            command=shlex.join(
+            command=_command(
                 ["squashlens", "report", "--model", facts["model"], "--prompt", prompt, "--digits", str(digits)]
             ),
             code=_code(facts, prompt, digits),
@@ -169,6 +168,24 @@ def _code(facts: dict[str, Any], prompt: str, digits: int) -> str:
     )
 
 
+def _command(words: list[str]) -> str:
+    r"""Words as one line for bash or zsh, in which nothing is hidden: control characters are written out.
+
+    >>> print(_command(["squashlens", "a b", "it's\n\x1b[2J"]))
+    squashlens 'a b' $'it\'s\x0a\x1b[2J'
+    """
+    if any("\0" in word for word in words):
+        return "(The prompt has a null character, which no command line can pass. Use the code below.)"
+    return " ".join(shlex.quote(word) if escape(word) == word else _written_out(word) for word in words)
+
+
+def _written_out(word: str) -> str:
+    """A word in ANSI-C quotes, ``$'...'``, where ``\\x`` means a byte and ``\\u`` a character."""
+    escapes = {"\\": r"\\", "'": r"\'"}
+    written = (c if escape(c) == c else f"\\x{ord(c):02x}" if c < "\x80" else f"\\U{ord(c):08x}" for c in word)
+    return "$'" + "".join(escapes.get(c, c) for c in written) + "'"
+
+
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     figure.update_layout(title=None, margin_t=figure.layout.margin.t - 32)  # the page's own heading stands above it
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
@@ -184,5 +201,5 @@ def _flatten(facts: dict[str, Any]) -> list[tuple[str, str]]:
             text = ", ".join(map(str, value)) or "none"
         else:
             text = "none" if value is None else str(value)
-        rows.append((key.replace("_", " "), text))
+        rows.append((escape(key.replace("_", " ")), escape(text)))
     return rows

@@ -54,7 +54,7 @@ def test_hooks_that_do_something_else_have_another_name(
     assert named[0] != named[1]
     with sl.applied(tiny, first):
         sl.behave(tiny, COUNT, **how)
-    with sl.applied(tiny, second), pytest.raises(InputError, match="begun with another ambient_hooks"):
+    with sl.applied(tiny, second), pytest.raises(InputError, match="saved for a different ambient_hooks"):
         sl.behave(tiny, COUNT, **how)
 
 
@@ -105,7 +105,7 @@ def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any
 
 def test_another_temperature_is_named(tiny: Any, how: dict[str, Any]) -> None:
     sl.behave(tiny, COUNT, **how)
-    with pytest.raises(InputError, match=r"begun with another temperature[.]"):
+    with pytest.raises(InputError, match=r"saved for a different temperature[.]"):
         sl.behave(tiny, COUNT, temperature=0.5, **how)
 
 

@@ -109,7 +109,7 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     kept = tmp_path / "answers.json"
     how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": kept, "progress": False}
     sl.behave(tiny, COUNT, **how)
-    before = kept.read_text()
+    before = kept.read_bytes()
     for other, named in (
         (lambda: sl.behave(tiny, COUNT, temperature=0.5, **how), "temperature"),
         (lambda: sl.behave(tiny, sl.tasks.find("taught_sum_bernoulli"), **how), "task"),
@@ -118,7 +118,7 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
             other()
     with sl.applied(tiny, sl.sliding_window(4)), pytest.raises(InputError, match="ambient_hooks"):
         sl.behave(tiny, COUNT, **how)
-    assert kept.read_text() == before
+    assert kept.read_bytes() == before
 
 
 def test_hooks_are_honoured_and_named(tiny: Any) -> None:

@@ -267,16 +267,16 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
         ((bridge_of("gemma"), sequence), {}, "architecture, .*model, .*fingerprint"),
     ]
     for given_, options, fact in others:
-        with pytest.raises(InputError, match=f"search.json was begun with another {fact}[.]"):
+        with pytest.raises(InputError, match=f"search.json was saved for a different {fact}[.]"):
             searched(given_, resume=path, **options)
     with (
         sl.applied(model, sl.mask_tokens([0])),
-        pytest.raises(InputError, match="begun with another ambient_hooks"),
+        pytest.raises(InputError, match="saved for a different ambient_hooks"),
     ):
         searched(llama, resume=path)
     assert path.read_bytes() == kept
     path.write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(InputError, match="is no journal"):
+    with pytest.raises(InputError, match="is a damaged journal"):
         searched(llama, resume=path)
     with pytest.raises(InputError, match="There is no folder"):
         searched(llama, resume=tmp_path / "nowhere" / "search.json")
@@ -289,7 +289,7 @@ def test_another_answer_is_another_search(tiny: Any, digits: Any, tmp_path: Path
     sl.prescribe(tiny, digits, answer=ones, resume=path, **options)
     sl.prescribe(tiny, digits, answer=lambda c: str(sum(x == "1" for x in c)), resume=path, **options)
     for answer in (None, lambda content: str(content.count("0"))):
-        with pytest.raises(InputError, match="begun with another call"):
+        with pytest.raises(InputError, match="saved for a different call"):
             sl.prescribe(tiny, digits, answer=answer, resume=path, **options)
 
 

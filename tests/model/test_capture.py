@@ -1,5 +1,7 @@
 """Captures equal the plain model's own tensors, keep what is chosen, and are refused when stale."""
 
+import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError, StaleCaptureError
 from squashlens.model import memory
+from squashlens.model.shelf import described
 from tests.cases import CONFIGS, FAMILIES, random_model, save_random
 from tests.references import plain_outputs, raw
 
@@ -95,6 +99,88 @@ def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: 
         sl.open_capture(tmp_path)
     with pytest.raises(KeyError):
         again.residuals[1]
+
+
+def rewritten(file: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    save_file({"tensor": change(load_file(file)["tensor"].clone()).contiguous()}, file)
+
+
+def nan(tensor: torch.Tensor) -> torch.Tensor:
+    tensor[..., -1] = torch.nan
+    return tensor
+
+
+def nudged(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.view(-1)[7] = torch.nextafter(tensor.view(-1)[7], torch.tensor(torch.inf))
+    return tensor
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "another block's pattern": lambda file: shutil.copy(file.with_name("pattern_003.safetensors"), file),
+    "another kind of tensor": lambda file: shutil.copy(file.with_name("residual_000.safetensors"), file),
+    "one head": lambda file: rewritten(file, lambda tensor: tensor[:, :1]),
+    "two heads exchanged": lambda file: rewritten(file, lambda tensor: tensor[:, [1, 0, 2, 3]]),
+    "another shape of the same numbers": lambda file: rewritten(file, lambda tensor: tensor.transpose(0, 1)),
+    "half precision": lambda file: rewritten(file, torch.Tensor.bfloat16),
+    "whole numbers": lambda file: rewritten(file, lambda tensor: tensor.view(torch.int32)),
+    "NaN": lambda file: rewritten(file, nan),
+    "one unit in the last place": lambda file: rewritten(file, nudged),
+    "another name inside": lambda file: save_file({"other": load_file(file)["tensor"]}, file),
+    "cut off": lambda file: file.write_bytes(file.read_bytes()[:-8]),
+    "no safetensors": lambda file: file.write_bytes(b"pickle"),
+    "removed": lambda file: file.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny: Any) -> None:
+    """Each gave numbers, or an error of another library, when only the file's name was looked at."""
+    sl.capture(tiny, "110 =", store="disk", folder=tmp_path)
+    DAMAGES[damage](tmp_path / "pattern_001.safetensors")
+    run = sl.open_capture(tmp_path)
+    for read in (lambda: run.patterns[1], run.to_xarray, lambda: sl.path_bound(tiny, run)):
+        with pytest.raises(InputError, match="is damaged: pattern_001.safetensors .*Capture again"):
+            read()
+    assert run.patterns[0].shape == (1, 4, 5, 5)
+    DAMAGES[damage](tmp_path / "y_000.safetensors")
+    with pytest.raises(InputError, match="is damaged: y_000.safetensors"):
+        sl.open_capture(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ids": [[2, 7, 7, 6, 9]]}, {"ids": [[2, 7]]}, {"labels": [["a"] * 5]}, {"fingerprint": "0" * 16},
+        {"ambient_hooks": ["mask"]}, {"dtype": "torch.float64"}, {"tensors": {}}, {"tensors": 3}, {"digest": "0" * 64},
+        {"digest": None}, {"new": 1}, None,
+    ],
+)  # fmt: skip
+def test_an_index_that_was_changed_is_refused(change: Any, tmp_path: Path, tiny: Any) -> None:
+    sl.capture(tiny, "110 =", store="disk", folder=tmp_path, layers=[0])
+    file = tmp_path / "capture.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["tensors"]["pattern"]["0"]["shape"] == [1, 4, 5, 5]
+    if change is None:
+        del content["digest"]
+    else:
+        content |= change
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(InputError, match="is damaged: capture.json"):
+        sl.open_capture(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"digest": 1}', "[" * 100_000, "\udcff"])
+def test_what_is_no_index_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "capture.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match="is damaged: capture.json"):
+        sl.open_capture(tmp_path)
+
+
+def test_half_precision_is_told_by_its_bytes() -> None:
+    """Every dtype a model runs in has a digest of its own bytes; equal numbers of another dtype have another."""
+    ones = [torch.ones(2, 3, dtype=each) for each in (torch.float32, torch.bfloat16, torch.float16, torch.float64)]
+    assert len({described(each)["sha256"] for each in ones}) == 4
+    assert described(ones[0].t()) == described(ones[0].t().contiguous()) != described(ones[0])
 
 
 def test_too_large_is_refused_before_the_run(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """The page as a reader meets it: self-contained, escaped, without errors or requests, on desk and phone."""
 
+import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.model.tokens import escape
+from squashlens.reporting import page
 from squashlens.reporting.page import render
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
@@ -61,9 +65,35 @@ def test_token_text_is_escaped(tiny: Any) -> None:
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
     findings = InputError(f"{evil} is 2 tokens.", "Use another.")
-    page = render(measured, shares, answer, findings, prompt=f"'{evil}'", digits=9)
-    assert evil not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert "&lt;img src=x" in page
+    text = render(measured, shares, answer, findings, prompt=f"'{evil}'", digits=9)
+    assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert "&lt;img src=x" in text
+
+
+NASTY = "a\nb\r\t\x1b[2J\x07 'q' \"d\" \\x41 $HOME `id` \u202e\u2028\x85\xad\U000e0001 é🙂"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="asks bash what it makes of the line")
+def test_the_command_hides_nothing_and_says_the_same() -> None:
+    """No control character is in the line, and bash reads the very words out of it."""
+    words = ["plain", "", "a b", "it's", "-x", NASTY, NASTY[::-1], "\x1b'\\", "\x011"]
+    line = page._command(["printf", "%s\\0", *words])
+    assert escape(line) == line
+    shell = os.environ | {"LC_ALL": "C.UTF-8"}
+    said = subprocess.run(["bash", "-c", line], capture_output=True, check=True, env=shell).stdout
+    assert said.decode("utf-8").split("\0")[:-1] == words
+    assert "no command line can pass" in page._command(["squashlens", "a\0b"])
+
+
+def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
+    measured = sl.sensitivity(tiny, "110 =", progress=False)
+    shares, answer = sl.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
+    measured.attrs["provenance"] = json.dumps(sl.provenance(measured) | {"model": f"m{NASTY}"})
+    text = render(measured, shares, answer, InputError("Too long.", "Use another."), prompt=NASTY, digits=9)
+    shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    for part in re.findall(r"<pre>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
+        plain = part.replace("\n", "") if "import squashlens" in part else part
+        assert escape(plain) == plain
 
 
 def test_where_it_cannot_be_written(tiny: Any, tmp_path: Path) -> None:

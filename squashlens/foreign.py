@@ -1,0 +1,202 @@
+"""Stored results are inspected before they are read, since a file may come from anywhere.
+
+An HDF5 file can name other files of this machine as the place of its numbers (external storage, external links,
+virtual datasets), and both formats can declare far more than they hold. Only what a result of ours is made of is
+accepted: numbers and text, stored in the file itself, that fit into memory.
+
+The checks run on what HDF5 says about the file. A file made to attack the HDF5 library itself is not recognised.
+"""
+
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import psutil
+import xarray as xr
+
+from squashlens.errors import CapacityError, InputError, SquashlensError
+from squashlens.files import as_path
+from squashlens.sizes import human
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+H5: Any = h5py  # its low-level modules have no types
+LAYOUTS = (H5.h5d.COMPACT, H5.h5d.CONTIGUOUS, H5.h5d.CHUNKED)
+FILTERS = (H5.h5z.FILTER_DEFLATE, H5.h5z.FILTER_SHUFFLE, H5.h5z.FILTER_FLETCHER32)
+NUMBERS_AND_TEXT = (H5.h5t.INTEGER, H5.h5t.FLOAT, H5.h5t.STRING)
+AXES = ("DIMENSION_LIST", "REFERENCE_LIST")  # how netCDF says which dimension is which, by references inside the file
+DTYPES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|object|<U[0-9]+")
+PARSED = 32  # bytes of Python objects for a byte of JSON: at most two numbers of 28 bytes for "1,2,"
+
+
+def opened(path: str | Path) -> xr.Dataset:
+    """The Dataset in a `.nc` or `.json` file that was found to hold nothing else."""
+    path = as_path(path, "path")
+    readers = {".nc": _netcdf, ".json": _json}
+    try:
+        if not path.is_file():
+            raise InputError(f"There is no file {str(path)!r}.", "Check the name.")
+        if path.suffix not in readers:
+            raise InputError(f"Cannot read {path.name!r}.", "Results come back from .nc and .json.")
+        with path.open("rb") as file:
+            return readers[path.suffix](file, str(path))
+    except SquashlensError:
+        raise
+    except MemoryError as error:
+        raise CapacityError(f"{str(path)!r} does not fit into memory.", "Read it on a larger machine.") from error
+    except OSError as error:
+        cause = "is damaged" if error.errno is None else f"cannot be read: {error.strerror}"  # HDF5 gives no number
+        raise InputError(f"{str(path)!r} {cause}.", "Check the file, and that you may read it.") from error
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise _refused(path, f"it cannot be read as one ({type(error).__name__}: {str(reason)[:200]})") from error
+
+
+def _refused(name: object, why: str) -> InputError:
+    return InputError(
+        f"{str(name)!r} is not a result of squashlens: {why}.", "Give a file that `save` wrote, undamaged."
+    )
+
+
+def _require_memory(n_bytes: int, name: str, remedy: str) -> None:
+    free = psutil.virtual_memory().available
+    if n_bytes > free:
+        raise CapacityError(f"Reading {name!r} may take {human(n_bytes)}, and {human(free)} are free.", remedy)
+
+
+def _netcdf(file: io.BufferedReader, name: str) -> xr.Dataset:
+    if file.read(len(SIGNATURE)) != SIGNATURE:
+        raise _refused(name, "it does not begin as an HDF5 file")
+    size = file.seek(0, io.SEEK_END)
+    with h5py.File(file, "r") as stored:  # through our own handle: what is inspected is what is read
+        needed = _declared(stored, name)
+        _require_memory(needed, name, "Read it on a larger machine, or save fewer values.")
+        _require_texts(stored, size, name)
+    file.seek(0)
+    with xr.open_dataset(file, engine="h5netcdf", decode_times=False) as dataset:
+        return dataset.load()
+
+
+def _declared(stored: h5py.File, name: str) -> int:
+    """Bytes of all arrays in the file, refused unless each is of numbers or text and lies in the file itself."""
+    total = 0
+    _require_attributes(stored, name)
+    for key in list(stored.id):
+        shown = f"{key.decode(errors='replace')!r}"
+        if stored.id.links.get_info(key).type != H5.h5l.TYPE_HARD:
+            raise _refused(name, f"{shown} is a link to another place")
+        if stored.get(key, getclass=True) is not h5py.Dataset:
+            raise _refused(name, f"{shown} is no array")
+        array: Any = stored[key]
+        layout = array.id.get_create_plist()
+        if layout.get_layout() not in LAYOUTS:
+            raise _refused(name, f"{shown} is a virtual dataset, whose numbers lie in other files")
+        if layout.get_external_count():
+            raise _refused(name, f"the numbers of {shown} lie in another file")
+        if any(layout.get_filter(n)[0] not in FILTERS for n in range(layout.get_nfilters())):
+            raise _refused(name, f"{shown} is stored through an unknown filter")
+        kind = array.id.get_type()
+        if kind.get_class() not in NUMBERS_AND_TEXT:
+            raise _refused(name, f"{shown} holds neither numbers nor text")
+        total += math.prod(array.shape or ()) * max(8, kind.get_size())  # 8: a reference to a text
+        _require_attributes(array, name)
+    return total
+
+
+def _require_attributes(owner: Any, name: str) -> None:
+    for key in owner.attrs:
+        kind = owner.attrs.get_id(key).get_type().get_class()
+        if kind not in NUMBERS_AND_TEXT and key not in AXES:
+            raise _refused(name, f"the attribute {key!r} is neither a number nor text")
+
+
+def _require_texts(stored: h5py.File, size: int, name: str) -> None:
+    """Refuse texts that take more memory than there is: many entries may share one long text in the file."""
+    for key in stored:
+        for owner in (stored[key], *(stored[key].attrs.get_id(each) for each in stored[key].attrs)):
+            _require_text(owner, size, name)
+    for each in stored.attrs:
+        _require_text(stored.attrs.get_id(each), size, name)
+
+
+def _require_text(owner: Any, size: int, name: str) -> None:
+    kind = (owner.id if isinstance(owner, h5py.Dataset) else owner).get_type()
+    if kind.get_class() != H5.h5t.STRING or not kind.is_variable_str():
+        return
+    free, count = psutil.virtual_memory().available, math.prod(owner.shape or ())
+    if count * size <= free:
+        return
+    if not isinstance(owner, h5py.Dataset) or size > free:
+        raise _refused(name, f"{count} texts may take {human(count * size)}")
+    step, total, flat = max(1, free // (4 * size)), 0, owner.shape[-1] if owner.shape else 1
+    for place in np.ndindex(owner.shape[:-1]):
+        for start in range(0, flat, step):
+            part = owner[(*place, slice(start, start + step))]
+            total += sum(map(len, part))
+            if total > free:
+                raise _refused(name, f"its texts take more than {human(free)}")
+
+
+def _json(file: io.BufferedReader, name: str) -> xr.Dataset:
+    size = file.seek(0, io.SEEK_END)
+    _require_memory(PARSED * size, name, "Save it as .nc, which takes far less.")
+    file.seek(0)
+    content = json.loads(file.read().decode("utf-8"))
+    if not isinstance(content, dict) or not {"attrs", "coords", "variables"} <= content.keys():
+        raise _refused(name, "it lacks attrs, coords or variables")
+    arrays = {
+        part: {key: _array(each, f"{name!r}: {key!r}") for key, each in content[part].items()}
+        for part in ("coords", "variables")
+    }
+    return xr.Dataset(arrays["variables"], coords=arrays["coords"], attrs=content["attrs"])
+
+
+def _array(stored: Any, where: str) -> tuple[Any, np.ndarray, Any]:
+    """Dimensions, values and attributes of one variable whose declared shape and type are those of its data."""
+    if not isinstance(stored, dict) or not {"dims", "dtype", "data", "shape", "attrs"} <= stored.keys():
+        raise ValueError(f"{where} lacks dims, dtype, data, shape or attrs")
+    dims, dtype, data, shape = (stored[key] for key in ("dims", "dtype", "data", "shape"))
+    if not isinstance(dtype, str) or not DTYPES.fullmatch(dtype):
+        raise ValueError(f"{where} has the type {str(dtype)[:40]!r}")
+    if any(type(n) is not int or n < 0 for n in shape) or len(shape) != len(dims):
+        raise ValueError(f"{where} has the shape {shape!r:.60} over {len(dims)} dimensions")
+    if math.prod(shape) != len(data):
+        raise ValueError(f"{where} has {len(data)} values for the shape {shape}")
+    text = dtype == "object" or dtype.startswith("<U")
+    for value in data:
+        if isinstance(value, list | dict) or (dtype.startswith("<U") and not isinstance(value, str)):
+            raise ValueError(f"{where} holds a {type(value).__name__}")
+        if not text and not _is_a(value, dtype):
+            raise ValueError(f"{where} holds {str(value)[:40]!r} as {dtype}")
+    if dtype.startswith("<U"):
+        _require_memory(4 * int(dtype[2:]) * len(data), where, "Save it as .nc, which takes far less.")
+        if any(len(value) > int(dtype[2:]) for value in data):
+            raise ValueError(f"{where} holds a text longer than {dtype[2:]} characters")
+    return dims, np.array(data, dtype=dtype).reshape(shape), stored["attrs"]
+
+
+def _is_a(value: Any, dtype: str) -> bool:
+    """Whether a value of JSON is one of this type, without rounding or wrapping."""
+    if dtype == "bool":
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    if dtype.startswith("float"):
+        return isinstance(value, int | float) or value in ("nan", "inf", "-inf")
+    bounds = np.iinfo(dtype)
+    return isinstance(value, int) and bounds.min <= value <= bounds.max
+
+
+def unwrapped(dataset: xr.Dataset, path: object) -> xr.DataArray | xr.Dataset:
+    """The DataArray or Dataset that was put into this Dataset to be stored."""
+    kind = dataset.attrs.pop("squashlens_kind", "Dataset")
+    if kind == "Dataset":
+        return dataset
+    if kind != "DataArray" or len(dataset.data_vars) != 1:
+        raise _refused(path, f"it says it is a {str(kind)[:40]!r} of {len(dataset.data_vars)} variables")
+    (name,) = dataset.data_vars
+    return dataset[name]

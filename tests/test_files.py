@@ -1,0 +1,296 @@
+"""Writing that fails leaves the old file, says what to do, and never takes the interpreter with it."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens import files
+from squashlens.errors import InputError, OutputError
+from squashlens.files import require_folder, require_output, write
+from tests.references import raw
+
+NOBODY = 65534  # the user without rights, by POSIX custom
+RESULT = xr.DataArray(np.arange(9000.0), dims="a", name="v", attrs={"provenance": "{}"})
+
+
+def run(script: str, *arguments: Path, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """A script in an interpreter of its own, which finds this package."""
+    command = [*prefix, sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(Path(sl.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+LIMITED = """
+import resource, sys
+import numpy as np, torch, xarray as xr
+import squashlens as sl
+from squashlens.errors import OutputError
+from squashlens.files import write
+from squashlens.journal import Journal
+from squashlens.model.shelf import Shelf
+from pathlib import Path
+folder, limit = Path(sys.argv[1]), 20_000
+for ending in ("nc", "json", "csv"):
+    sl.save(xr.DataArray([1.0], dims="a", name="v"), folder / f"x.{ending}")
+journal = Journal(folder / "journal", {"model": "tiny"})
+journal.keep({"first": 1})
+old = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("journal")}
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))  # every longer write fails with EFBIG
+large = xr.DataArray(np.random.default_rng(0).normal(size=9000), dims="a", name="v")
+attempts = {ending: lambda ending=ending: sl.save(large, folder / f"x.{ending}") for ending in ("nc", "json", "csv")}
+attempts["new"] = lambda: sl.save(large, folder / "new.nc")
+attempts["page"] = lambda: write(folder / "page.html", bytes(90_000))
+attempts["journal"] = lambda: journal.keep({"second": "x" * 90_000})
+attempts["capture"] = lambda: Shelf(folder, "residual").put(0, torch.zeros(9000))
+for name, attempt in attempts.items():
+    try:
+        attempt()
+        print(name, "was written")
+    except OutputError as error:
+        print(name, "refused:", error.cause, error.remedy)
+now = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("journal")}
+assert now == old, sorted(now)
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+assert Journal(folder / "journal", {"model": "tiny"}).found == {"first": 1}
+print("alive")
+"""
+
+
+def test_a_file_that_cannot_grow_is_refused(tmp_path: Path) -> None:
+    """A real write that fails, in all formats; writing netCDF through HDF5 ended the interpreter (exit code 139)."""
+    done = run(LIMITED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.pop() == "alive"
+    assert [line.split()[:2] for line in lines] == [
+        [name, "refused:"] for name in ("nc", "json", "csv", "new", "page", "journal", "capture")
+    ]
+    for line in lines[:5]:
+        assert "larger than this system allows. Raise the limit" in line
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system of its own")
+def test_a_full_disk_is_refused(tmp_path: Path) -> None:
+    """A file system of 64 kB, mounted where only the subprocess sees it."""
+    script = """
+    import subprocess, sys
+    from pathlib import Path
+    folder = Path(sys.argv[1])
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]).returncode:
+        sys.exit(77)
+    import numpy as np, xarray as xr
+    import squashlens as sl
+    from squashlens.errors import OutputError
+    from squashlens.journal import Journal
+    sl.save(xr.DataArray([1.0], dims="a", name="v"), folder / "x.nc")
+    journal = Journal(folder / "journal", {})
+    old = (folder / "x.nc").read_bytes()
+    for attempt in (
+        lambda: sl.save(xr.DataArray(np.arange(9000.0), dims="a", name="v"), folder / "x.nc"),
+        lambda: journal.keep({"a": "x" * 90_000}),
+    ):
+        try:
+            attempt()
+        except OutputError as error:
+            print(error)
+    assert (folder / "x.nc").read_bytes() == old
+    """
+    done = run(script, tmp_path, prefix=("unshare", "-m"))
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this machine allows no mounts")
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "the disk is full. Free some space" in first
+    assert "disk is full" in second
+    assert "Free some space" in second
+
+
+@pytest.mark.parametrize("name", files.CAUSES)
+def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.txt", b"old")
+
+    def fail(handle: int) -> None:
+        raise OSError(name, os.strerror(name))
+
+    monkeypatch.setattr("squashlens.files.os.fsync", fail)
+    with pytest.raises(OutputError, match="Cannot write .*x.txt") as caught:
+        write(path, b"new")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_killed_writers_leave_nothing(tmp_path: Path) -> None:
+    """Only the temporary files of dead processes go; a living one's stay, and so do files of other names."""
+    script = """
+    import sys, time
+    from squashlens.files import replacing
+    with replacing(sys.argv[1]) as file:
+        file.write(b"half")
+        file.flush()
+        print("writing", flush=True)
+        time.sleep(60)
+    """
+    environment = os.environ | {"PYTHONPATH": str(Path(sl.__file__).parent.parent)}
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "x.nc")]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"writing\n"
+    (tmp_path / ".squashlens-mine.partial").touch()
+    (tmp_path / ".squashlens-0123456789abcdef.partial").mkdir()
+    (tmp_path / ".squashlens-fedcba9876543210.partial").symlink_to(tmp_path / ".squashlens-mine.partial")
+    before = {path.name for path in tmp_path.iterdir()}
+    assert len(before) == 5
+    writers[0].send_signal(signal.SIGKILL)
+    writers[0].wait()
+    write(tmp_path / "y.txt", b"y")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(before - left) == 1
+    assert left - before == {"y.txt"}
+    writers[1].send_signal(signal.SIGKILL)
+    writers[1].wait()
+    write(tmp_path / "y.txt", b"y")
+    ours = {"y.txt", ".squashlens-mine.partial"}
+    ours |= {f".squashlens-{name}.partial" for name in ("0123456789abcdef", "fedcba9876543210")}
+    assert {path.name for path in tmp_path.iterdir()} == ours
+
+
+def test_links_stay_links(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    target = sl.save(RESULT, tmp_path / "real" / "x.nc")
+    for link, to in (("x.nc", target), ("y.nc", Path("real/y.nc")), ("z.nc", Path("x.nc"))):
+        (tmp_path / link).symlink_to(to)
+        sl.save(RESULT * 2, tmp_path / link)
+        assert (tmp_path / link).is_symlink()
+        assert sl.open_result(tmp_path / link).identical(RESULT * 2)
+    assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x.nc", "y.nc"]
+    (tmp_path / "circle.nc").symlink_to("circle.nc")
+    (tmp_path / "nowhere.nc").symlink_to("missing/x.nc")
+    for name in ("circle", "nowhere"):
+        with pytest.raises((InputError, OutputError), match="circle|There is no folder"):
+            sl.save(RESULT, tmp_path / f"{name}.nc")
+
+
+def test_permissions_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.txt", b"old")
+    path.chmod(0o640)
+    write(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    path.chmod(0o440)
+    with pytest.raises(OutputError, match="x.txt' is read-only. Choose another name"):
+        write(path, b"newer")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="an administrator gives up its rights")
+def test_without_rights_nothing_is_written(tmp_path: Path) -> None:
+    """As a user without rights: a folder that may not be written to, and another's file in one that may."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    closed, opened = tmp_path / "closed", tmp_path / "opened"
+    closed.mkdir(mode=0o755)
+    opened.mkdir()
+    opened.chmod(0o777)
+    (opened / "x.nc").write_bytes(b"another's")
+    script = """
+    import os, sys
+    import squashlens as sl
+    from squashlens.errors import OutputError
+    from squashlens.files import require_folder, require_output
+    from squashlens.journal import checked
+    os.setgid(65534); os.setuid(65534)
+    closed, opened = sys.argv[1:]
+    for check in (require_output, checked, require_folder):
+        for name in (f"{closed}/x.nc", f"{opened}/x.nc") if check is not require_folder else (f"{closed}/new", closed):
+            try:
+                check(name)
+                print("allowed", check.__name__, name)
+            except OutputError as error:
+                print("refused:", error)
+    require_output(f"{opened}/y.nc")
+    """
+    done = run(script, closed, opened)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith("refused:") for line in lines), lines
+    assert sum("ermission is denied" in line for line in lines) == 4
+    assert sum("is read-only" in line for line in lines) == 2
+    assert list(closed.iterdir()) == []
+    assert [path.name for path in opened.iterdir()] == ["x.nc"]
+
+
+@pytest.mark.parametrize("path", ["\0", "a\0b.nc", "x" * 300, "\ud800.nc", 3, None, b"x.nc", 1.5, ["x.nc"]])
+def test_names_that_no_file_can_have(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for check in (require_output, require_folder):
+        with pytest.raises((InputError, OutputError), match="name|must be a path"):
+            raw(check)(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    (tmp_path / "null.nc").symlink_to("/dev/null")
+    refusals: dict[Path, str] = {
+        tmp_path: "is a folder",
+        tmp_path / "pipe": "is a pipe",
+        tmp_path / "null.nc": "is a device",
+        tmp_path / "file" / "x.nc": "folder",
+        tmp_path / "missing" / "x.nc": "There is no folder",
+        Path(""): "is a folder",
+    }
+    for path, why in refusals.items():
+        with pytest.raises((InputError, OutputError), match=why):
+            require_output(path)
+    with pytest.raises((InputError, OutputError), match="file"):
+        require_folder(tmp_path / "file")
+    with pytest.raises(InputError, match="End the name in .nc, .json"):
+        require_output(tmp_path / "x.txt", (".nc", ".json"))
+    assert require_output(tmp_path / "x.nc") == tmp_path / "x.nc"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "null.nc", "pipe"]
+
+
+def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every public function that writes: not even the proof of the model is begun."""
+
+    def work(*_: Any, **__: Any) -> None:
+        raise AssertionError("the work was begun")
+
+    assert all([sl.behave, sl.collapse_vs_readout, sl.prescribe, sl.capture, sl.report, sl.sensitivity])  # are imported
+    for place in ("measure._asking.require_sound", "measure.prescribe.one_token", "model.capture.require_sound"):
+        monkeypatch.setattr(f"squashlens.{place}", work)
+    monkeypatch.setattr("squashlens.model.load.load", work)
+    (tmp_path / "locked").write_bytes(b"")
+    (tmp_path / "locked").chmod(0o444)
+    (tmp_path / "locked.html").symlink_to("locked")
+    task, nowhere = sl.tasks.find("count_ones"), tmp_path / "nowhere" / "x.html"
+    writers: dict[str, Callable[[Path], Any]] = {
+        "behave": lambda path: sl.behave(tiny, task, lengths=[4], seeds=1, resume=path),
+        "readout": lambda path: sl.collapse_vs_readout(tiny, task, lengths=[4], resume=path),
+        "prescribe": lambda path: raw(sl.prescribe)(tiny, None, separators=[","], every=[2], resume=path),
+        "report": lambda path: sl.report("tiny-gemma", out=path),
+    }
+    started = time.perf_counter()
+    for write_to in writers.values():
+        for path in (nowhere, tmp_path / "locked.html", tmp_path):
+            with pytest.raises((InputError, OutputError), match="no folder|read-only|is a folder|End the name"):
+                write_to(path)
+    with pytest.raises((InputError, OutputError), match="not a folder|of that name"):
+        sl.capture(tiny, "110 =", store="disk", folder=tmp_path / "locked")
+    assert time.perf_counter() - started < 5
