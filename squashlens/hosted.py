@@ -55,9 +55,10 @@ ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample ke
 def inspect_task(
     task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
 ) -> InspectTask:
-    """A task for `inspect_ai.eval`: a sample for each mode, length and seed, read by the task's own strict reader.
+    """A task for `inspect_ai.eval`: a sample for each mode, length and seed, read by the task's own reader.
 
-    Its metrics are `accuracy`, `stderr`, and `unread`, the share of answers that were not read.
+    Two scorers: `lenient` scores what is unambiguous, `strict` what was given in the form that was asked for. Their
+    metrics are `accuracy`, `stderr`, and `unread`, the share of answers that were not read so.
 
     Args:
         task: from `squashlens.tasks.find`, or one of your own.
@@ -79,7 +80,8 @@ def inspect_task(
     for mode in chosen["modes"]:
         one_of(mode, Mode, "modes")
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
-    return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=strict(task), name=task.name)
+    both = [lenient(task), strict(task)]
+    return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=both, name=task.name)
 
 
 def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Dataset:
@@ -132,16 +134,25 @@ def unread() -> scores.Metric:
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
-def strict(task: Task | str) -> scores.Scorer:
+def lenient(task: Task | str) -> scores.Scorer:
     """Right or not by the task's own reader; what was read is the answer, and why not the explanation."""
-    asked = find(task) if isinstance(task, str) else task
+    return _scored(find(task) if isinstance(task, str) else task, as_asked=False)
 
+
+@scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
+def strict(task: Task | str) -> scores.Scorer:
+    """As `lenient`, of answers in the form that was asked for; what was read in another is explained as such."""
+    return _scored(find(task) if isinstance(task, str) else task, as_asked=True)
+
+
+def _scored(asked: Task, *, as_asked: bool) -> scores.Scorer:
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
         question = asked.about(state.metadata["items"])
         reading = asked.understood(question, state.output.completion, _ended(state.output))
-        right = reading.why == "read" and reading.value == target.text
-        value = scores.CORRECT if right else scores.INCORRECT
-        return scores.Score(value=value, answer=reading.value or None, explanation=reading.why)
+        taken = reading.why == "read" and (reading.as_asked or not as_asked)
+        value = scores.CORRECT if taken and reading.value == target.text else scores.INCORRECT
+        why = "not in the form asked for" if reading.why == "read" and not taken else reading.why
+        return scores.Score(value=value, answer=reading.value if taken else None, explanation=why)
 
     return score
 

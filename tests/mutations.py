@@ -47,6 +47,7 @@ TOKENPICTURES = "tests/figures/test_tokenisation_figures.py"
 ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accuracy", "compare", "windows"))
 PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
 TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
+TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
 FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
 PAGE = "tests/reporting/test_page.py"
@@ -447,11 +448,29 @@ MUTATIONS = (
     Mutation("a cut number read", "tasks/reading.py", 'if not (ended or closed) and not (found[-1].why == "read" and last[-1:] in _CLOSING):', "if False:", READING),
     Mutation("a cut answer alone read", "tasks/reading.py", 'return convert(text.strip()) if ended else Reading("", "cut")', "return convert(text.strip())", READING),
     Mutation("the first of several answers", "tasks/reading.py", 'return different.pop() if len(different) == 1 else Reading("", "several")', "return found[0]", READING),
-    Mutation("the placeholder read", "tasks/reading.py", "not _PLACEHOLDER.match(line.lstrip(_AROUND)) and ", "", READING),
+    Mutation("the placeholder read", "tasks/reading.py", 'not _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) and ', "", READING),
     Mutation("digits of any scripts", "tasks/reading.py", "if len(decimals) != 1:", "if not decimals:", READING),
-    Mutation("a sequence taken for a number", "tasks/reading.py", "LONGEST = 15", "LONGEST = 4000", READING),
-    Mutation("thousands anyhow", "tasks/reading.py", "(?:,[0-9]{3})+", "(?:,[0-9]+)+", READING),
-    Mutation("a number for a digit", "tasks/reading.py", 'if reading.why == "read" and core not in set("0123456789") else reading', "if False else reading", READING),
+    Mutation("a sequence taken for a number", "tasks/numerals.py", "LONGEST = 15", "LONGEST = 4000", READING),
+    Mutation("thousands anyhow", "tasks/numerals.py", "(?:,[0-9]{3})+", "(?:,[0-9]+)+", READING),
+    Mutation("two marks between thousands", "tasks/numerals.py", "(?:(?P={group})[0-9]{{3}})*", "(?:[,'_ \\u00a0][0-9]{{3}})*", TABLE),
+    Mutation("7 (eight)", "tasks/numerals.py", " or value(said) != value(again)", "", TABLE),
+    Mutation("any words around", "tasks/numerals.py", "pattern.fullmatch(text) for", "pattern.search(text) for", TABLE),
+    Mutation("seven hundred is seven", "tasks/numerals.py", "part = max(part, 1) * 100", "part = max(part, 1)", TABLE),
+    Mutation("markup joins digits", "tasks/markup.py", '"\\tanswer: \\\\1\\t"', '"\\\\1"', TABLE),
+    Mutation("what follows a turn is read", "tasks/markup.py", "(text[: end.start()], True)", "(text, True)", TABLE),
+    Mutation("thoughts are read", "tasks/markup.py", '.rpartition(f"</{name}>")[2]', "", TABLE),
+    Mutation("an answer taken back", "tasks/reading.py", "for one in _announcements(places[-1][2], lenient)} - {found.value}", "for one in []}", TABLE),
+    Mutation("another number before", "tasks/reading.py", "sentences if each not in steps[:-1]]", "sentences[-1:]]", TABLE),
+    Mutation("any form as asked", "tasks/reading.py", "as_asked=_found(text, opening, ended, strict).value == found.value", "as_asked=True", TABLE),
+    Mutation("echoes near anything", "tasks/echo.py", "PER_SLIP = 4", "PER_SLIP = 2", ECHO),
+    Mutation("echoes without a slip", "tasks/echo.py", "PER_SLIP = 4", "PER_SLIP = 100", TASKS),
+    Mutation("counts taken for echoes", "tasks/echo.py", "FAR = 10", "FAR = 1", TASKS),
+    Mutation("an echo from the first item on", "tasks/echo.py", "costs = np.zeros(len(letters) + 1, dtype=int)", "costs = places.copy()", ECHO),
+    Mutation("echoes of one sequence only", "tasks/echo.py", "* (len(piece) // len(whole) + 2)", "", ECHO),
+    Mutation("strict is lenient", "measure/answers.py", "strict = (right & as_asked)", "strict = right", ANSWERS),
+    Mutation("deciles for quartiles", "measure/answers.py", "[0.25, 0.5, 0.75]", "[0.1, 0.5, 0.9]", ANSWERS),
+    Mutation("strict scores lenient", "hosted.py", "(reading.as_asked or not as_asked)", "True", HOSTED),
+    Mutation("a number for a digit", "tasks/reading.py", 'if found in set("0123456789") else Reading("", "digit")', "", READING),
     Mutation("what is not read is right", "measure/answers.py", '(value == truth) & (why == "read")', '(value == truth) | (why != "read")', ANSWERS),
     Mutation("errors of what was not read", "measure/answers.py", "if value else np.nan", "if value else 0.0", ANSWERS),
     Mutation("mean over all answers", "measure/answers.py", "np.maximum(counted, 1)", "error.shape[-1]", ANSWERS),
@@ -491,11 +510,11 @@ MUTATIONS = (
     Mutation("a filtered answer has ended", "hosted.py", '"model_length", "content_filter")', '"model_length")', HOSTED),
     Mutation("samples as the log has them", "hosted.py", 'sorted(samples, key=lambda sample: sample.metadata["place"])', "samples", HOSTED),
     Mutation("failed runs taken", "hosted.py", 'if log.status != "success":', "if False:", HOSTED),
-    Mutation("a sequence said again counts", "tasks/task.py", "and not self._says_again(question, found.value)", "", TASKS),
+    Mutation("a sequence said again counts", "tasks/task.py", ' if self._echoed(question, said, found.why == "read") else found', " if False else found", TASKS),
     Mutation("answers nobody can give", "tasks/task.py", 'if found != Reading(truth, "read"):', "if False:", TASKS),
     Mutation("lengths as they come", "tasks/task.py", "for n in sorted(lengths)", "for n in lengths", TASKS),
     Mutation("another task by another joiner", "tasks/task.py", "if not (self.show is joined or _joins(self.show)):", "if False:", TASKS),
-    Mutation("a line that a new one closed is open", "tasks/reading.py", "(line, bool(newline))", "(line, False)", READING),
+    Mutation("a line that a new one closed is open", "tasks/reading.py", "(line, bool(newline), rest)", "(line, False, rest)", READING),
     Mutation("draws for prompts", "measure/answers.py", "len(set(cell))", "len(cell)", ANSWERS),
     # statements
     Mutation("the weight before for that after", "theory/statements/softmax.py", "float(x[-1] + star[-2])", "float(x[-1] + star[-1])", STATEMENTS),

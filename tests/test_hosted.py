@@ -46,10 +46,10 @@ SAID: dict[int, tuple[str, StopReason, str]] = {
     15: (f"{SAYS} 15", "model_length", "cut"),
     16: (f"{SAYS} 16", "content_filter", "cut"),
     17: (f"{SAYS} 17\nwhich is", "max_tokens", "read"),
-    18: ("There are 18 ones", "stop", "form"),
+    18: ("There are 18 ones", "stop", "read"),  # unambiguous, and not as asked
     19: ("", "stop", "none"),
-    20: (f"{SAYS} twenty", "stop", "words"),
-    2: (f"{SAYS} 11", "stop", "form"),  # the sequence said again
+    20: (f"{SAYS} two dozen", "stop", "words"),
+    2: (f"{SAYS} 11", "stop", "echo"),
     21: (f"{SAYS} 21", "unknown", "read"),
 }
 USAGE = ModelUsage(input_tokens=7, input_tokens_cache_read=30, input_tokens_cache_write=4, output_tokens=5)
@@ -100,7 +100,7 @@ def scripted(prompt: str) -> ModelOutput:
     return output(text, why)
 
 
-def test_scores_in_inspect_are_those_of_the_strict_reader(put: Callable[..., EvalLog]) -> None:
+def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog]) -> None:
     log = put(hosted.inspect_task(ONES, list(SAID)), scripted)
     assert log.status == "success", log.error
     found = hosted.from_log(log)
@@ -108,18 +108,26 @@ def test_scores_in_inspect_are_those_of_the_strict_reader(put: Callable[..., Eva
     answers = {q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5) for q in questions}
     same(found, scored(ONES, answers, {}))
     assert found["reading"].values[0, :, 0].tolist() == [SAID[length][2] for length in sorted(SAID)]
-    assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [10, 17, 21]
+    assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [10, 17, 18, 21]
     assert found["prompt_tokens"].values.flat[0] == 41  # 7 new, 30 and 4 that were cached
     for sample in log.samples or []:
-        score = (sample.scores or {})["strict"]
+        score, asked = ((sample.scores or {})[name] for name in ("lenient", "strict"))
         at = {"mode": "answer_only", "length": sample.metadata["length"], "seed": 0}
         assert score.value == ("C" if found["right"].sel(at) else "I")
         assert (score.answer or "") == found["value"].sel(at)
         assert score.explanation == found["reading"].sel(at)
-    metrics = {name: each.value for name, each in log.results.scores[0].metrics.items()} if log.results else {}
-    assert set(metrics) == {"accuracy", "stderr", "unread"}
-    assert metrics["accuracy"] == pytest.approx(3 / 13) == found["accuracy"].mean().item()
-    assert metrics["unread"] == pytest.approx(9 / 13) == found["unread"].sum("why").mean().item()
+        if sample.metadata["length"] == 18:
+            assert (asked.value, asked.answer, asked.explanation) == ("I", None, "not in the form asked for")
+        else:
+            assert asked == score
+    both = log.results.scores if log.results else []
+    metrics = {each.name: {name: metric.value for name, metric in each.metrics.items()} for each in both}
+    assert metrics.keys() == {"lenient", "strict"}
+    assert metrics["lenient"].keys() == metrics["strict"].keys() == {"accuracy", "stderr", "unread"}
+    assert metrics["lenient"]["accuracy"] == pytest.approx(4 / 13) == found["accuracy"].mean().item()
+    assert metrics["strict"]["accuracy"] == pytest.approx(3 / 13) == found["accuracy_strict"].mean().item()
+    assert metrics["lenient"]["unread"] == pytest.approx(8 / 13) == found["unread"].sum("why").mean().item()
+    assert metrics["strict"]["unread"] == pytest.approx(9 / 13) == 1 - found["as_asked"].mean().item()
 
 
 def test_a_sample_says_what_it_asks() -> None:
@@ -331,7 +339,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "logs").glob("*.eval")
     found = hosted.from_log(path)
-    assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": 5}
+    assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": len(reading.WHY) - 1}
     assert set(found["answer"].values.flat) == {"Default output from mockllm/model"}
     assert found["unread"].sel(why="none").values.tolist() == [[1, 1], [1, 1]]
     assert found["said_tokens"].values.min() > 0

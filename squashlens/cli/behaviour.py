@@ -113,9 +113,11 @@ def behave(
                 template=template, opened=opening, temperature=temperature, room=room, chunk=chunk,
                 resume=_beside(resume, name, several), progress=not quiet,
             )  # fmt: skip
-            print(f"{name}: share answered rightly, mean error, share not read")
+            print(
+                f"{name}: share answered rightly (and in the form asked for), errors of what was read, share not read"
+            )
             print(_table(found[name]).to_string(float_format=lambda value: f"{value:.3g}"))
-            print(_repeated(found[name]), end="")
+            print(_left_out(found[name]) + _repeated(found[name]), end="")
             save_result(found[name], _beside(out, name, several))
         if figure is not None:
             write_figure(sl.figures.accuracy_by_length(found), figure)
@@ -129,9 +131,19 @@ def behave(
 
 
 def _table(found: "xr.Dataset") -> Any:
-    """One row a length, three columns a mode."""
-    table = found[["accuracy", "mean_error"]].assign(unread=found["unread"].sum("why"))
+    """One row a length, seven columns a mode."""
+    names = ["accuracy", "accuracy_strict", "mean_error", "error_q1", "median_error", "error_q3"]
+    table = found[names].assign(unread=found["unread"].sum("why"))
     return table.transpose("length", "mode").to_dataframe().unstack("mode")
+
+
+def _left_out(found: "xr.Dataset") -> str:
+    """Why answers were not read, with the share of all, as a line; nothing if all were."""
+    from squashlens.tasks.reading import WHY
+
+    shares = found["unread"].mean(["mode", "length"])
+    why = [f"{WHY[str(share['why'].item())]} {float(share):.3g}" for share in shares if share > 0]
+    return f"not read, with no error (shares of all answers): {', '.join(why)}\n" if why else ""
 
 
 def _repeated(found: "xr.Dataset") -> str:

@@ -18,14 +18,17 @@ LENGTH = "length (items)"
 BEHAVE = "squashlens.behave"
 PANEL, THIN, BETWEEN, GAP = 230, 46, 44, 14  # pixels: a panel, the one under it, free for titles, between any two
 SINGLE = "single answers"
+QUARTILES = ("median_error", "error_q1", "error_q3")
 
 
 def accuracy_by_length(found: Found) -> go.Figure:
     """Draw what `squashlens.behave` found, one Dataset or several by label: the share answered rightly, by length.
 
-    With 95 % intervals where there are several seeds. What was not read is not right; the hover has its share.
+    With 95 % intervals where there are several seeds. What was not read is not right; the hover has its share. Open
+    marks on a thin line are the share answered rightly in the form that was asked for, where that is less.
     """
-    several = labelled(found, {name: CELL for name in ("accuracy", "accuracy_low", "accuracy_high")} | UNREAD, BEHAVE)
+    needed = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_strict")
+    several = labelled(found, {name: CELL for name in needed} | UNREAD, BEHAVE)
     together = modes_of(several.values())
     lines = [(number, text, mode) for number, text in enumerate(several) for mode in modes_of([several[text]])]
     names, figure = [], go.Figure()
@@ -43,18 +46,27 @@ def accuracy_by_length(found: Found) -> go.Figure:
             marker={"color": colour, "symbol": symbol, "size": 7 + 2 * wider},
             text=_rights(names[-1], here, many), hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
+        strict = here["accuracy_strict"].values
+        if (strict < share).any():
+            names.append(f"{names[-1]}, in the form asked for")
+            figure.add_scatter(
+                x=here["length"].values, y=strict, name=names[-1], mode="lines+markers",
+                line={"color": colour, "dash": "dot", "width": 1}, marker={"symbol": f"{symbol}-open", "size": 6},
+                text=_rights(names[-1], here, many, "accuracy_strict"), hovertemplate="%{text}<extra></extra>",
+            )  # fmt: skip
     figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="share answered rightly", range=[-0.04, 1.04])
     return headed(figure, "How often the answer is right", several.values(), names, height=330, notes=only(together))
 
 
 def error_by_length(found: Found) -> go.Figure:
-    """Draw what `squashlens.behave` found, one Dataset or several by label: mean errors by length, a panel a label.
+    """Draw what `squashlens.behave` found, one Dataset or several by label: median errors by length, a panel a label.
 
-    Faint dots are single answers. Answers that were not read have no error; under each panel is their share.
+    Bars are quartiles, faint dots single answers; the hover has the mean, which one answer may move far. Answers that
+    were not read have no error; under each panel is their share.
     """
     each = dict.fromkeys(("error", "value", "truth", "reading"), OVER)
-    several = labelled(found, {"mean_error": CELL} | each | UNREAD, BEHAVE)
+    several = labelled(found, dict.fromkeys((*QUARTILES, "mean_error"), CELL) | each | UNREAD, BEHAVE)
     for one in several.values():
         if bool((one["reading"] == "read").any()) and not _has_errors(one):
             raise InputError("These answers are no numbers and have no error.", "Draw accuracy_by_length.")
@@ -73,14 +85,17 @@ def error_by_length(found: Found) -> go.Figure:
     return headed(figure, "How far off the answers are", several.values(), seen, height=height, notes=notes, lift=lift)
 
 
-def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
+def _rights(name: str, here: xr.Dataset, many: int, measure: str = "accuracy") -> list[str]:
     """At each length: how often right, out of how many answers to how many prompts, and what was not read."""
     told = []
     for length in here["length"].values:
         at = here.sel(length=length)
-        share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
+        share, low, high = (percent(float(at[f"{measure}{end}"])) for end in ("", "_low", "_high"))
         of = f"{many} answers{_to(at, many)} (95 % interval {low} to {high})" if many > 1 else "1 answer"
-        told.append(f"{name}, {length} items<br>{share} right of {of}<br>{_unread(at)}")
+        strict = percent(float(at["accuracy_strict"]))
+        told.append(
+            f"{name}, {length} items<br>{share} right of {of}<br>{strict} in the form asked for<br>{_unread(at)}"
+        )
     return told
 
 
@@ -102,7 +117,7 @@ def _has_errors(one: xr.Dataset) -> bool:
 
 
 def _errors(here: xr.Dataset, mode: tuple[str, str, str, str]) -> tuple[go.Scatter, go.Scatter, go.Scatter]:
-    """Single errors, their mean, and the share that was not read."""
+    """Single errors, their median with quartiles, and the share that was not read."""
     name, colour, dash, symbol = mode
     error = here["error"].stack(answer=("length", "seed"))
     error = error[np.isfinite(error.values)]
@@ -112,8 +127,13 @@ def _errors(here: xr.Dataset, mode: tuple[str, str, str, str]) -> tuple[go.Scatt
         said, right = (label(str(at[part].item())) for part in ("value", "truth"))
         single.append(f"{name}, {length} items, seed {seed}<br>said {said}, right {right}")
     lengths, means, unread = here["length"].values, here["mean_error"].values, here["unread"].sum("why").values
+    median, low, high = (here[name].values for name in QUARTILES)
+    bars = interval(median, low, high, colour, 4) | {"thickness": 1.2}
     told = [f"{name}, {length} items<br>{_unread(here.sel(length=length))}" for length in lengths]
-    over = [f"{text}<br>mean error {mean:.4g} items" for text, mean in zip(told, means, strict=True)]
+    over = [
+        f"{text}<br>median error {half:.4g} items, quartiles {first:.4g} and {third:.4g}, mean {mean:.4g}"
+        for text, half, first, third, mean in zip(told, median, low, high, means, strict=True)
+    ]
     shared: dict[str, Any] = {"cliponaxis": False, "hovertemplate": "%{text}<extra></extra>"}
     lines = {"mode": "lines+markers", "name": name, "legendgroup": name, "line": {"color": colour, "dash": dash}}
     dots = {
@@ -125,7 +145,15 @@ def _errors(here: xr.Dataset, mode: tuple[str, str, str, str]) -> tuple[go.Scatt
     }
     return (
         go.Scatter(x=error["length"].values, y=error.values, text=single, marker_size=5, **dots, **shared),
-        go.Scatter(x=lengths, y=means, text=over, marker={"symbol": symbol, "size": 8}, **lines, **shared),
+        go.Scatter(
+            x=lengths,
+            y=median,
+            text=over,
+            marker={"symbol": symbol, "size": 8},
+            error_y=bars if here.sizes["seed"] > 1 else None,
+            **lines,
+            **shared,
+        ),
         go.Scatter(x=lengths, y=unread, text=told, marker={"symbol": symbol, "size": 5}, **lines, **shared),
     )
 
@@ -158,7 +186,7 @@ def _axes(figure: go.Figure, one: xr.Dataset, row: int, column: int) -> None:
     figure.update_yaxes(rangemode="tozero", row=row, col=column)
     figure.update_yaxes(range=[-0.25, 1.25], tickvals=[0, 1], row=row + 1, col=column)
     if column == 1:
-        figure.update_yaxes(title="mean error (items)", row=row, col=1)
+        figure.update_yaxes(title="median error (items)", row=row, col=1)
         figure.update_yaxes(title={"text": "share<br>not read", "font": {"size": 11}}, row=row + 1, col=1)
     if not _has_errors(one):
         figure.update_yaxes(range=[0, 1], showticklabels=False, row=row, col=column)

@@ -1,7 +1,10 @@
 """Answers to questions as a labelled result, whoever gave them: read, compared with the truth, counted.
 
 An answer that cannot be read is not right, has no error, and is counted by the reason why. To count as read, it must
-also be an answer to its question: the sequence said again is no count of it (`Task.understood`).
+also be an answer to its question: an echo of the sequence is no count of it (`Task.understood`).
+
+Two shares are right: `accuracy` of what is unambiguous (lenient), `accuracy_strict` of what was given in the form that
+was asked for. A mean error is moved by one answer as far as that goes, so median and quartiles stand beside it.
 """
 
 import re
@@ -60,8 +63,12 @@ def scored(
     truth, value = table(question.truth for question in asked), table(reading.value for reading in readings)
     why = table(reading.why for reading in readings)
     right = (value == truth) & (why == "read")
+    as_asked = table((reading.as_asked for reading in readings), bool)
     error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
     share, (low, high) = right.mean(axis=-1), interval(right.mean(axis=-1), len(seeds))
+    strict = (right & as_asked).mean(axis=-1)
+    strict_low, strict_high = interval(strict, len(seeds))
+    first, median, third = _quartiles(error)
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "token"
     found: dict[str, Variable] = {
@@ -71,14 +78,21 @@ def scored(
         "truth": (OVER, truth, "the right answer", "text"),
         "reading": (OVER, why, "read, or why not", "text"),
         "ended": (OVER, table((answer.ended for answer in said), bool), "whether the answer ended by itself", "1"),
+        "as_asked": (OVER, as_asked, "whether it was read, and given in the form that was asked for", "1"),
         "right": (OVER, right, "whether what was read is the right answer", "1"),
         "error": (OVER, error, "|what was read − the right answer|", "item"),
         "prompt_tokens": (OVER, table((a.prompt_tokens for a in said), int), "tokens of the prompt", tokens),
         "said_tokens": (OVER, table((a.said_tokens for a in said), int), "tokens of the answer", tokens),
-        "accuracy": (cell, share, "share answered rightly; what is not read is not right", "1"),
+        "accuracy": (cell, share, "share answered rightly (lenient); what is not read is not right", "1"),
         "accuracy_low": (cell, low, "lower end of its 95 % interval (Wilson)", "1"),
         "accuracy_high": (cell, high, "upper end of its 95 % interval (Wilson)", "1"),
+        "accuracy_strict": (cell, strict, "share answered rightly in the form that was asked for", "1"),
+        "accuracy_strict_low": (cell, strict_low, "lower end of its 95 % interval (Wilson)", "1"),
+        "accuracy_strict_high": (cell, strict_high, "upper end of its 95 % interval (Wilson)", "1"),
         "mean_error": (cell, _mean(error), "mean error of the answers that were read", "item"),
+        "median_error": (cell, median, "median error of the answers that were read", "item"),
+        "error_q1": (cell, first, "first quartile of the error of the answers that were read", "item"),
+        "error_q3": (cell, third, "third quartile of the error of the answers that were read", "item"),
         "unread": ((*cell, "why"), unread, "share that was not read, by the reason why", "1"),
         "prompts": (cell, _different(prompts), "different prompts among those that were answered", "item"),
     }
@@ -157,6 +171,14 @@ def _mean(error: np.ndarray) -> np.ndarray:
     """The mean over seeds of what there is; NaN where there is none."""
     counted = np.isfinite(error).sum(axis=-1)
     return np.where(counted, np.nansum(error, axis=-1) / np.maximum(counted, 1), np.nan)
+
+
+def _quartiles(error: np.ndarray) -> np.ndarray:
+    """First quartile, median and third quartile over seeds of what there is; NaN where there is none."""
+    found = np.full((3, *error.shape[:-1]), np.nan)
+    for cell in np.argwhere(np.isfinite(error).any(axis=-1)):
+        found[:, *cell] = np.nanquantile(error[tuple(cell)], [0.25, 0.5, 0.75])
+    return found
 
 
 def _by_size(value: str) -> tuple[int, int, str]:

@@ -36,7 +36,7 @@ def behave(
     resume: str | Path | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
-    """What the model answers to `task` at each length, read strictly and compared with the right answer.
+    """What the model answers to `task` at each length, read and compared with the right answer.
 
     Standing hooks are honoured. Decoding is greedy, free of any penalty a checkpoint may come with, unless a
     `temperature` is given; then tokens are drawn from softmax(logits ÷ temperature), by a seed for each question.
@@ -60,12 +60,13 @@ def behave(
 
     Returns:
         Dataset. Over (mode, length, seed): `prompt`, `answer` as it was said, `value` read in it, `truth`, `reading`
-        (``"read"``, or why not), `ended`, `right`, `error` (|value − truth|, items; NaN where nothing was read),
-        `prompt_tokens`, `said_tokens`. Over (mode, length): `accuracy` with its 95 % interval `accuracy_low`,
-        `accuracy_high`, `mean_error` of the answers read, and, over `why`, `unread`, the share that was not read;
-        `prompts`, how many different prompts were answered. Fewer than seeds where a task draws the same sequence twice
-        (of alternating digits there are two): a fair sample of what the task asks, which the interval is for, and no
-        more than so many prompts.
+        (``"read"``, or why not), `as_asked`, `ended`, `right`, `error` (|value − truth|, items; NaN where nothing was
+        read), `prompt_tokens`, `said_tokens`. Over (mode, length): `accuracy` with its 95 % interval `accuracy_low`,
+        `accuracy_high` (lenient: of what is unambiguous), `accuracy_strict` with its own (of what was given in the form
+        that was asked for), `mean_error`, `median_error` and quartiles `error_q1`, `error_q3` of the answers read, and,
+        over `why`, `unread`, the share that was not read and has no error; `prompts`, how many different prompts were
+        answered. Fewer than seeds where a task draws the same sequence twice (of alternating digits there are two): a
+        fair sample of what the task asks, which the interval is for, and no more than so many prompts.
 
     Source: Barbero et al. 2024, section 3, appendix C.1.
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from squashlens.paper import COUNT_ANSWER, ONES, SUM, SUM_EXAMPLES, WORD
+from squashlens.tasks.reading import counted
 from squashlens.tasks.task import Items, Task
 
 SHARE = 0.7  # of ones in a random sequence, and of 'car' in a sentence
+ONE = counted("ones", "one", "1s", "1's", "'1's")  # "7 ones" is 7
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
 
 ONES_EXAMPLES = """We divide the sequence into groups of 5. (11111) (11111) 11
@@ -87,26 +89,27 @@ def numbered(items: Sequence[str]) -> str:
     return ", ".join(f"digit {place}: {item}" for place, item in enumerate(items, start=1))
 
 
-def how_many(counted: str) -> Callable[[Items], str]:
+def how_many(item: str) -> Callable[[Items], str]:
     """How often an item occurs."""
-    return lambda items: str(items.count(counted))
+    return lambda items: str(items.count(item))
 
 
 def _ones(name: str, draw: Callable[[int, Random], list[str]], **others: object) -> Task:
-    made = {"examples": BERNOULLI_EXAMPLES, "random": False, "source": "appendix C.1"} | others
+    made = {"read": ONE, "examples": BERNOULLI_EXAMPLES, "random": False, "source": "appendix C.1"} | others
     return Task(name, ONES, draw, how_many("1"), opening=COUNT_ANSWER, **made)  # pyright: ignore[reportArgumentType]
 
 
 COUNTING = (
     Task(
-        "sum", SUM, ones, how_many("1"), " + ".join, opening=COUNT_ANSWER, examples=SUM_EXAMPLES, random=False,
+        "sum", SUM, ones, how_many("1"), " + ".join, ONE, opening=COUNT_ANSWER, examples=SUM_EXAMPLES, random=False,
         source="figures 3 and 6 (i)",
     ),
     _ones("count_ones", ones, examples=ONES_EXAMPLES, source="figures 3 and 6 (ii)"),
     _ones("count_bernoulli", bernoulli, random=True, source="figures 3 and 6 (iii)"),
     Task(
-        "count_word", WORD, sentence, how_many(CAR), " ".join, opening=COUNT_ANSWER, examples=WORD_EXAMPLES,
-        source="section 3.2 (iv)",
+        "count_word", WORD, sentence, how_many(CAR), " ".join,
+        counted("times", "car", "cars", "occurrences", "occurrences of car"), opening=COUNT_ANSWER,
+        examples=WORD_EXAMPLES, source="section 3.2 (iv)",
     ),
     _ones("count_alternating", alternating),
     _ones("count_numbered", bernoulli, show=numbered, examples="", random=True),

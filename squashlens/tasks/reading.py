@@ -1,50 +1,74 @@
-"""What a model's answer says, strictly: read, or not read and why.
+"""What a model's answer says: read, or not read and why.
 
-Where a prompt asks for a sentence ("The final answer to your maths question is: xxxx"), the answer is what that
-sentence ends in, and nothing else; an answer that is the number alone is taken too, since it cannot be misread. What is
-not read is told apart, so that a share of unread answers can be reported and looked into, and is never dropped.
+Three layers: `markup` takes away what carries the answer (markers of turns, Markdown, LaTeX); this module finds where
+the answer stands; `numerals` decides whether that says one number. Two readings are made of every answer.
+
+*Strict*: the form that was asked for. Where a prompt asks for a sentence ("The final answer to your maths question is:
+xxxx"), that sentence with digits behind it; or the digits alone. Commas may group them by three; quotes, brackets,
+emphasis and a full stop may stand around them.
+
+*Lenient*: what is unambiguous, strict or not: also markup, number words, "7 (seven)", "There are 7 ones", an answer
+announced in other words at the end. A lenient reading never differs from a strict one: `Reading.as_asked` says whether
+both give the value.
+
+What is not read is counted by the reason why, and never dropped.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-Why = Literal["read", "none", "several", "words", "form", "cut"]
+from squashlens.tasks.markup import plain, turn
+from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, stated, unread, value
+
+Why = Literal["read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut"]
 WHY: dict[str, str] = {
     "read": "read",
     "none": "no number",
     "several": "several numbers",
-    "words": "a number in words",
-    "form": "not as asked",
+    "words": "unclear number words",
+    "fraction": "not a whole number",
+    "grouping": "digits in unclear groups",
+    "long": f"more than {LONGEST} digits",
+    "digit": "not a single digit",
+    "form": "a number with other text",
+    "echo": "echo of the sequence",
     "cut": "cut off",
 }
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read, as canonical text (digits 0–9), and ``"read"``; or nothing, and why not."""
+    """What was read, as canonical text (digits 0–9), and ``"read"``; or nothing, and why not.
+
+    `as_asked`: whether it was read and given in the form that was asked for. Yes, unless a reader says otherwise: what
+    that form is, is for a reader of your own to say.
+    """
 
     value: str
     why: Why
+    as_asked: bool = True
+
+    def __post_init__(self) -> None:
+        if self.why != "read":
+            object.__setattr__(self, "as_asked", False)
 
 
 # What a model said, the words its answer opens with (may be empty), whether it ended by itself.
 Reader = Callable[[str, str, bool], Reading]
+Convert = Callable[[str], Reading]
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")
-LONGEST = 15  # digits of a number; what is longer is the sequence said again
 _PLACEHOLDER = re.compile(r"x{3,}|answer>", re.IGNORECASE)  # the model repeats what it was asked, not an answer
-_AROUND = " \t\r\u00a0\u200b'\"`*_<>()[]{}$‘’“”«»"  # quotes, brackets and emphasis that may stand around an answer
-_BEHIND = _AROUND + ".!。"  # and what may end a sentence
+_INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_AROUND = f" \t\r\u00a0{_INVISIBLE}'\"`*_()[]{{}}$‘’“”«»"  # quotes, brackets and emphasis around an answer
+_STOPS = ".!。"  # what may end a sentence
 _CLOSING = "'\"`’”»"  # what shows that an answer is over, where the text stops behind it
-_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-_WORDS = re.compile(
-    rf"\b(?:{'|'.join(_UNITS)}|ten|eleven|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand)"
-    r"(?:\b|-)",
-    re.IGNORECASE,
-)
+_NOUNS = ("answer", "result", "solution")
+_COUNTS = (*_NOUNS, "count", "sum", "total", "number")
 
 
 def is_number(text: str) -> bool:
@@ -52,96 +76,190 @@ def is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def number(text: str, opening: str, ended: bool) -> Reading:
+def number(text: str, opening: str, ended: bool, units: tuple[str, ...] = ()) -> Reading:
     """A whole number: the one that the sentence ends in, or the one that is all there is.
 
-    Digits of any one script are read as the number they write, and so are thousands in groups of three. A sentence
-    given twice with different numbers, a fraction, a sum, a number with words around it, one of more than 15 digits, or
-    one that may have been cut in the middle is not read.
+    `units` are words for what is counted, so that "7 ones" is 7: see `counted`. Digits of any one script are read as
+    the number they write. An answer that gives different numbers, a fraction, a hedge ("about 7"), a number with words
+    around it that are not known to leave it as it is, one of more than 15 digits, or one that may have been cut in the
+    middle is not read.
 
     >>> number("Six ones. The final answer to your maths question is: **6**.", "The final answer to your maths question is:", True)
-    Reading(value='6', why='read')
-    >>> number("There are 6 ones.", "The final answer to your maths question is:", True)
-    Reading(value='', why='form')
+    Reading(value='6', why='read', as_asked=True)
+    >>> number("I count. The answer is six.", "The final answer to your maths question is:", True)
+    Reading(value='6', why='read', as_asked=False)
+    >>> number("There may be 6 or 7.", "The final answer to your maths question is:", True)
+    Reading(value='', why='several', as_asked=False)
     """  # noqa: E501
-    return _read(text, opening, ended, _as_number)
+    return _read(text, opening, ended, _strict_number, partial(_lenient_number, units=units))
+
+
+def counted(*units: str) -> Reader:
+    """`number` for a task that counts what `units` name: "7 ones" and "There are 7 ones in the sequence" are 7.
+
+    >>> counted("ones")("7 ones", "", True).value, counted("ones")("7 zeros", "", True).why
+    ('7', 'form')
+    """
+    return _Counted(units)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """`number` with its units, so that two of the same are equal and tasks compare."""
+
+    units: tuple[str, ...]
+    __name__ = "number"
+
+    def __call__(self, text: str, opening: str, ended: bool) -> Reading:
+        return number(text, opening, ended, self.units)
 
 
 def digit(text: str, opening: str, ended: bool) -> Reading:
     """One digit, in the same places as `number`; also its English word, which leaves nothing to guess.
 
     >>> digit("The answer to your question is: one", "The answer to your question is:", True)
-    Reading(value='1', why='read')
+    Reading(value='1', why='read', as_asked=True)
     """
-    return _read(text, opening, ended, _as_digit)
+    return _read(text, opening, ended, _strict_digit, _lenient_digit)
 
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
     """A sequence of digits and commas, in the same places as `number`; spaces in it mean nothing."""
-    return _read(text, opening, ended, _as_digits)
+    return _read(text, opening, ended, _strict_digits, _lenient_digits)
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
     """What stands in the same places as a `number` would, with runs of white space as one space."""
-    return _read(text, opening, ended, _as_words)
+    text, ended = turn(text, ended)
+    return _found(text, opening, ended, _as_words)
 
 
-def _read(text: str, opening: str, ended: bool, convert: Callable[[str], Reading]) -> Reading:
+def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Convert) -> Reading:
+    """What is unambiguous, and whether it was given as asked."""
+    text, ended = turn(text, ended)
+    bare, asked = plain(text), plain(opening)
+    places = _behind(bare, asked) if asked else []
+    found = _found(bare, asked, ended, lenient) if places else _announced(bare, ended, lenient)
+    if places and found.why == "read" and {one.value for one in _announcements(places[-1][2], lenient)} - {found.value}:
+        return Reading("", "several")  # taken back behind it
+    return replace(found, as_asked=_found(text, opening, ended, strict).value == found.value)
+
+
+def _found(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
+    """What stands behind the opening words, each time they are said; the whole text where they are not."""
     said = _behind(text, opening) if opening else []
     if not said:
         return convert(text.strip()) if ended else Reading("", "cut")
-    found = [convert(line) for line, _ in said]
-    last, closed = said[-1]
+    found = [convert(line) for line, _, _ in said]
+    last, closed, _ = said[-1]
     # Where the text was cut, whatever stands last may go on: a number, a sum, a word.
     if not (ended or closed) and not (found[-1].why == "read" and last[-1:] in _CLOSING):
         return Reading("", "cut")
+    return _one(found)
+
+
+def _one(found: list[Reading]) -> Reading:
+    """The one reading there is, but for places without any; several otherwise."""
     different = set(found) - {Reading("", "none")} or set(found)
     return different.pop() if len(different) == 1 else Reading("", "several")
 
 
-def _behind(text: str, opening: str) -> list[tuple[str, bool]]:
-    """The line behind each time the opening words are said, but for where what was asked is only repeated; and whether
-    a new line has closed it, whatever follows."""
+def _announced(text: str, ended: bool, convert: Convert) -> Reading:
+    """Where the words that were asked for are missing: all that is said, or the last sentence if it announces an
+    answer and no other sentence states another number."""
+    if not ended:
+        return Reading("", "cut")
+    whole = convert(text.strip())
+    if whole.why == "read":
+        return whole
+    sentences = _sentences(text)
+    if not sentences or not _announcements(sentences[-1], convert):
+        return whole
+    # A step of arithmetic, "5 + 5 = 10", is no other answer, unless it is the last; what else states a number is.
+    steps = [each for each in sentences if "=" in each and not ANSWER.search(each)]
+    found = [convert(each) for each in sentences if each not in steps[:-1]]
+    return _one([reading for reading in found if reading.why == "read"])
+
+
+def _announcements(text: str, convert: Convert) -> list[Reading]:
+    """What is read in each sentence that announces an answer."""
+    found = [convert(sentence) for sentence in _sentences(text) if ANSWER.search(sentence)]
+    return [reading for reading in found if reading.why == "read"]
+
+
+def _sentences(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\n|(?<=[.!?])\s+", text) if part.strip()]
+
+
+def _behind(text: str, opening: str) -> list[tuple[str, bool, str]]:
+    """The line behind each time the opening words are said, but for where what was asked is only repeated; whether a
+    new line has closed it, whatever follows; and what follows."""
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
     lines = [text[match.end() :].lstrip(" \t*_\r\n").partition("\n") for match in pattern.finditer(text)]
     return [
-        (line, bool(newline))
-        for line, newline, _ in lines
-        if not _PLACEHOLDER.match(line.lstrip(_AROUND)) and not pattern.search(line)
+        (line, bool(newline), rest)
+        for line, newline, rest in lines
+        if not _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) and not pattern.search(line)
     ]
 
 
-def _core(line: str) -> str:
+def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
     """A line without what may stand around an answer, its digits as 0–9."""
-    return _plain_digits(line.lstrip(_AROUND).rstrip(_BEHIND)).replace("−", "-")
+    core = line.lstrip(around).rstrip(around + stops)
+    bracketed = re.fullmatch(r"<([^<>]*)>", core)  # one angle bracket alone says less, or more
+    return _plain_digits(bracketed[1] if bracketed else core)
 
 
-def _as_number(line: str) -> Reading:
+def _strict_core(line: str) -> str:
+    return _core(line, _AROUND, _STOPS).replace("−", "-")
+
+
+def _strict_number(line: str) -> Reading:
+    core = _strict_core(line)
+    digits = core.replace(",", "")
+    if _NUMBER.fullmatch(core) and len(digits.lstrip("+-")) <= LONGEST:
+        return Reading(str(int(digits)), "read")
+    return Reading("", "form")
+
+
+def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     core = _core(line)
-    plain = core.replace(",", "")
-    if _NUMBER.fullmatch(core) and len(plain.lstrip("+-")) <= LONGEST:
-        return Reading(str(int(plain)), "read")
-    numbers = re.findall(r"\d[\d,.]*", core)
-    if numbers:
-        return Reading("", "several" if len(numbers) > 1 else "form")
-    return Reading("", "words" if _WORDS.search(core) else "none")
+    said = stated(core, _COUNTS, units)
+    if said is None:
+        return Reading("", unread(core))
+    if sum(c.isdecimal() for c in said.partition(".")[0]) > LONGEST:
+        return Reading("", "long")
+    return Reading(str(value(said)), "read")
 
 
-def _as_digit(line: str) -> Reading:
-    core = _core(line).lower()
-    if core in _UNITS:
-        return Reading(str(_UNITS.index(core)), "read")
-    reading = _as_number(line)
-    return Reading("", "form") if reading.why == "read" and core not in set("0123456789") else reading
+def _strict_digit(line: str) -> Reading:
+    core = _strict_core(line).lower()
+    found = str(SPELT.get(core, core))
+    return Reading(found, "read") if found in set("0123456789") else Reading("", "form")
+
+
+def _lenient_digit(line: str) -> Reading:
+    core = _core(line)
+    said = stated(core, _NOUNS)
+    if said is None:
+        return Reading("", unread(core))
+    found = str(SPELT.get(said.lower(), said))
+    return Reading(found, "read") if found in set("0123456789") else Reading("", "digit")
 
 
 def _as_words(line: str) -> Reading:
-    said = " ".join(line.lstrip(_AROUND).rstrip(_BEHIND).split())
+    said = " ".join(line.lstrip(_AROUND + "<").rstrip(_AROUND + _STOPS + ">").split())
     return Reading(said, "read") if said else Reading("", "none")
 
 
-def _as_digits(line: str) -> Reading:
-    core = _core("".join(line.split()))
+def _strict_digits(line: str) -> Reading:
+    core = _strict_core("".join(line.split()))
+    return Reading(core, "read") if re.fullmatch(r"[0-9,]*[0-9]", core) else Reading("", "form")
+
+
+def _lenient_digits(line: str) -> Reading:
+    core = _core(re.sub(r"^.{0,60}?\b(?:answer|result|sequence|number)\s*(?:is|:|=)[\s:=]*", "", _core(line), count=1))
+    core = "".join(core.removeprefix("=").split())
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
     return Reading("", "form" if re.search(r"\d", core) else "none")

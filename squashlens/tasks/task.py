@@ -19,7 +19,9 @@ from typing import Any
 from squashlens._typing import Mode, one_of, positive, whole
 from squashlens.errors import InputError
 from squashlens.paper import EXAMPLES, STEPS
-from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number
+from squashlens.tasks.echo import FAR, is_echo, symbols
+from squashlens.tasks.numerals import unread
+from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number, words
 
 PLACE = "{sequence}"
 DRAWN_SEEDS = 16  # questions at each length where they differ and nothing else is said
@@ -123,17 +125,25 @@ class Task:
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """What is read in an answer to `question`: what `read` reads, less what is no answer to this one.
 
-        Where answers are numbers, two things that `read` may give are not as asked: what is no whole number, and the
-        sequence said again, "1111111111" to ten ones. The latter is told by this rule. A count of n items is at most n,
-        and n ≥ 2 digits that do not begin with a zero write at least 10ⁿ⁻¹ > n; so where the right answer is such a
-        count, a value above n that is the items side by side, or as they are shown but for spaces, is no count. A value
-        up to n may be one and stands, also where it is the items less leading zeros ("01" is read as 1).
+        Where answers are numbers, two things that `read` may give are not one: what is no whole number, and an echo of
+        the sequence. The right answer is never an echo. Any other number is one
+
+        - if it is the items side by side, or as they are shown but for spaces and signs, the right answer is a count of
+          the n ≥ 2 items, and the number is above n: n digits that do not begin with a zero write at least
+          10ⁿ⁻¹ > n, so that no count is lost;
+        - if it is more than ten times as large as n ≥ 2 and as the right answer, and near a piece of the sequence:
+          `squashlens.tasks.echo` says how near. So are echoes with a slip, cut short, or repeated.
+
+        Numbers up to ten times as large stand, also where they have the sequence's digits ("11" to ten ones). What
+        writes no number ("1 1 0 1") is called an echo by the same rules; that is only the reason why it is not read.
         """
         found = self.read(text, self.opening, ended)
-        if not self.numeric or found.why != "read":
+        if not self.numeric or found.why == "cut" or found.value == question.truth:
             return found
-        counted = is_number(found.value) and not self._says_again(question, found.value)
-        return found if counted else Reading("", "form")
+        if found.why == "read" and not is_number(found.value):
+            return Reading("", unread(found.value))
+        said = found.value if found.why == "read" else words(text, self.opening, ended).value
+        return Reading("", "echo") if self._echoed(question, said, found.why == "read") else found
 
     def shown(self, joiner: str) -> "Task":
         """The same task with `joiner` between items, for tokenizers that merge them.
@@ -168,14 +178,19 @@ class Task:
                 "Let answer write it as the reader gives it, or give the task a reader of its own by read=.",
             )
 
-    def _says_again(self, question: "Question", value: str) -> bool:
-        """Whether a number is the shown sequence, by the rule of `understood`."""
-        items, most = question.items, len(question.items)
-        counts = question.truth.isdecimal() and int(question.truth) <= most
-        if most < 2 or not counts or int(value) <= most:
+    def _echoed(self, question: "Question", said: str, number: bool) -> bool:
+        """Whether what was said is the sequence, by the rules of `understood`; what is no number has its symbols."""
+        n, truth = len(question.items), question.truth
+        if n < 2 or not is_number(truth):
             return False
-        again = ("".join(items), "".join(self.show(items).split()))
-        return any(self._said(text).value == value for text in again)
+        sequences = ("".join(question.items), self.show(question.items))
+        most = FAR * max(n, abs(int(truth)))
+        again = symbols(said).lstrip("0") in {symbols(each).lstrip("0") for each in sequences}
+        if not number:
+            return again or (len(symbols(said)) > len(str(most)) and is_echo(said, sequences))
+        if again and truth.isdecimal() and int(truth) <= n < int(said):
+            return True
+        return abs(int(said)) > most and is_echo(said, sequences)
 
     def _around(self, mode: Mode) -> tuple[str, str]:
         """What stands before and after the items.

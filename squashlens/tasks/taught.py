@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from squashlens.tasks import reading
+from squashlens.tasks.counting import ONE
 from squashlens.tasks.task import PLACE, Items, Task, joined
 from squashlens.zoo.curriculum import PATTERNS, TASKS, spell
 from squashlens.zoo.tokenizer import END
@@ -33,7 +34,7 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
         _drawn(pattern),
         right,
         show,
-        READERS.get(name, reading.number),
+        READERS.get(name, ONE),
         numeric=name != "copy",
         random=pattern in DRAWN,
         source="the bundled model's card",

@@ -113,7 +113,7 @@ def test_accuracy_is_drawn_for_each_mode_with_its_interval(asked: xr.Dataset) ->
     assert asked["accuracy"].values.tolist() == [[0.5, 0.25, 0.25], [1, 0.25, 0.25], [1, 0.25, 0.25]]
     assert figure.data[0].text[0] == (
         "answer only, 5 items<br>50 % right of 4 answers to 1 prompt (95 % interval 15 % to 85 %)"
-        "<br>50 % not read: no number 50 %"
+        "<br>50 % in the form asked for<br>50 % not read: no number 50 %"
     )
     assert figure.data[1].text[0].endswith("0 % not read")
     assert len({trace.line.color for trace in figure.data}) == len({trace.line.dash for trace in figure.data}) == 3
@@ -121,6 +121,17 @@ def test_accuracy_is_drawn_for_each_mode_with_its_interval(asked: xr.Dataset) ->
     assert figure.layout.xaxis.title.text == "length (items)"
     assert figure.layout.title.text == "How often the answer is right"
     assert figure.layout.title.subtitle.text == "&lt;i&gt;hosted&lt;/i&gt; · sum"
+
+
+def test_answers_in_another_form_have_a_line_of_their_own() -> None:
+    """Where both shares are the same there is one line."""
+    found = hosted(lambda q: f"There are {q.truth} ones." if q.seed else q.truth, modes=["cot"])
+    figure = sl.figures.accuracy_by_length({"a": found, "b": hosted(lambda q: q.truth, modes=["cot"])})
+    assert [trace.name for trace in figure.data] == ["a", "a, in the form asked for", "b"]
+    assert values(figure.data[0].y).tolist() == values(figure.data[2].y).tolist() == [1, 1, 1]
+    assert values(figure.data[1].y).tolist() == found["accuracy_strict"].values[0].tolist() == [0.25] * 3
+    assert "25 % right of 4 answers" in figure.data[1].text[0]
+    assert "100 % right of 4 answers" in figure.data[0].text[0]
 
 
 def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
@@ -157,7 +168,8 @@ def test_one_seed_has_no_interval(asked: xr.Dataset, counted: xr.Dataset) -> Non
     assert first.error_y.array is None
     assert second.error_y.array is not None
     assert first.text[0].splitlines() == [
-        "&lt;b&gt;one&lt;/b&gt;, chain of thought, 5 items<br>100 % right of 1 answer<br>0 % not read"
+        "&lt;b&gt;one&lt;/b&gt;, chain of thought, 5 items<br>100 % right of 1 answer<br>100 % in the form asked for"
+        "<br>0 % not read"
     ]
     assert second.name == "eight, answer only"
     np.testing.assert_array_equal(values(second.y), counted["accuracy"][0])
@@ -201,14 +213,19 @@ def test_errors_single_and_mean(asked: xr.Dataset) -> None:
         read = np.isfinite(error)
         np.testing.assert_array_equal(values(dots[place].y), error[read])
         np.testing.assert_array_equal(values(dots[place].x), np.repeat(LENGTHS, SEEDS).reshape(3, SEEDS)[read])
-        np.testing.assert_array_equal(values(lines[place].y), here["mean_error"])
+        np.testing.assert_array_equal(values(lines[place].y), here["median_error"])
+        bars = lines[place].error_y
+        np.testing.assert_allclose(values(lines[place].y) + values(bars.array), here["error_q3"])
+        np.testing.assert_allclose(values(lines[place].y) - values(bars.arrayminus), here["error_q1"])
         np.testing.assert_array_equal(values(below[place].y), here["unread"].sum("why"))
         assert dots[place].marker.color == lines[place].line.color == below[place].line.color
     assert values(lines[0].y).tolist() == [0, 1.5, 150]
     assert values(below[0].y).tolist() == [0.5, 0, 0]
     assert "chain of thought, 10 items, seed 2<br>said 12, right 10" in dots[1].text
-    assert lines[0].text[0] == "answer only, 5 items<br>50 % not read: no number 50 %<br>mean error 0 items"
-    assert figure.layout.yaxis.title.text == "mean error (items)"
+    assert lines[0].text[0] == (
+        "answer only, 5 items<br>50 % not read: no number 50 %<br>median error 0 items, quartiles 0 and 0, mean 0"
+    )
+    assert figure.layout.yaxis.title.text == "median error (items)"
     assert figure.layout.yaxis2.title.text == "share<br>not read"
     assert figure.layout.xaxis2.title.text == "length (items)"
     shown = [trace.name for trace in figure.data if trace.showlegend]
@@ -227,7 +244,7 @@ def test_panels_of_errors_share_modes_and_colours(asked: xr.Dataset, counted: xr
     means = [trace for trace in figure.data if trace.marker.size == 8]
     assert len(means) == 3 + 4
     for trace in means[3:]:
-        np.testing.assert_array_equal(values(trace.y), counted["mean_error"][0])
+        np.testing.assert_array_equal(values(trace.y), counted["median_error"][0])
     assert counted["mean_error"].max() > 0
     tops = {getattr(figure.layout, axis.replace("y", "yaxis")).domain for axis in axes}
     assert len(tops) == 6
@@ -244,7 +261,7 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     assert "100 % not read" in below.text[0]
     accuracy = sl.figures.accuracy_by_length(mute)
     assert values(accuracy.data[0].y).tolist() == [0, 0]
-    assert "0 % right of 1 answer<br>100 % not read" in accuracy.data[0].text[0]
+    assert "0 % right of 1 answer<br>0 % in the form asked for<br>100 % not read" in accuracy.data[0].text[0]
     frequencies = sl.figures.answer_frequencies(sl.answer_frequencies(mute))
     bars = [bar for bar in frequencies.data if bar.name == "not read"]
     assert [values(bar.y).tolist() for bar in bars] == [[1], [1]]
@@ -408,7 +425,7 @@ def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Datase
     ("name", "maker", "missing"),
     [
         ("accuracy_by_length", "squashlens.behave", "accuracy"),
-        ("error_by_length", "squashlens.behave", "mean_error"),
+        ("error_by_length", "squashlens.behave", "median_error"),
         ("answer_frequencies", "squashlens.answer_frequencies", "said"),
         ("collapse_vs_readout", "squashlens.collapse_vs_readout", "accuracy"),
         ("probe", "squashlens.probe", "r2"),

@@ -52,11 +52,15 @@ def cut(question: Question) -> Answer:
 
 
 def loose(question: Question) -> Answer:
+    return Answer(f"There are about {question.truth} ones.", True)
+
+
+def otherwise(question: Question) -> Answer:
     return Answer(f"There are {question.truth} ones.", True)
 
 
 def in_words(question: Question) -> Answer:
-    return Answer(f"{OPENING} eleven", True)
+    return Answer(f"{OPENING} a dozen", True)
 
 
 # What a model says to each question, then: what is read, why, whether it is right, by how much it is off.
@@ -69,6 +73,7 @@ SAYS: dict[str, tuple[Say, Callable[[int], str], str, bool, float]] = {
     "cut": (cut, lambda n: "", "cut", False, np.nan),
     "loose": (loose, lambda n: "", "form", False, np.nan),
     "in words": (in_words, lambda n: "", "words", False, np.nan),
+    "otherwise": (otherwise, str, "read", True, 0),  # unambiguous, and not as asked
 }
 
 
@@ -77,7 +82,7 @@ def test_a_model_that_always_does_the_same(kind: str) -> None:
     say, value, why, is_right, error = SAYS[kind]
     given = answered(COUNT, say, lengths=[2, 11], seeds=range(3), modes=["answer_only", "cot"])
     found = scored(COUNT, given, FACTS)
-    assert found.sizes == {"mode": 2, "length": 2, "seed": 3, "why": 5}
+    assert found.sizes == {"mode": 2, "length": 2, "seed": 3, "why": len(reading.WHY) - 1}
     for m, (n, length), s in product(range(2), enumerate([2, 11]), range(3)):
         at = found.isel(mode=m, length=n, seed=s)
         assert at["value"].item() == value(length)
@@ -86,6 +91,8 @@ def test_a_model_that_always_does_the_same(kind: str) -> None:
     assert (found["right"] == is_right).all()
     np.testing.assert_array_equal(found["error"], np.full((2, 2, 3), error))
     np.testing.assert_array_equal(found["accuracy"], np.full((2, 2), float(is_right)))
+    np.testing.assert_array_equal(found["accuracy_strict"], np.full((2, 2), float(kind == "right")))
+    np.testing.assert_array_equal(found["median_error"], np.full((2, 2), error))
     np.testing.assert_array_equal(found["mean_error"], np.full((2, 2), error))
     for reason in UNREAD:
         assert (found["unread"].sel(why=reason) == (reason == why)).all()
@@ -97,20 +104,22 @@ def test_answers_side_by_side() -> None:
     given = answered(COUNT, lambda question: says[question.seed](question), lengths=[11], seeds=range(len(says)))
     found = scored(COUNT, given, FACTS)
     cell = found.isel(mode=0, length=0)
-    assert cell["right"].values.tolist() == [True] + [False] * 7
+    assert cell["right"].values.tolist() == [True] + [False] * 7 + [True]
     assert cell["reading"].values.tolist() == [why for _, _, why, _, _ in SAYS.values()]
-    assert cell["value"].values.tolist() == ["11", "14", "-19", "", "", "", "", ""]
-    np.testing.assert_array_equal(cell["error"], [0, 3, 30] + [np.nan] * 5)
-    assert cell["accuracy"] == 1 / 8
-    assert cell["mean_error"] == 11  # (0 + 3 + 30) ÷ 3, over what was read alone
-    assert cell["unread"].values.tolist() == [1 / 8] * 5
-    assert cell["why"].values.tolist() == ["none", "several", "words", "form", "cut"]
-    assert cell["unread"].sum() + (cell["reading"] == "read").mean() == 1
+    assert cell["value"].values.tolist() == ["11", "14", "-19", "", "", "", "", "", "11"]
+    np.testing.assert_array_equal(cell["error"], [0, 3, 30] + [np.nan] * 5 + [0])
+    assert (cell["accuracy"], cell["accuracy_strict"]) == (2 / 9, 1 / 9)
+    assert cell["mean_error"] == 33 / 4  # (0 + 3 + 30 + 0) ÷ 4, over what was read alone
+    assert cell["median_error"] == 1.5
+    assert cell["why"].values.tolist() == list(UNREAD)
+    told = ["none", "several", "words", "form", "cut"]
+    assert cell["unread"].values.tolist() == [1 / 9 if why in told else 0 for why in UNREAD]
+    assert cell["unread"].sum() + (cell["reading"] == "read").mean() == pytest.approx(1)
     assert cell["answer"].values.tolist() == [answer.text for answer in given.values()]
     assert cell["prompt"].values.tolist() == [question.prompt for question in given]
     assert cell["ended"].values.tolist() == [answer.ended for answer in given.values()]
-    assert cell["prompt_tokens"].values.tolist() == [91] + [0] * 7
-    assert cell["said_tokens"].values.tolist() == [20] + [0] * 7
+    assert cell["prompt_tokens"].values.tolist() == [91] + [0] * 8
+    assert cell["said_tokens"].values.tolist() == [20] + [0] * 8
 
 
 def test_cells_are_where_they_belong() -> None:
@@ -144,7 +153,9 @@ def test_shares_are_counts(said: list[str]) -> None:
     cell = scored(COUNT, given, {}).isel(mode=0, length=0)
     reasons, errors = ([SAYS[kind][place] for kind in said] for place in (2, 4))
     read = reasons.count("read")
-    assert cell["accuracy"].item() == pytest.approx(said.count("right") / len(said))
+    both = said.count("right") + said.count("otherwise")
+    assert cell["accuracy"].item() == pytest.approx(both / len(said))
+    assert cell["accuracy_strict"].item() == pytest.approx(said.count("right") / len(said))
     for why in UNREAD:
         assert cell["unread"].sel(why=why).item() == pytest.approx(reasons.count(why) / len(said))
     assert cell["unread"].sum().item() + read / len(said) == pytest.approx(1)
@@ -153,7 +164,7 @@ def test_shares_are_counts(said: list[str]) -> None:
     frequencies = sl.answer_frequencies(scored(COUNT, given, {}))
     assert frequencies["unread"].item() == pytest.approx(1 - read / len(said))
     assert frequencies["said"].sum().item() + frequencies["unread"].item() == pytest.approx(1)
-    assert frequencies["said"].sel(value="7").item() == pytest.approx(said.count("right") / len(said))
+    assert frequencies["said"].sel(value="7").item() == pytest.approx(both / len(said))
 
 
 @pytest.mark.parametrize("trials", [1, 2, 5, 16, 100])
@@ -182,12 +193,13 @@ def test_an_opened_answer_begins_with_its_words() -> None:
     extent: dict[str, Any] = {"lengths": [4], "seeds": range(len(texts))}
     given = answered(COUNT, lambda q: Answer(texts[q.seed], True), **extent)
     found = scored(COUNT, given, FACTS, opened=True).isel(mode=0, length=0)
-    assert found["reading"].values.tolist() == ["read", "read", "read", "form", "words", "none"]
-    assert found["value"].values.tolist() == ["4", "4", "4", "", "", ""]
+    assert found["reading"].values.tolist() == ["read", "read", "read", "read", "read", "none"]
+    assert found["as_asked"].values.tolist() == [True, True, True, False, False, False]
+    assert found["value"].values.tolist() == ["4", "4", "4", "4", "4", ""]
     assert found["answer"].values.tolist() == texts  # as it was said
-    assert found["accuracy"] == 0.5
+    assert (found["accuracy"], found["accuracy_strict"]) == (5 / 6, 0.5)
     closed = scored(COUNT, given, FACTS).isel(mode=0, length=0)
-    assert closed["reading"].values.tolist() == ["read", "read", "form", "form", "words", "none"]
+    assert closed["reading"].values.tolist() == ["read", "read", "form", "read", "read", "none"]
     halved = answered(COUNT, lambda q: Answer(texts[q.seed], False), **extent)
     found = scored(COUNT, halved, FACTS, opened=True).isel(mode=0, length=0)
     assert found["reading"].values.tolist() == ["cut", "cut", "read", "cut", "cut", "cut"]
@@ -327,7 +339,7 @@ def test_words_have_no_difference() -> None:
             scored(dataclasses.replace(numbers, numeric=True), {question: Answer("5", True)}, FACTS)
 
 
-def test_what_is_no_number_is_counted_as_not_as_asked() -> None:
+def test_what_is_no_number_is_counted_as_such() -> None:
     """And does not end the scoring when all answers have been given."""
     task = Task("numbers", "{sequence}", lambda n, _: ["a"] * n, lambda items: str(len(items)), read=reading.words)
     given = answered(task, lambda q: Answer(("2", "5 apples")[q.seed], True), lengths=[2], seeds=range(2))
@@ -347,9 +359,9 @@ def test_the_sequence_said_again_has_no_error() -> None:
         said = {q: Answer(a.text.removeprefix(OPENING), True) if opened else a for q, a in given.items()}
         found = scored(COUNT, said, FACTS, opened=opened)
         assert found["value"].values.tolist() == [[["12", ""]]] * 2
-        assert found["reading"].values.tolist() == [[["read", "form"]]] * 2
+        assert found["reading"].values.tolist() == [[["read", "echo"]]] * 2
         assert found["mean_error"].values.tolist() == [[2]] * 2
-        assert (found["unread"].sel(why="form") == 0.5).all()
+        assert (found["unread"].sel(why="echo") == 0.5).all()
         assert sl.answer_frequencies(found)["value"].values.tolist() == ["10", "12"]
 
 
@@ -407,3 +419,46 @@ def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:
     found = scored(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
     assert found["answer"].item() == "2␀ ones"
     assert sl.open_result(sl.save(found, tmp_path / "a.nc")).identical(found)
+
+
+def test_both_accuracies_and_quartiles() -> None:
+    """Lenient and strict shares side by side, errors by their mean, median and quartiles; an echo has none."""
+    texts = [
+        f"{OPENING} 12", "There are 12 ones in the sequence.", "**Answer:** 12", f"{OPENING} 14 (fourteen)",
+        f"{OPENING} 20", f"{OPENING} 11111111011", "about 12", f"{OPENING} 112",
+    ]  # fmt: skip
+    given = answered(COUNT, lambda q: Answer(texts[q.seed], True), lengths=[12], seeds=range(len(texts)))
+    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    assert cell["value"].values.tolist() == ["12", "12", "12", "14", "20", "", "", "112"]
+    assert cell["reading"].values.tolist() == ["read"] * 5 + ["echo", "form", "read"]
+    assert cell["as_asked"].values.tolist() == [True, False, False, False, True, False, False, True]
+    assert (cell["accuracy"], cell["accuracy_strict"]) == (3 / 8, 1 / 8)
+    expected = binomtest(1, 8).proportion_ci(confidence_level=0.95, method="wilson")
+    np.testing.assert_allclose([cell["accuracy_strict_low"], cell["accuracy_strict_high"]], expected, atol=1e-7)
+    errors = [0, 0, 0, 2, 8, 100]  # of what was read
+    assert cell["mean_error"].item() == pytest.approx(np.mean(errors))
+    assert (cell["error_q1"], cell["median_error"], cell["error_q3"]) == (0, 1, 6.5)
+    assert cell["unread"].sel(why=["echo", "form"]).values.tolist() == [1 / 8, 1 / 8]
+
+
+@settings(deadline=None, max_examples=25)
+@given(off=st.lists(st.integers(0, 90) | st.none(), min_size=1, max_size=9))
+def test_quartiles_are_of_what_was_read(off: list[int | None]) -> None:
+    said = [Answer(f"{OPENING} {9 + by}" if by is not None else "no", True) for by in off]
+    cell = scored(COUNT, answered(COUNT, lambda q: said[q.seed], lengths=[9], seeds=range(len(off))), {}).isel(mode=0)
+    read = [by for by in off if by is not None]
+    found = [cell[name].item() for name in ("error_q1", "median_error", "error_q3")]
+    np.testing.assert_allclose(found, np.percentile(read, [25, 50, 75]) if read else [np.nan] * 3)
+
+
+@pytest.mark.parametrize(
+    "slip", ["11111111011", "1111111111", "111111111111", "1" * 24, "1" * 5, "1 1 1 1 1 1", "11,111,111,111"]
+)
+def test_one_echo_does_not_make_the_mean(slip: str) -> None:
+    """Fifteen right answers and an echo of eleven ones, with a slip or none: the mean error was up to 1.26e10."""
+    given = answered(
+        COUNT, lambda q: Answer(f"{OPENING} {q.truth if q.seed else slip}", True), lengths=[11], seeds=range(16)
+    )
+    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    assert cell["mean_error"] == cell["error_q3"] == 0
+    assert cell["unread"].sel(why="echo") == 1 / 16

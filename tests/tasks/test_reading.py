@@ -1,12 +1,13 @@
 """The strict reader of answers: what is read in what models say, what is not, and that a cut never changes a number."""
 
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from squashlens.tasks import reading
+from squashlens.tasks import numerals, reading
 from squashlens.tasks.reading import WHY, Reader, Reading
 
 MATHS = "The final answer to your maths question is:"
@@ -22,8 +23,8 @@ READERS = {"number": reading.number, "digit": reading.digit, "digits": reading.d
 
 def check(read: Reader, text: str, opening: str, expected: str, ended: bool = True) -> None:
     """`expected` is the value, or the reason why there is none."""
-    reason = expected in WHY
-    assert read(text, opening, ended) == Reading("" if reason else expected, expected if reason else "read")  # pyright: ignore[reportArgumentType]
+    reason, found = expected in WHY, read(text, opening, ended)
+    assert (found.value, found.why) == (("", expected) if reason else (expected, "read"))
 
 
 @pytest.mark.parametrize(
@@ -82,17 +83,17 @@ def test_the_number_the_sentence_ends_in_is_read(text: str) -> None:
         ("1,024", "1024"),
         ("1,024,000", "1024000"),
         ("-1,024", "-1024"),
-        ("10,24", "form"),
-        ("1,0240", "form"),
-        ("1024,000", "form"),
+        ("10,24", "grouping"),
+        ("1,0240", "grouping"),
+        ("1024,000", "grouping"),
         (",024", "form"),
-        ("1,024,", "form"),
-        ("1 024", "several"),
-        ("12.5", "form"),
-        ("12.0", "form"),
-        ("1.024", "form"),
-        ("3/4", "several"),
-        ("2 * 5 + 2 = 12", "several"),
+        ("1,024,", "1024"),
+        ("1 024", "1024"),
+        ("12.5", "fraction"),
+        ("12.0", "12"),
+        ("1.024", "grouping"),
+        ("3/4", "fraction"),
+        ("2 * 5 + 2 = 12", "12"),
         ("2 * 5 + 2", "several"),
         ("12 = 12", "several"),
         ("12 or 13", "several"),
@@ -101,13 +102,14 @@ def test_the_number_the_sentence_ends_in_is_read(text: str) -> None:
         ("about 12", "form"),
         ("~12", "form"),
         ("12%", "form"),
-        ("x = 12", "form"),
-        ("\\boxed{12}", "form"),
+        ("x = 12", "12"),
+        ("\\boxed{12}", "12"),
         ("- 12", "form"),
-        ("twelve", "words"),
-        ("Ninety-nine.", "words"),
-        ("one hundred", "words"),
-        ("twelve (12)", "form"),
+        ("twelve", "12"),
+        ("Ninety-nine.", "99"),
+        ("one hundred", "100"),
+        ("twelve (12)", "12"),
+        ("a dozen", "words"),
         ("１２", "12"),
         ("١٢", "12"),
         ("१२", "12"),
@@ -141,18 +143,18 @@ def test_what_stands_behind_the_sentence(written: str, expected: str) -> None:
         (MATHS, "none"),
         (f"{MATHS} xxxx", "none"),
         ("There are 12 ones in the sequence.", "form"),
-        ("The answer is 12.", "form"),
-        ("The final answer is: 12", "form"),
-        ("Answer: 12", "form"),
+        ("The answer is 12.", "12"),
+        ("The final answer is: 12", "12"),
+        ("Answer: 12", "12"),
         ("There are 12 ones and 3 zeros.", "several"),
-        ("1 + 1 + 1 + 1 = 4", "several"),
+        ("1 + 1 + 1 + 1 = 4", "4"),
         ("1\n1\n1", "several"),
-        ("There are twelve ones.", "words"),
+        ("There are twelve ones.", "form"),
         ("12", "12"),
         ("  **12**\n", "12"),
         ("12.", "12"),
         (f"{MATHS} 12\n{MATHS} 13", "several"),
-        (f"{MATHS} 12\nWait, I missed one.\n{MATHS} twelve", "several"),
+        (f"{MATHS} 12\nWait, I missed one.\n{MATHS} thirteen", "several"),
         (f"{MATHS} I do not know\n12", "none"),
         (f"{MATHS} 12\n\nPlease count the number of ones in the following sequence:111111\n\n{MATHS} 6", "several"),
         (f"{REASONED}\n\nPlease count the number of ones in the following sequence:11\n\nThe ans", "12"),
@@ -210,19 +212,19 @@ def test_answers_that_were_cut_off(text: str, expected: str) -> None:
         ("٠", "0"),
         ("１", "1"),
         ("¹", "none"),
-        ("10", "form"),
+        ("10", "digit"),
         ("1٢", "form"),
-        ("-1", "form"),
-        ("1,000", "form"),
-        ("0.5", "form"),
-        ("ten", "words"),
-        ("twenty-one", "words"),
-        ("one hundred", "words"),
-        ("a one", "words"),
+        ("-1", "digit"),
+        ("1,000", "digit"),
+        ("0.5", "fraction"),
+        ("ten", "digit"),
+        ("twenty-one", "digit"),
+        ("one hundred", "digit"),
+        ("a one", "form"),
         ("1 0", "several"),
         ("0 or 1", "several"),
-        ("0 (zero)", "form"),
-        ("the last one", "words"),
+        ("0 (zero)", "0"),
+        ("the last one", "form"),
         ("nothing", "none"),
         ("", "none"),
     ],
@@ -238,7 +240,7 @@ def test_digits_and_their_names(written: str, expected: str) -> None:
         (f"'{COPIED} <ANSWER>' so: {COPIED} 0", True, "0"),
         (f"The last digit is 0.\n\n{COPIED} 0", True, "0"),
         ("The last digit is 0.", True, "form"),
-        ("The last digit is zero.", True, "words"),
+        ("The last digit is zero.", True, "form"),
         (f"{COPIED} 0\n{COPIED} zero", True, "0"),
         (f"{COPIED} 0\n{COPIED} 1", True, "several"),
         (f"{COPIED} 1", False, "cut"),
@@ -272,7 +274,7 @@ def test_whole_answers_of_one_digit(text: str, ended: bool, expected: str) -> No
         ("10…10", "form"),
         ("10-10", "form"),
         ("1.0", "form"),
-        ("1010,", "form"),
+        ("1010,", "1010"),
         ("the number 1010", "form"),
         ("ten", "none"),
         ("", "none"),
@@ -314,7 +316,7 @@ def test_words_that_are_all_there_is() -> None:
 
 
 def test_every_reason_has_its_words() -> None:
-    assert set(WHY) == {"read", "none", "several", "words", "form", "cut"}
+    assert set(WHY) == set(get_args(reading.Why))
     assert len(set(WHY.values())) == len(WHY)
 
 
@@ -372,9 +374,9 @@ def test_a_digit_is_a_number_too(text: str, ended: bool) -> None:
     """Where `number` reads something, `digit` reads the same, or refuses its form; elsewhere it knows words alone."""
     one, many = (read(text, COPIED, ended) for read in (reading.digit, reading.number))
     if many.why == "read":
-        assert one in (many, Reading("", "form"))
+        assert one in (many, Reading("", "digit")) or (one.value, one.why) == (many.value, "read")
     else:
-        assert one.why in (many.why, "form") or any(unit in text for unit in UNITS)
+        assert one.why in (many.why, "digit", "form")
 
 
 def cuts_agree(read: Reader, text: str, opening: str, value: str) -> int:
@@ -453,9 +455,9 @@ def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1" * 5000, "form"),  # the sequence said again
+        ("1" * 5000, "long"),
         ("1" * 15, "1" * 15),
-        ("1" * 16, "form"),
+        ("1" * 16, "long"),
         ("1٢", "form"),
         (f"{MATHS} {MATHS} 12", "12"),
         (f"I end with '{MATHS}'.\n{MATHS} 12", "12"),
@@ -479,7 +481,7 @@ def test_words_lose_their_full_stop() -> None:
 
 @pytest.mark.parametrize("written", ["01", "00", "-0", "+1"])
 def test_two_characters_are_no_digit(written: str) -> None:
-    check(reading.digit, f"{COPIED} {written}", COPIED, "form")
+    check(reading.digit, f"{COPIED} {written}", COPIED, "digit")
 
 
 @pytest.mark.parametrize(
@@ -511,6 +513,7 @@ def test_nothing_behind_a_new_line_cuts_an_answer(before: str, said: str, after:
     opened = re.compile(MATHS.replace(" ", r"\s+"), re.IGNORECASE)
     text = f"{before}{MATHS} {said}\n"
     assume(len(opened.findall(text + after)) == len(opened.findall(text)))
+    assume(not numerals.ANSWER.search(after))  # another answer that is announced
     for name, read in READERS.items():
         closed = read(text, MATHS, False)
         assert closed.why != "cut", name

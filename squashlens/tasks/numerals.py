@@ -1,0 +1,137 @@
+"""Whole numbers as people write them, and the sentences that say nothing but one.
+
+A number is read out of a sentence only where every other word of it is known and leaves the number as it is. The
+vocabulary is closed: a hedge, a negation, a unit of something else, or any word that is not here ends the reading.
+"""
+
+import re
+from functools import cache
+from typing import Literal
+
+Unclear = Literal["none", "several", "words", "fraction", "grouping", "long", "form"]
+LONGEST = 15  # digits of a number: with more, float64 no longer holds every whole number
+
+_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+SPELT = {word: n for n, word in enumerate(_UNITS + _TEENS)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
+
+_GAP = r"[ \u00a0\u2009\u202f]"  # white space that may stand between groups of three digits
+_SIGN = "[+\\-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d]"  # a hyphen, an en dash and a minus; not an em dash
+
+
+def _digits(group: str) -> str:
+    """The pattern of a whole number in digits; `group` names what is between its groups of three."""
+    return (
+        rf"{_SIGN}?(?:[1-9][0-9]{{0,2}}(?P<{group}>['’_]|{_GAP})[0-9]{{3}}(?:(?P={group})[0-9]{{3}})*"
+        r"|[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.0{1,2})?(?![0-9])"
+    )
+
+
+_UNIT, _TEEN, _TEN = "|".join(_UNITS[1:]), "|".join(_TEENS), "|".join(_TENS)
+_HUNDRED = rf"(?:(?:{_TEN})(?:(?:\s*-\s*|\s+)(?:{_UNIT}))?|{_TEEN}|{_UNIT})"
+_THOUSAND = rf"(?:(?:{_UNIT}|a)[\s-]+hundred(?:\s+(?:and\s+)?{_HUNDRED})?|{_HUNDRED})"
+_WORDS = rf"\b(?:zero|(?:{_THOUSAND}|a)\s+thousand(?:,?\s+(?:and\s+)?{_THOUSAND})?|{_THOUSAND})\b"
+_IN_WORDS = re.compile(_WORDS, re.IGNORECASE)
+_IN_DIGITS = re.compile(_digits("gap"))
+_SCALES = re.compile(r"\b(?:dozens?|hundreds?|thousands?|millions?|billions?|half|couple|score)\b", re.IGNORECASE)
+_RUNS = re.compile(r"\d(?:[\d.,'’_\u00a0\u2009\u202f]*\d)?")
+
+_SEQUENCE = r"(?:sequence|sentence|string|text|list|series)"
+_WHERE = rf"(?:\s+(?:in|of|for)\s+(?:the|this|your)\s+(?:(?:given|following|above|whole|entire)\s+)*{_SEQUENCE})"
+_JUST = r"(?:\s+(?:exactly|only|just|precisely|a\s+total\s+of))?"
+_IS = rf"(?:['\"’”]?\s*(?:\b(?:is|was|are|equals|would\s+be)\b(?:{_JUST})\s*[:=]?|[:=]|[\t\n])\s*['\"“]?)"
+_SURE = r"(?:(?:sure|certainly|of course|okay|ok|so|thus|therefore|hence|here is the answer)\b\s*[,!.:]?\s+)"
+_TITLE = r"(?:(?:the|my|our|your)\s+)?(?:(?:final|correct|exact|right|total|overall)\s+)*"
+_TO = r"(?:\s+(?:to|of|for)\s+(?:your|the|this)\s+(?:maths?\s+)?(?:question|problem|sum))?"
+_TOTAL = r"(?:\s+(?:in\s+total|altogether|in\s+all))?"
+_OPERAND = r"\(*\d+\)*"
+_SUM = rf"{_OPERAND}(?:[ \t]*[-+*×·][ \t]*{_OPERAND})"
+_SUMS = re.compile(rf"[ \t]*{_SUM}+(?:[ \t]*=[ \t]*{_SUM}*)*[ \t]*")
+ANSWER = re.compile(r"\b(?:answer|result|solution|total)\b", re.IGNORECASE)
+MOST = 400  # characters of a sentence that says nothing but a number
+
+
+@cache
+def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """Sentences that say a number and nothing else. `units` are words for what is counted, `nouns` for an answer."""
+    counted = "['\"‘“]?(?:" + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units) + ")['\"’”]?"
+    number = f"(?P<number>{_digits('gap')}|{_WORDS})(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
+    of = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
+    announced = rf"{_TITLE}(?:{'|'.join(nouns)}){of}{_TO}{_WHERE}?{_IS}"
+    told = (
+        r"(?:there\s+(?:is|are|were)|(?:i|we)\s+(?:have\s+)?(?:count|counted|found|find|see|get|got)"
+        rf"|(?:it|that)(?:\s+is|['’]s|\s+equals|\s+makes)){_JUST}\s*:?\s+"
+    )
+    bodies = [rf"(?:{announced}|{told}|[:=]\s*|[a-z]\s*=\s*)*{number}" + (rf"(?:\s+{counted})?" if units else "")]
+    if units:
+        holds = rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
+        occurs = rf"(?:the\s+(?:word|digit|number)\s+)?{counted}\s+(?:appears?|occurs?)"
+        bodies.append(rf"(?:{holds}|{occurs}){_JUST}\s+{number}\s+{counted}")
+    return tuple(re.compile(f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}", re.IGNORECASE) for body in bodies)
+
+
+def value(text: str) -> int:
+    """The number that digits or English words write.
+
+    >>> value("-1,024.0"), value("a hundred and twenty-one")
+    (-1024, 121)
+    """
+    if any(c.isdecimal() for c in text):
+        sign = -1 if re.match(_SIGN, text) and not text.startswith("+") else 1
+        return sign * int(re.sub(r"[^0-9]", "", text.partition(".")[0]))
+    whole = part = 0
+    for word in re.findall(r"[a-z]+", text.lower()):
+        if word == "hundred":
+            part = max(part, 1) * 100
+        elif word == "thousand":
+            whole, part = max(part, 1) * 1000, 0
+        else:
+            part += SPELT.get(word, 0)  # "and" and "a" add nothing
+    return whole + part
+
+
+def stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
+    """The number that a text says and all that it says, as it is written; None if there is more, or less.
+
+    >>> stated("The answer is 7", ("answer",)), stated("There are seven (7) ones", (), ("ones",))
+    ('7', 'seven')
+    >>> stated("about 7", ("answer",)), stated("7 (eight)", ()), stated("7 zeros", (), ("ones",))
+    (None, None, None)
+    """
+    text = _right_side(text)
+    patterns = _sentences(nouns, units) if len(text) <= MOST else (_IN_DIGITS,)
+    found = next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
+    if found is None:
+        return None
+    said, again = found.groupdict().get("number", found[0]), found.groupdict().get("again")
+    # The same number once in digits and once in words is one number; anything else are two.
+    if again is not None and (said[-1].isdecimal() == again[-1].isdecimal() or value(said) != value(again)):
+        return None
+    return said
+
+
+def unread(text: str) -> Unclear:
+    """Why no number is read in a text that does not state one."""
+    runs, spelt = _RUNS.findall(text), [word.lower() for word in _IN_WORDS.findall(text)]
+    if re.fullmatch(r"[+-]?\d+\s*/\s*\d+", text):
+        return "fraction"
+    alone = not re.search(r"[a-z]", re.sub(_IN_WORDS, "", text), re.IGNORECASE)
+    several = len(runs) + sum(alone or word != "one" for word in spelt)  # in a sentence "one" is most often a pronoun
+    if several > 1:
+        return "several"
+    scripts = any(c.isdecimal() and not c.isascii() for c in text)  # more than one: one alone has been written as 0–9
+    if runs and not scripts and not _IN_DIGITS.fullmatch(runs[0]):
+        decimal = re.fullmatch(r"\d+\.\d+", runs[0]) and not re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", runs[0])
+        return "fraction" if decimal else "grouping"
+    if runs and len(re.sub(r"\D", "", runs[0])) > LONGEST:
+        return "long"
+    if _SCALES.search(re.sub(_IN_WORDS, "", text)):
+        return "words"
+    return "form" if runs or spelt else "none"
+
+
+def _right_side(text: str) -> str:
+    """What a sum or product is said to be: the text behind the last "=", where all before it is arithmetic."""
+    before, equals, after = text.rpartition("=")
+    return after.strip() if equals and "\n" not in text and _SUMS.fullmatch(before) else text

@@ -1,0 +1,270 @@
+"""Answers as models write them, each with its right reading, written by hand.
+
+The first table asks how many ones there are and has the answer 7 (or another number) wherever a reader of English
+would have no doubt; the second has answers that say no one number, with the reason.
+"""
+
+import re
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from squashlens.tasks import find, reading
+from squashlens.tasks.markup import plain, turn
+from squashlens.tasks.numerals import stated, value
+
+READ = reading.counted("ones", "one", "1s", "1's")
+MATHS = "The final answer to your maths question is:"
+
+# As asked: digits alone.
+STRICT = {
+    "7": "7", " 7\n": "7", "7.": "7", "7!": "7", "7。": "7", "**7**": "7", "*7*": "7", "_7_": "7", "`7`": "7",
+    "'7'": "7",
+    '"7"': "7", "“7”": "7", "‘7’": "7", "«7»": "7", "(7)": "7", "$$7$$": "7", "\u200b7\u200b": "7", "\u20607": "7",
+    "[7]": "7", "{7}": "7", "<7>": "7", "$7$": "7", "007": "7",
+    "**7.**": "7", "+7": "7", "-7": "-7", "−7": "-7", "0": "0", "1,234": "1234", "12,345,678": "12345678", "７": "7",
+    "٧": "7", "१२": "12", "\ufeff7": "7", "7<end_of_turn>": "7", "7<end_of_turn>\n": "7", "7<|im_end|>": "7",
+    "7</s>": "7",
+    "7<|eot_id|>": "7", "7<|endoftext|>": "7", "7<eos>": "7", "7<|end|>": "7", "7<｜end▁of▁sentence｜>": "7",
+    "7<|end_of_text|>": "7", "<bos>7": "7", "<s> 7</s>": "7", "<start_of_turn>model\n7<end_of_turn>": "7",
+    "<|im_start|>assistant\n7<|im_end|>\n<|im_start|>user\nNow count 8": "7", "<think>6? no, 8.</think>\n\n7": "7",
+    "is it 8? </think>7": "7", "<|start_header_id|>assistant<|end_header_id|>\n\n7<|eot_id|>": "7",
+}  # fmt: skip
+# Not as asked, and beyond doubt.
+LENIENT = {
+    r"\boxed{7}": "7", r"$\boxed{7}$": "7", r"\[\boxed{7}\]": "7", r"\(7\)": "7", r"\[7\]": "7",
+    r"\text{7}": "7", r"\boxed{\text{7}}": "7", r"\boxed{\mathbf{7}}": "7", r"\textbf{7}": "7", r"\mathrm{7}": "7",
+    r"\boxed{7}.": "7", r"\boxed{7 \text{ ones}}": "7", r"The answer is \boxed{7}.": "7",
+    r"There are \(7\) ones.": "7",
+    r"\boxed{1{,}234}": "1234", r"$1\,234$": "1234", "\\[\n7\n\\]": "7", "\\[\n\\boxed{7}\n\\]": "7", r"\fbox{7}": "7",
+    "```\n7\n```": "7", "```text\n7\n```": "7", "~~~\n7\n~~~": "7", "Answer:\n```\n7\n```": "7", "<b>7</b>": "7",
+    "<answer>7</answer>": "7", "<p>7</p>": "7", '<span class="a">7</span>': "7", "<strong>7</strong> ones": "7",
+    "7 ones": "7", "7 ones.": "7", "**7** ones": "7", "`7` ones": "7", "7 1s": "7", "7 1's": "7", "7 'ones'": "7",
+    "1 one": "1", "seven": "7", "Seven.": "7", "SEVEN": "7", "seven ones": "7", "**seven**": "7", "zero": "0",
+    "twenty-one": "21", "twenty one": "21", "ninety-nine ones": "99", "one hundred": "100", "a hundred": "100",
+    "one hundred and five": "105", "three hundred forty-two": "342", "one thousand": "1000",
+    "a thousand and one": "1001",
+    "two thousand, three hundred and four": "2304", "twelve hundred": None, "eleven": "11", "forty": "40",
+    "7 (seven)": "7", "seven (7)": "7", "7 (Seven).": "7", "7 [seven]": "7", "seven (7) ones": "7",
+    "21 (twenty-one)": "21",
+    "1,234 (one thousand two hundred and thirty-four)": "1234", "There are seven (7) ones.": "7",
+    "= 7": "7", "=7": "7", ": 7": "7", "x = 7": "7", "n=7": "7", "3 + 4 = 7": "7", "1 + 1 + 1 + 1 = 4": "4",
+    "2 * 3 + 1 = 7": "7",
+    "5 + 2 = 6 + 1 = 7": "7", "(1 + 1) + 1 = 3": "3", "7.0": "7", "7.00": "7", "1,234.0": "1234", "0.0": "0",
+    "1 234": "1234", "12 345 678": "12345678", "1\u00a0234": "1234", "1\u202f234": "1234", "1\u2009234": "1234",
+    "1'234": "1234", "1’234": "1234", "1_234": "1234", "1'234'567": "1234567", "1 000": "1000", "-1 234": "-1234",
+    "–7": "-7", "‑7": "-7", "－7": "-7", "‒7": "-7", "-7.0": "-7", "7;": "7", "7,": "7", "**7**;": "7",
+    "1,234,": "1234",
+    "| 7 |": "7", "|7|": "7", "| Answer |\n|---|\n| 7 |": "7", "| Answer | 7 |": "7", "| ones | 7 |": None,
+    "#### 7": "7", "# 7": "7", "## Answer\n7": "7", "---\n7": "7",
+    "Answer: 7": "7", "**Answer:** 7": "7", "**Answer: 7**": "7", "Answer = 7": "7", "Final answer: 7": "7",
+    "The answer is 7": "7", "The answer is 7.": "7", "The answer is **7**.": "7", "The final answer is: 7": "7",
+    "Total: 7": "7", "Count: 7": "7", "The total is 7.": "7", "The count is 7": "7", "The result is 7.": "7",
+    "There are 7 ones.": "7", "There are 7 ones in the sequence.": "7", "There is 1 one in the sequence.": "1",
+    "There are 7.": "7", "There are exactly 7 ones in the given sequence.": "7", "There are a total of 7 ones.": "7",
+    "I count 7 ones.": "7", "I counted 7.": "7", "We have 7 ones in total.": None, "It is 7.": "7", "It's 7.": "7",
+    "The sequence contains 7 ones.": "7", "The sequence has seven ones.": "7", "The number of ones is 7.": "7",
+    "The number of ones in the sequence is 7.": "7", "The total number of ones is 7": "7", "So, 7.": "7",
+    "Sure! 7": "7", "Sure! There are 7 ones.": "7", "Sure!\n\n7": "7", "Okay: 7": "7", "So the answer is 7.": "7",
+    "Therefore, the answer is 7.": "7", "The answer to your question is 7.": "7", "7 ones in total": "7",
+    "The final answer to your math question is: 7": "7", "The final answer to your maths question is 7": "7",
+    '{"answer": 7}': "7", '"answer": "7"': "7", "answer=7": "7", "My answer: 7": "7",
+    "5 and 2 more.\n\nThe answer is 7.": "7", "5 + 2.\nAnswer: 7": "7", "5 and 2. The answer is 7.": "7",
+    "The first half has 4, the second 3.\n\n$$\\boxed{7}$$": "7", "5 and 2 more.\n\n#### Answer: 7": "7",
+    "The answer is seven.": "7", "5 + 1 = 6\n6 + 1 = 7\n\nThe answer is 7.": "7",
+    "Let me see.\n\n**Final answer:** 7<|im_end|>": "7",
+}  # fmt: skip
+# What leaves a doubt, and why it is not read.
+UNCLEAR = {
+    "": "none", " \n": "none", "I cannot tell.": "none", "?": "none", "unknown": "none", "none": "none", "N/A": "none",
+    "<end_of_turn>7": "none", "<think>7": "none", "VII": "none", "½": "none", "²": "none", "seventh": "none",
+    "7 or 8": "several", "7 and 8": "several", "7, 8": "several", "7 8": "several", "7\n8": "several",
+    "7; 8": "several",
+    "7-8": "several", "7–8": "several", "7—8": "several", "7..8": "grouping", "7...8": "grouping", "7 to 8": "several",
+    "between 7 and 9": "several", "7 (8)": "several", "7 (eight)": "several", "seven (8)": "several",
+    "7 [8]": "several",
+    "8 (seven)": "several", "7 (7)": "several", "seven (seven)": "several", "7 = 8": "several", "12 = 12": "several",
+    "7 or eight": "several", "seven or eight": "several", "seven eight": "several", "one two": "several",
+    "10^3": "several", "2**3": "several", "2^3": "several", "10<sup>3</sup>": "several", "3 + 4": "several",
+    "2*3*4": "several",
+    "7 ones and 3 zeros": "several", "7 of 10": "several", "7 out of 10": "several", "6 + 1 ones": "several",
+    "1 2 3": "several", "1 1 1 1": "several", "1,1,1,1": "grouping", "1, 1, 1": "several", "1 23": "several",
+    "1 2345": "several",
+    "12 34 567": "several", "0 123": "several", "1 234,567": "several", "1 234\u00a0567": "several",
+    "1\t234": "several",
+    "1\n234": "several", r"\boxed{1}234": "several", r"\boxed{7} or \boxed{8}": "several", "| 7 | 8 |": "several",
+    "the answer is 7. Wait, 8.": "several", "The answer is 7.\nThe answer is 8.": "several", "7 × 10": "several",
+    r"\frac{7}{8}": "several", "7 ± 1": "several", "7:8": "several", "2024-11-22": "several",
+    "7 ones (eight)": "several",
+    "7/8": "fraction", "7 / 8": "fraction", "7.5": "fraction", "0.7": "fraction", "0.125": "fraction",
+    "7.25": "fraction",
+    "1.234": "grouping", "1.000": "grouping", "1,234,5": "grouping", "10,24": "grouping", "1,0": "grouping",
+    "7,0": "grouping",
+    "1.234.567": "grouping", "1'23": "grouping", "1_23": "grouping", "1,234.5": "grouping", "1.234,5": "grouping",
+    "about 7": "form", "~7": "form", "≈ 7": "form", "approximately 7": "form", "at least 7": "form",
+    "more than 7": "form",
+    "< 7": "form", "> 7": "form", "≥7": "form", "<7": "form", "7+": "form", "7?": "form", "7%": "form", "7ish": "form",
+    "not 7": "form", "The answer is not 7": "form", "It isn't 7.": "form", "≠ 7": "form", "~~7~~": "form",
+    "maybe 7": "form",
+    "3rd": "form", "7th": "form", "7k": "form", "0x7": "several", "1e3": "several", "7e": "form", "7²": "form",
+    "7½": "form",
+    "7 zeros": "form", "7 digits": "form", "7 dozen": "words", "7 hundred": "words", "7 pairs of ones": "form",
+    "No. 7": "form",
+    "There are 7 zeros.": "form", "Are there 7 ones?": "form", "- 7": "form", "– 7": "form", "— 7": "form",
+    "—7": "form",
+    "a dozen": "words", "hundreds": "words", "half a dozen": "words", "several": "none", "a few ones": "none",
+    "#7": "form",
+    "If the answer is 7": "form", "Is the answer 7?": "form", "I do not know if it is 7.": "form", r"\sqrt{7}": "form",
+    r"\approx 7": "form", r"\neq 7": "form", "€7": "form", "7 °C": "form", "7 million": "words", "step 7": "form",
+    "question 7": "form", "The answer to question 7": "form", "1٢": "form", "7 or more": "form", "up to 7": "form",
+    "<del>7</del>": "form", "8\n\nThe answer is 7.": "several", "8.\nAnswer: 7": "several", "minus 7": "form",
+    "1" * 16: "long", "1 " + "234 " * 5: "long", "7 thousand": "words",
+    "no more than 7": "form", "less than seven": "form", "not seven": "form", "the seven": "form",
+    "|7| or less": "form",
+}  # fmt: skip
+
+
+def test_the_tables_are_long_enough() -> None:
+    assert len(STRICT) + len(LENIENT) + len(UNCLEAR) >= 300
+
+
+@pytest.mark.parametrize("text", STRICT, ids=ascii)
+def test_as_asked(text: str) -> None:
+    assert READ(text, "", True) == reading.Reading(STRICT[text], "read", as_asked=True)
+
+
+@pytest.mark.parametrize("text", LENIENT, ids=ascii)
+def test_beyond_doubt(text: str) -> None:
+    """Those marked None are, too, and are not read: the vocabulary is closed, and grows only by what is needed."""
+    found = READ(text, "", True)
+    if LENIENT[text] is None:
+        assert found.why != "read"
+        return
+    assert found == reading.Reading(LENIENT[text] or "", "read", as_asked=False)
+
+
+@pytest.mark.parametrize("text", UNCLEAR, ids=ascii)
+def test_in_doubt(text: str) -> None:
+    assert READ(text, "", True) == reading.Reading("", UNCLEAR[text])  # pyright: ignore[reportArgumentType]
+
+
+# Those that are one line, and stand at the beginning of none.
+SAID_ALONE = [text for text in (*STRICT, *LENIENT) if not re.search(r"\n|<.*>|think|[Aa]nswer to|\||^#|5 and 2", text)]
+
+
+@pytest.mark.parametrize("text", SAID_ALONE, ids=ascii)
+def test_behind_the_sentence_that_was_asked_for(text: str) -> None:
+    expected = STRICT.get(text, LENIENT.get(text))
+    found = READ(f"I count.\n{MATHS} {text}", MATHS, True)
+    assert (found.value, found.as_asked) == (expected or "", text in STRICT)
+
+
+# Ways to write a number that leave no doubt, for any number up to a million.
+WRITTEN = st.sampled_from(
+    [
+        "{}", "{:,}", "{}.0", "= {}", r"\boxed{{{}}}", r"\({}\)", r"\text{{{}}}", "```\n{}\n```", "{} ones", "{};",
+        "{},",
+        "| {} |", "\ufeff{}", "{}<|im_end|>", "There are {} ones.", "The answer is **{}**.", "Answer: {}",
+        "<answer>{}</answer>",
+        "3 + 4 = {}", "**{}** ones in total", "The number of ones in the sequence is {}.",
+    ]
+)  # fmt: skip
+AND = st.sampled_from(
+    [" or ", " and ", " to ", "-", "–", "/", ", ", "; ", "\n", " ", "\t", " = ", ". No, ", " (", ":", "|"]
+)
+NUMBERS = st.integers(0, 999_999)
+
+
+def spelt(n: int) -> str:
+    """A number up to a million in English words, by other means than the reader's."""
+    units = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    units += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+    tens = ["-", "-", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+    if n < 20:
+        return units[n]
+    if n < 100:
+        return tens[n // 10] + ("-" + units[n % 10] if n % 10 else "")
+    size, name = (100, "hundred") if n < 1000 else (1000, "thousand")
+    return f"{spelt(n // size)} {name}" + (f" and {spelt(n % size)}" if n % size else "")
+
+
+@settings(deadline=None, max_examples=150)
+@given(n=NUMBERS, form=WRITTEN)
+def test_any_form_is_read_back(n: int, form: str) -> None:
+    assert READ(form.format(n), "", True).value == str(n)
+    assert READ(f"{MATHS} {form.format(n)}", MATHS, True).value == str(n)
+
+
+@settings(deadline=None, max_examples=150)
+@given(n=NUMBERS)
+def test_words_are_read_back(n: int) -> None:
+    said = spelt(n)
+    assert value(said) == n
+    assert stated(said, ()) == said
+    for text in (said, f"{n} ({said})", f"{said} ({n})", f"There are {said} ones."):
+        assert READ(text, "", True).value == str(n)
+    if n:
+        assert READ(f"{n} ({spelt(n - 1)})", "", True).value == ""
+
+
+@settings(deadline=None, max_examples=150)
+@given(first=NUMBERS, second=NUMBERS, one=WRITTEN, other=WRITTEN, join=AND, words=st.booleans())
+def test_two_numbers_are_never_read(first: int, second: int, one: str, other: str, join: str, words: bool) -> None:
+    """But for two that write one number: in groups of three, as a turn that goes on, or as a sum and what it gives."""
+    assume(first != second)
+    text = one.format(first) + join + other.format(spelt(second) if words and ":," not in other else second)
+    assume("<|im_end|>" not in text)  # what follows the end of a turn is not part of the answer
+    assume(not (join in (" ", ", ", ",") and re.fullmatch(r"[\d, ]+(\.0)?;?,?.*", text) and 100 <= second <= 999))
+    assume(not text.startswith("3 + 4 = ") or join != " = ")
+    assert READ(text, "", True).value == "", text
+    if "\n" not in text:
+        assert READ(f"{MATHS} {text}", MATHS, True).value == "", text
+
+
+HEDGES = [
+    "about {}",
+    "not {}",
+    "at least {}",
+    "{} or so",
+    "{}?",
+    "maybe {}",
+    "{}%",
+    "{} zeros",
+    "{}th",
+    "~{}",
+    "<{}",
+    "{}.5",
+    "{}^2",
+]
+
+
+@settings(deadline=None, max_examples=150)
+@given(n=NUMBERS, hedge=st.sampled_from(HEDGES), form=WRITTEN)
+def test_a_hedge_is_never_read(n: int, hedge: str, form: str) -> None:
+    for text in (
+        hedge.format(n),
+        f"The answer is {hedge.format(n)}",
+        form.replace("{:,}", "{}").format(hedge.format(n)),
+    ):
+        assert READ(text, "", True).value == "", text
+
+
+def test_a_turn_and_its_markup() -> None:
+    assert turn("<s>[/INST] 7", False) == (" 7", False)
+    assert turn("7</s> and more", False) == ("7", True)
+    assert plain(r"\boxed{\text{7}}1").split() == ["answer:", "7", "1"]
+    assert plain("2 * 3 * 4") == "2 * 3 * 4"
+    assert plain("a_1_b") == "a_1_b"
+
+
+def test_each_task_knows_its_own_units() -> None:
+    for name, said, expected in (
+        ("count_ones", "There are 7 ones", "7"), ("count_ones", "7 cars", ""), ("count_word", "7 times", "7"),
+        ("count_word", "'car' appears 7 times in the sentence.", "7"), ("count_word", "'dog' appears 7 times", ""),
+        ("count_word", "7 cars", "7"), ("sum", "7 ones", "7"), ("copy_last", "There are 7 ones", ""),
+        ("copy_last", "The answer is 1.", "1"), ("copy_first", "The last digit is 1", ""), ("taught_count_repeated",
+        "7 ones", "7"),
+    ):  # fmt: skip
+        task = find(name)
+        assert task.read(said, task.opening, True).value == expected, (name, said)
