@@ -455,7 +455,7 @@ MUTATIONS = (
     Mutation("two marks between thousands", "tasks/numerals.py", "(?:(?P={group})[0-9]{{3}})*", "(?:[,'_ \\u00a0][0-9]{{3}})*", TABLE),
     Mutation("7 (eight)", "tasks/numerals.py", " or value(said) != value(again)", "", TABLE),
     Mutation("any words around", "tasks/numerals.py", "pattern.fullmatch(text) for", "pattern.search(text) for", TABLE),
-    Mutation("seven hundred is seven", "tasks/numerals.py", "part = max(part, 1) * 100", "part = max(part, 1)", TABLE),
+    Mutation("seven hundred is seven", "tasks/numerals.py", "part = max(part, 1) * 100\n", "part = max(part, 1)\n", TABLE),
     Mutation("markup joins digits", "tasks/markup.py", '"\\tanswer: \\\\1\\t"', '"\\\\1"', TABLE),
     Mutation("what follows a turn is read", "tasks/markup.py", "(text[: end.start()], True)", "(text, True)", TABLE),
     Mutation("thoughts are read", "tasks/markup.py", '.rpartition(f"</{name}>")[2]', "", TABLE),

@@ -12,7 +12,7 @@ from squashlens.tasks.reading import counted
 from squashlens.tasks.task import Items, Task
 
 SHARE = 0.7  # of ones in a random sequence, and of 'car' in a sentence
-ONE = counted("ones", "one", "1s", "1's", "'1's")  # "7 ones" is 7
+ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
 
 ONES_EXAMPLES = """We divide the sequence into groups of 5. (11111) (11111) 11

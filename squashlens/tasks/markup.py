@@ -15,7 +15,7 @@ _END = re.compile(
     r"<end_of_turn>|<eos>|</s>|<turn\|>|<｜end▁of▁sentence｜>"
     r"|<\|(?:im_end|eot_id|eot|eom_id|end|endoftext|end_of_text|end_of_turn|return|END_OF_TURN_TOKEN)\|>"
 )
-_FENCE = re.compile(r"(?:^|[ \t])[ \t]*(?:```+|~~~+)[ \t]*\w*[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"(?:^|[ \t])[ \t]*(```+|~~~+)[A-Za-z]*[ \t]*\n(.*?)\n[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _RULE = re.compile(r"^[ \t]*\|?[ \t]*:?-{3,}:?[ \t|:-]*$", re.MULTILINE)  # a table's second row, or a line across
 _ROW = re.compile(r"^[ \t]*\|(.*)\|[ \t]*$", re.MULTILINE)
 _CELL = re.compile(r"(?<![|\w])\|([^|\n]*)\|(?![|\w])")
@@ -57,8 +57,7 @@ def plain(text: str) -> str:
     >>> plain("So it is **7**: $\\boxed{\\text{7}}$").split()
     ['So', 'it', 'is', '7', ':', 'answer:', '7']
     """
-    for mark in (_FENCE, _RULE, _HEADING):
-        text = mark.sub("", text)
+    text = _HEADING.sub("", _RULE.sub("", _FENCE.sub("\t\\2\t", text)))
     text = _CELL.sub("\t\\1\t", _ROW.sub(lambda row: "\t" + row[1].replace("|", "\t") + "\t", text))
     text = re.sub(r"<br\s*/?>", "\n", text.replace("\\,", "\u2009").replace("{,}", ","))
     text = _MATHS.sub("\t", _repeated(_BOX, "\tanswer: \\1\t", _repeated(_STYLE, "\t\\1\t", text)))

@@ -47,7 +47,7 @@ _TO = r"(?:\s+(?:to|of|for)\s+(?:your|the|this)\s+(?:maths?\s+)?(?:question|prob
 _TOTAL = r"(?:\s+(?:in\s+total|altogether|in\s+all))?"
 _OPERAND = r"\(*\d+\)*"
 _SUM = rf"{_OPERAND}(?:[ \t]*[-+*×·][ \t]*{_OPERAND})"
-_SUMS = re.compile(rf"[ \t]*{_SUM}+(?:[ \t]*=[ \t]*{_SUM}*)*[ \t]*")
+_SUMS = re.compile(rf"[ \t]*{_SUM}+(?:[ \t]*=[ \t]*{_SUM}+)*[ \t]*")
 ANSWER = re.compile(r"\b(?:answer|result|solution|total)\b", re.IGNORECASE)
 MOST = 400  # characters of a sentence that says nothing but a number
 

@@ -14,7 +14,7 @@ from squashlens.tasks import find, reading
 from squashlens.tasks.markup import plain, turn
 from squashlens.tasks.numerals import stated, value
 
-READ = reading.counted("ones", "one", "1s", "1's")
+READ = reading.counted("ones", "1s", "1's")
 MATHS = "The final answer to your maths question is:"
 
 # As asked: digits alone.
@@ -40,8 +40,7 @@ LENIENT = {
     r"\boxed{1{,}234}": "1234", r"$1\,234$": "1234", "\\[\n7\n\\]": "7", "\\[\n\\boxed{7}\n\\]": "7", r"\fbox{7}": "7",
     "```\n7\n```": "7", "```text\n7\n```": "7", "~~~\n7\n~~~": "7", "Answer:\n```\n7\n```": "7", "<b>7</b>": "7",
     "<answer>7</answer>": "7", "<p>7</p>": "7", '<span class="a">7</span>': "7", "<strong>7</strong> ones": "7",
-    "7 ones": "7", "7 ones.": "7", "**7** ones": "7", "`7` ones": "7", "7 1s": "7", "7 1's": "7", "7 'ones'": "7",
-    "1 one": "1", "seven": "7", "Seven.": "7", "SEVEN": "7", "seven ones": "7", "**seven**": "7", "zero": "0",
+    "7 ones": "7", "7 ones.": "7", "**7** ones": "7", "`7` ones": "7", "7 1s": "7", "7 1's": "7", "7 'ones'": "7", "seven": "7", "Seven.": "7", "SEVEN": "7", "seven ones": "7", "**seven**": "7", "zero": "0",
     "twenty-one": "21", "twenty one": "21", "ninety-nine ones": "99", "one hundred": "100", "a hundred": "100",
     "one hundred and five": "105", "three hundred forty-two": "342", "one thousand": "1000",
     "a thousand and one": "1001",
@@ -61,7 +60,7 @@ LENIENT = {
     "Answer: 7": "7", "**Answer:** 7": "7", "**Answer: 7**": "7", "Answer = 7": "7", "Final answer: 7": "7",
     "The answer is 7": "7", "The answer is 7.": "7", "The answer is **7**.": "7", "The final answer is: 7": "7",
     "Total: 7": "7", "Count: 7": "7", "The total is 7.": "7", "The count is 7": "7", "The result is 7.": "7",
-    "There are 7 ones.": "7", "There are 7 ones in the sequence.": "7", "There is 1 one in the sequence.": "1",
+    "There are 7 ones.": "7", "There are 7 ones in the sequence.": "7", 
     "There are 7.": "7", "There are exactly 7 ones in the given sequence.": "7", "There are a total of 7 ones.": "7",
     "I count 7 ones.": "7", "I counted 7.": "7", "We have 7 ones in total.": None, "It is 7.": "7", "It's 7.": "7",
     "The sequence contains 7 ones.": "7", "The sequence has seven ones.": "7", "The number of ones is 7.": "7",
@@ -79,6 +78,9 @@ LENIENT = {
 UNCLEAR = {
     "": "none", " \n": "none", "I cannot tell.": "none", "?": "none", "unknown": "none", "none": "none", "N/A": "none",
     "<end_of_turn>7": "none", "<think>7": "none", "VII": "none", "½": "none", "²": "none", "seventh": "none",
+    "1 one": "several",
+    "7 one": "several",
+    "```\n7\n``` 8": "several",
     "7 or 8": "several", "7 and 8": "several", "7, 8": "several", "7 8": "several", "7\n8": "several",
     "7; 8": "several",
     "7-8": "several", "7–8": "several", "7—8": "several", "7..8": "grouping", "7...8": "grouping", "7 to 8": "several",
@@ -213,10 +215,11 @@ def test_words_are_read_back(n: int) -> None:
 def test_two_numbers_are_never_read(first: int, second: int, one: str, other: str, join: str, words: bool) -> None:
     """But for two that write one number: in groups of three, as a turn that goes on, or as a sum and what it gives."""
     assume(first != second)
+    assume("<|im_end|>" not in one)  # what follows the end of a turn is not part of the answer
+    assume(join != " " or not 100 <= second <= 999)  # in groups of three
+    assume(other != "3 + 4 = {}" or join not in "- ")  # 7-3 + 4 = 8
+    assume(one != "3 + 4 = {}" or join != " = ")
     text = one.format(first) + join + other.format(spelt(second) if words and ":," not in other else second)
-    assume("<|im_end|>" not in text)  # what follows the end of a turn is not part of the answer
-    assume(not (join in (" ", ", ", ",") and re.fullmatch(r"[\d, ]+(\.0)?;?,?.*", text) and 100 <= second <= 999))
-    assume(not text.startswith("3 + 4 = ") or join != " = ")
     assert READ(text, "", True).value == "", text
     if "\n" not in text:
         assert READ(f"{MATHS} {text}", MATHS, True).value == "", text
