@@ -196,7 +196,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
 def _sample(plan: Plan) -> list[int]:
     """Places of the shortest prompt, the longest, and the longest of at most a quarter and a sixteenth of that.
 
-    All together have at most a third of the longest prompt's tokens, and the longest once more unless it is the trunk.
+    The two between have at most a third of its tokens together. A prompt that is the whole trunk was run by itself.
     """
     order = sorted(range(len(plan.branches)), key=lambda i: len(plan.branches[i]))
     trunk = Branch(max(b.at for b in plan.branches))
