@@ -13,11 +13,14 @@ from transformers import (
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     PhiConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 COMMON: dict[str, Any] = dict(
@@ -48,7 +51,7 @@ FAMILIES = tuple(CONFIGS)
 
 # Further ways to build a block: norms on queries and keys, norms behind the branches only, branches side by side.
 NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
-NEOX = dict(
+NEOX: dict[str, Any] = dict(
     vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
     max_position_embeddings=64, bos_token_id=2,
 )  # fmt: skip
@@ -58,6 +61,14 @@ MORE: dict[str, Any] = {
     "phi": PhiConfig(**NO_HEAD_DIM),
     "neox": GPTNeoXConfig(**NEOX, use_parallel_residual=True),
     "neox_sequential": GPTNeoXConfig(**NEOX, use_parallel_residual=False),
+}
+
+# Mixtures of experts.
+ROUTED: dict[str, Any] = dict(num_experts_per_tok=2, moe_intermediate_size=8)
+EXPERTS: dict[str, Any] = {
+    "mixtral": MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": Qwen2MoeConfig(**NO_HEAD_DIM, **ROUTED, num_experts=4, shared_expert_intermediate_size=8),
+    "qwen3_moe": Qwen3MoeConfig(**COMMON, **ROUTED, num_experts=4),
 }
 
 

@@ -37,6 +37,7 @@ NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
+COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
 WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
@@ -228,6 +229,29 @@ MUTATIONS = (
     Mutation("threads do not wait", "model/locks.py", "while self.owner not in (None, me):", "while False:", REGISTRY),
     Mutation("threads wait for each other for ever", "model/locks.py", "if lock.owner == me:", "if False:", REGISTRY),
     Mutation("a public function that takes no lock", "measure/readout.py", "@measured", "", REGISTRY),
+    Mutation("foreign bridges trusted", "model/proof.py", "    if model not in _status:", "    if False:", PROOF),
+    # checkpoints
+    Mutation("missing tensors pass", "model/complete.py", '"missing": missing', '"missing": []', COMPLETE),
+    Mutation("tensors left over pass", "model/complete.py", '"left over": left', '"left over": []', COMPLETE),
+    Mutation("tensors of another shape pass", "model/complete.py", '"of another shape": shapes', '"of another shape": []', COMPLETE),
+    Mutation("tensors under two names pass", "model/complete.py", '"stored under two names": twice', '"two": []', COMPLETE),
+    Mutation("transformers' patterns trusted", "model/complete.py", "if places[name] is None and _ignored(name, model)", "if False", COMPLETE),
+    Mutation("any mask passes", "model/complete.py", "torch.equal(mask, torch.ones_like(mask).tril())", "True", COMPLETE),
+    Mutation("any mask value passes", "model/complete.py", "value.numel() == 1 and float(value) <= -1e4", "True", COMPLETE),
+    Mutation("any rotary frequencies pass", "model/complete.py", "rtol=rounding", "rtol=1.0", COMPLETE),
+    Mutation("any position ids pass", "model/complete.py", "torch.equal(stored.flatten().long(), torch.arange(stored.numel()))", "True", COMPLETE),
+    Mutation("NaN passes", "model/complete.py", "all(bool(torch.isfinite(end)) for end", "any(True for end", COMPLETE),
+    Mutation("integers pass", "model/complete.py", "if tensor.dtype in FLOATING or", "if True or", COMPLETE),
+    Mutation("two different heads pass", "model/complete.py", "not torch.equal(first.cpu(), second.cpu())", "False", COMPLETE),
+    Mutation("offloaded weights pass", "model/complete.py", "if tensor.is_meta:", "if False:", COMPLETE),
+    Mutation("an adapter passes", "model/checkpoint.py", "if _file(source, ADAPTER, revision) is not None:", "if False:", COMPLETE),
+    Mutation("a tensor in two shards passes", "model/checkpoint.py", "            if name in tensors:", "            if False:", COMPLETE),
+    Mutation("an index may name anything", "model/checkpoint.py", "    if wrong:", "    if False:", COMPLETE),
+    Mutation("files by rank pass", "model/checkpoint.py", "_BY_RANK.fullmatch(path.name)", "False", COMPLETE),
+    Mutation("any class is built", "model/load.py", "if built not in config.architectures:", "if False:", COMPLETE),
+    Mutation("code of its own passes", "model/load.py", "if own_code != built:", "if False:", COMPLETE),
+    Mutation("transformers' table is shown", "model/load.py", "of_transformers.set_verbosity_error()", "pass", COMPLETE),
+    Mutation("experts in grouped products", "model/load.py", 'experts_implementation="eager"', 'experts_implementation="grouped_mm"', LOAD),
     # tokens, hooks, results
     Mutation("two BOS pass", "model/tokens.py", "if found[0] == wanted or", "if found[0] >= wanted or", TOKENS),
     Mutation("BOS not prepended", "model/tokens.py", "lead = [bos_id(model)] * wanted", "lead = []", TOKENS),

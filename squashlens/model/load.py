@@ -4,6 +4,7 @@ Raw weights, eager attention, eval mode, no gradients on parameters, safetensors
 """
 
 import difflib
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ import torch
 from squashlens import zoo
 from squashlens._typing import Bridge, Quantised
 from squashlens.errors import InputError, ModelAccessError
+from squashlens.model.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
+from squashlens.model.complete import require_complete, require_finite
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
 from squashlens.model.quantised import require_quantiser, round_weights, torchao_hushed
@@ -68,8 +71,15 @@ def load(
     embeddings, output head and activations in `dtype`; it needs the extra ``squashlens[quant]``. What is proved and
     measured is the rounded model; results say so. Weights are loaded in `dtype` first, and so that is what must fit.
 
+    The weights must be those that config.json describes. Missing, additional and wrongly shaped tensors are refused, also
+    with ``verify=False``; so are integers without a quantization_config, NaN and infinite entries, a class that
+    `architectures` does not name, and an adapter beside the weights. Tied weights may be stored once. Old causal masks
+    and rotary frequencies may be stored if they are the model's own. Experts of a mixture run one after the other, which
+    every dtype allows.
+
     Refuses: unknown names (with near ones), gated models without a token (with the steps to take), encoders,
-    checkpoints without safetensors, models that do not fit or cannot be quantised, and any that fails the proof.
+    checkpoints without safetensors or with damaged files, models that do not fit, are offloaded or cannot be quantised,
+    and any that fails the proof.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -81,28 +91,41 @@ def load(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = _dtype_to_run_in(dtype)
     source = _resolve(name)
-    with torchao_hushed(), _loading_bars(progress):
+    with torchao_hushed(), _transformers_hushed(progress):
         require_quantiser(quantise, dtype)
         config = _open_config(source, revision)
         _require_decoder(config, source)
+        empty = _on_no_device(config, source)
         if device_map is None:  # else accelerate places it, and says where it does not fit
-            _require_fit(config, source, device, dtype, progress)
+            _require_fit(empty, source, device, dtype, progress)
         return _bridge(source, config, device, device_map, dtype, quantise, revision, verify)
 
 
 @contextmanager
-def _loading_bars(shown: bool) -> Iterator[None]:
-    """transformers draws its own progress bars, switched for the whole process: off while loading, then back."""
-    from transformers.utils import logging
+def _transformers_hushed(progress: bool) -> Iterator[None]:
+    """The warnings and progress bars of transformers are the whole process's: off while loading, then as they were.
 
-    were = logging.is_progress_bar_enabled()
-    if not shown:
-        logging.disable_progress_bar()
+    What its loading report warns of is refused here, with the cause; so are weights that accelerate offloads.
+    """
+    from transformers.utils import logging as of_transformers
+
+    of_accelerate = logging.getLogger("accelerate")
+    bars, verbosity, level = (
+        of_transformers.is_progress_bar_enabled(),
+        of_transformers.get_verbosity(),
+        of_accelerate.level,
+    )
+    if not progress:
+        of_transformers.disable_progress_bar()
+    of_transformers.set_verbosity_error()
+    of_accelerate.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        if were:
-            logging.enable_progress_bar()
+        of_transformers.set_verbosity(verbosity)
+        of_accelerate.setLevel(level)
+        if bars:
+            of_transformers.enable_progress_bar()
 
 
 def _resolve(name: str | Path) -> str:
@@ -113,8 +136,9 @@ def _resolve(name: str | Path) -> str:
     path = Path(text).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
+            refuse_adapter(text, None)
             raise ModelAccessError(f"{path} holds no config.json.", "Give the folder that `save_pretrained` wrote.")
-        return str(path)
+        return str(path.resolve())  # one name for a folder, however the path to it is written
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
     if looks_local or text.count("/") > 1 or not text.strip():
         raise ModelAccessError(f"There is no folder {text!r}.", _nearest(text))
@@ -177,13 +201,45 @@ def _access_error(source: str, error: Exception) -> ModelAccessError:
 
 
 def _require_decoder(config: Any, source: str) -> None:
-    named = (getattr(config, "architectures", None) or ["an unnamed architecture"])[0]
-    causal = named.endswith(("ForCausalLM", "LMHeadModel")) and not getattr(config, "is_encoder_decoder", False)
-    if not causal or named.startswith(("Bert", "Roberta", "Electra", "XLMRoberta")):
+    named = getattr(config, "architectures", None)
+    if not isinstance(named, list) or not named or not all(isinstance(name, str) for name in named):
         raise ModelAccessError(
-            f"{source} is {named}, not a decoder-only language model.",
+            f"config.json of {source} names no class under architectures, so nothing says which model the weights are.",
+            'Add the class that was saved, for instance "architectures": ["LlamaForCausalLM"].',
+        )
+    causal = named[0].endswith(("ForCausalLM", "LMHeadModel")) and not getattr(config, "is_encoder_decoder", False)
+    if not causal or named[0].startswith(("Bert", "Roberta", "Electra", "XLMRoberta")):
+        raise ModelAccessError(
+            f"{source} is {named[0]}, not a decoder-only language model.",
             "The measurements need causal attention over text alone: use a …ForCausalLM model.",
         )
+
+
+def _on_no_device(config: Any, source: str) -> Any:
+    """The model without its weights; refused if transformers builds another class than the checkpoint's."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with init_empty_weights():
+            empty = AutoModelForCausalLM.from_config(config)
+    except Exception as error:
+        raise _access_error(source, error) from error
+    built = type(empty).__name__
+    own_code = str((getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)).split(".")[-1]
+    if own_code != built:  # code in the checkpoint; where it names a class of transformers, that class is taken
+        raise ModelAccessError(
+            f"{source} wants to run code of its own ({own_code}).",
+            "squashlens does not; use a model built into transformers.",
+        )
+    if built not in config.architectures:
+        raise ModelAccessError(
+            f"transformers builds {built} for {source} (model_type {config.model_type!r}), and its config.json names "
+            f"{', '.join(config.architectures)}.",
+            "Correct model_type or architectures in config.json, or use a model whose class transformers has.",
+        )
+    empty.tie_weights()  # else a tied output head counts twice
+    return empty
 
 
 def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
@@ -194,14 +250,8 @@ def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
-def _require_fit(config: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:
-    """Count the parameters on no device at all, print the size, refuse what cannot fit."""
-    from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
-
-    with init_empty_weights():
-        empty = AutoModelForCausalLM.from_config(config)
-    empty.tie_weights()  # else a tied output head counts twice
+def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:
+    """Count the parameters, print the size, refuse what cannot fit."""
     count = sum(p.numel() for p in empty.parameters())
     size = count * dtype.itemsize
     label = Path(source).name if Path(source).is_dir() else source
@@ -216,25 +266,7 @@ def _bridge(
     source: str, config: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
     quantise: Quantised | None, revision: str | None, verify: bool,
 ) -> Bridge:  # fmt: skip
-    from transformers import AutoModelForCausalLM
-
-    try:
-        inner: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=revision,
-            dtype=dtype,
-            device_map=device_map,
-            attn_implementation="eager",
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except OSError as error:
-        if "safetensors" in str(error) and "gated" not in str(error).lower():
-            raise ModelAccessError(
-                f"{source} has no weights in safetensors.",
-                "Pickled weights can run code and are not opened; convert them with `save_pretrained`.",
-            ) from error
-        raise _access_error(source, error) from error
+    inner = _plain(source, config, device_map, dtype, revision)
     inner = (inner if device_map is not None else inner.to(device)).eval().requires_grad_(False)
     if quantise is not None:  # before the plain copy, so that the proof compares like with like
         round_weights(inner, quantise)
@@ -242,7 +274,7 @@ def _bridge(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = _wrap(inner, source, revision, device, dtype)
+            model = _wrap(inner, source, inner.config._commit_hash or revision, device, dtype)
         except (ValueError, NotImplementedError) as error:
             raise _not_bridged(inner, error, quantise) from error
     model.eval().requires_grad_(False)
@@ -250,6 +282,44 @@ def _bridge(
         accept_unverified(model)
     else:
         prove(model, plain)
+    return model
+
+
+def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None) -> Any:
+    """The Hugging Face model, with every weight from the checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        stored = read_checkpoint(source, revision, config)
+        commit = None if Path(source).is_dir() else commit_of(stored)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=commit or revision,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation="eager",
+            experts_implementation="eager",  # the faster grouped products have no float64 and no batched derivative
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # so that they are in the report, and refused with everything else
+            output_loading_info=True,
+        )
+    except ModelAccessError:
+        raise
+    except RuntimeError as error:  # the experts of a mixture, say, which are stored one by one and stacked
+        if "conversion" not in str(error):
+            raise
+        raise ModelAccessError(
+            f"The weights of {source} cannot be stacked into those of {config.architectures[0]} as its config.json "
+            "describes it: some are missing, left over or of another shape.",
+            f"Check that config.json belongs to these weights. {AGAIN}",
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise _access_error(source, error) from error
+    model, report = loaded
+    require_finite(model, source)
+    require_complete(model, report, stored, source)
+    model.config._commit_hash = commit  # for the provenance: a branch names other weights tomorrow
     return model
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration
 
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError, ModelAccessError
 from squashlens.model import load as loading
 from squashlens.model import memory
-from tests.cases import CONFIGS, random_model, save_random
+from tests.cases import CONFIGS, EXPERTS, random_model, save_random
 from tests.references import raw
 
 
@@ -120,3 +120,23 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
         sl.path_bound(processed, ids)
     with pytest.raises(InputError, match="Expected a TransformerBridge, got str"):
         sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
+    """Their grouped products have no float64, so experts are run one by one; the Jacobian is the plain model's."""
+    folder = save_random(EXPERTS[family], tmp_path)
+    model = sl.load(folder, device="cpu", dtype="float64", progress=False)
+    assert sl.model.proof.status(model) == "verified"
+    ids = torch.tensor([2, 5, 6, 9, 9])
+    plain = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+    embeddings = plain.get_input_embeddings()(ids[None]).detach().requires_grad_()
+    y = plain.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[0, -1]
+    rows = [torch.autograd.grad(entry, embeddings, retain_graph=True)[0][0] for entry in y]
+    truth = torch.linalg.matrix_norm(torch.stack(rows, dim=1), ord=2)
+    found = torch.from_numpy(sl.jacobian_norms(model, ids, progress=False).values)
+    assert torch.allclose(found, truth, rtol=1e-5)  # both run routers and norms in float32
+    bound = torch.from_numpy(sl.path_bound(model, ids, constants="measured", progress=False).values)
+    assert (bound >= truth).all()
