@@ -71,11 +71,11 @@ def load(
     embeddings, output head and activations in `dtype`; it needs the extra ``squashlens[quant]``. What is proved and
     measured is the rounded model; results say so. Weights are loaded in `dtype` first, and so that is what must fit.
 
-    The weights must be those that config.json describes. Missing, additional and wrongly shaped tensors are refused, also
-    with ``verify=False``; so are integers without a quantization_config, NaN and infinite entries, a class that
-    `architectures` does not name, and an adapter beside the weights. Tied weights may be stored once. Old causal masks
-    and rotary frequencies may be stored if they are the model's own. Experts of a mixture run one after the other, which
-    every dtype allows.
+    The weights must be those that config.json describes. Missing, additional and wrongly shaped tensors are refused,
+    also with ``verify=False``; so are integers without a quantization_config, NaN and infinite entries, a class that
+    `architectures` does not name, and an adapter beside the weights. Tied weights may be stored once. Old causal
+    masks and rotary frequencies may be stored if they are the model's own. The experts of a mixture run one after the
+    other, which every dtype allows.
 
     Refuses: unknown names (with near ones), gated models without a token (with the steps to take), encoders,
     checkpoints without safetensors or with damaged files, models that do not fit, are offloaded or cannot be quantised,
