@@ -17,7 +17,7 @@ from squashlens._typing import Bos, Bridge, Template, one_of, positive
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
 from squashlens.model.locks import exclusive
-from squashlens.model.tokens import as_chat, bos_id, encode, family_bos, require_tokenizer
+from squashlens.model.tokens import as_chat, encode, require_tokenizer, start_ids
 from squashlens.paper import COPY, COUNT
 from squashlens.sequences import Pair, Sequence
 
@@ -195,10 +195,7 @@ def _around(
     trailing = behind(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prompt, str):
         return tuple(prompt), trailing
-    wanted = family_bos(model) if bos == "family" else int(bos == "one")
-    start = bos_id(model)
-    lead = () if start is None else (start,) * wanted
-    return (*lead, *(encode(model, prompt) if prompt.strip() else ())), trailing
+    return (*start_ids(model, bos), *(encode(model, prompt) if prompt.strip() else ())), trailing
 
 
 MARK = "\ue000"  # a private-use character: where the content goes while a template is rendered

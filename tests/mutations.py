@@ -37,6 +37,7 @@ NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
+START = "tests/model/test_start.py"
 COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
 WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
@@ -253,8 +254,14 @@ MUTATIONS = (
     Mutation("transformers' table is shown", "model/load.py", "of_transformers.set_verbosity_error()", "pass", COMPLETE),
     Mutation("experts in grouped products", "model/load.py", 'experts_implementation="eager"', 'experts_implementation="grouped_mm"', LOAD),
     # tokens, hooks, results
-    Mutation("two BOS pass", "model/tokens.py", "if found[0] == wanted or", "if found[0] >= wanted or", TOKENS),
-    Mutation("BOS not prepended", "model/tokens.py", "lead = [bos_id(model)] * wanted", "lead = []", TOKENS),
+    Mutation("two BOS pass", "model/tokens.py", "if found[0] != len(start) and", "if found[0] < len(start) and", TOKENS),
+    Mutation("BOS not prepended", "model/tokens.py", "[*lead, *encode(model, text)]", "[*encode(model, text)]", TOKENS),
+    Mutation("BOS by TransformerLens's tokenizer", "model/start.py", "asked = own or held", "asked = held", START),
+    Mutation("BOS that is an EOS in the text", "model/start.py", "tuple(whole[:start])", "(bare[0],)", START),
+    Mutation("other tokens in front unchecked", "model/tokens.py", "if set(start) - {own}:", "if False:", START),
+    Mutation("the tokenizer's rule is not said", "model/start.py", "rule if len(ids) == table else", "rule if True else", START),
+    Mutation("a name for every spelling of a path", "model/load.py", "return str(path.resolve())", "return str(path)", START),
+    Mutation("a name for every folder's path", "measure/_session.py", "folder.resolve().name if", "name if", START),
     Mutation("hooks left behind", "model/hooks.py", "stack.callback(_remove, point, handle)", "pass", UNCHANGED),
     Mutation("stale hooks accepted", "model/capture.py", '"hooks": (self.ambient_hooks, tuple(ambient(model)))', '"hooks": (0, 0)', CAPTURE),
     # the comparison and what is said of it
@@ -394,7 +401,7 @@ MUTATIONS = (
     Mutation("spaces of a token not shown", "measure/_texts.py", 'raw.replace("▁", SPACE)', 'raw.replace("▁", "")', TOKENISATION),
     Mutation("a text compared with itself", "measure/tokenisation.py", "[*whole[:-1], *whole[1:],", "[*whole[:-1], *whole[:-1],", TOKENISATION),
     Mutation("the pair measured from the longer text", "measure/tokenisation.py", "ruler.gap(text, doubled)", "ruler.gap(longer, doubled)", TOKENISATION),
-    Mutation("a BOS for families without", "measure/tokenisation.py", "(start,) * family_bos(sound)", "(start,)", TOKENISATION),
+    Mutation("a BOS for families without", "measure/tokenisation.py", "start_ids(sound, \"family\")", "start_ids(sound, \"one\")", TOKENISATION),
     Mutation("merged anew drawn as grown", "figures/tokenisation.py", 'np.where(here["grows"].values, 1, 2)', 'np.where(here["grows"].values, 1, 1)', TOKENPICTURES),
     Mutation("boxes a place too far", "figures/tokenisation.py", "base=ends - widths", "base=ends", TOKENPICTURES),
     # fewer bits

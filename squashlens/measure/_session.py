@@ -18,6 +18,7 @@ from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.model.capture import Capture, Given
 from squashlens.model.hooks import ambient, unnamed
 from squashlens.model.quantised import stored_as
+from squashlens.model.start import start_of
 from squashlens.model.streamed import implementation
 from squashlens.model.tokens import count_bos, display_tokens, tokens
 from squashlens.results import Variable, attributes, position_coords, signed, versions
@@ -50,6 +51,7 @@ class Session:
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
             "bos_count": count_bos(sound, ids),
+            "bos_rule": start_of(sound).rule,
             "ambient_hooks": ambient(sound),
             "versions": versions(),
             "call": {"function": function, "bos": bos} | arguments,
@@ -129,6 +131,7 @@ def _numpy(values: Any) -> np.ndarray:
 
 
 def model_name(model: Bridge) -> str:
-    """The bundled name or folder name of a local model, the full name of any other."""
+    """The bundled name or folder name of a local model, however the path was written; the full name of any other."""
     name = str(model.cfg.model_name)
-    return name.rstrip("/").split("/")[-1] if name.startswith(("/", ".", "~")) else name
+    folder = Path(name).expanduser()
+    return folder.resolve().name if folder.is_dir() or name.startswith(("/", ".", "~")) else name

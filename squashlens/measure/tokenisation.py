@@ -26,7 +26,7 @@ from squashlens.measure._texts import Text, coords_of, facts_of, held_by, table_
 from squashlens.model.branches import Branch, Ids
 from squashlens.model.proof import require_sound
 from squashlens.model.registry import measured
-from squashlens.model.tokens import bos_id, family_bos, tokens
+from squashlens.model.tokens import start_ids, tokens
 from squashlens.results import attributes, versions
 from squashlens.sequences import Pair, Sequence
 
@@ -92,7 +92,7 @@ def tokenisation(
 ) -> xr.Dataset:
     """`splits`, and what they do to collapse: the distance of two texts beside that of the pair it is taken for.
 
-    With t(n) the tokens of n repeats in a form, behind the family's BOS and the prompt, and a the last of t(n)::
+    With t(n) the tokens of n repeats in a form, behind the tokenizer's BOS and the prompt, and a the last of t(n)::
 
         naive     ‖ last(t(n)) − last(t(n + 1)) ‖      what comparing the two texts gives
         distance  ‖ last(t(n)) − last([t(n), a]) ‖     D of Theorem 4.2's pair
@@ -119,8 +119,7 @@ def tokenisation(
     check_choices(norm=norm, scale=scale, passes=passes)
     sound = require_sound(model)
     texts = written_texts(sound, n, repeat, forms, prompt)
-    start = bos_id(sound)
-    lead = () if start is None else (start,) * family_bos(sound)
+    lead = start_ids(sound, "family")
     compared = [_compared(lead, row) for row in texts.values()]
     every = [ids for row in compared for ids in row]
     for ids in every:

@@ -21,6 +21,7 @@ from squashlens.model.complete import require_complete, require_finite
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
 from squashlens.model.quantised import require_quantiser, round_weights, torchao_hushed
+from squashlens.model.start import start_of
 
 # Decoder-only models people ask for, so that a slip in a name can be mended offline.
 WELL_KNOWN = (
@@ -274,7 +275,9 @@ def _bridge(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = _wrap(inner, source, inner.config._commit_hash or revision, device, dtype)
+            commit = inner.config._commit_hash or revision
+            model = _wrap(inner, source, commit, device, dtype)
+            start_of(model, commit)
         except (ValueError, NotImplementedError) as error:
             raise _not_bridged(inner, error, quantise) from error
     model.eval().requires_grad_(False)

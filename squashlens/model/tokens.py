@@ -1,4 +1,4 @@
-"""Tokens in: text or ids become a checked (prompt, position) tensor with the BOS the family was trained with.
+"""Tokens in: text or ids become a checked (prompt, position) tensor that begins as the checkpoint's tokenizer begins.
 
 A Gemma without its BOS, or with two, is another model as far as its numbers go; both are refused unless asked
 for by name. Padding is refused, since it moves positions and changes sums.
@@ -6,7 +6,7 @@ for by name. Padding is refused, since it moves positions and changes sums.
 
 import difflib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from squashlens._typing import Bos, Bridge, one_of
 from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of
 from squashlens.model.locks import exclusive
+from squashlens.model.start import start_of
 
 Prompts = str | Sequence[str] | Tensor
 
@@ -25,9 +26,12 @@ Prompts = str | Sequence[str] | Tensor
 def tokens(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
     """Token ids of one or several equal-length prompts, checked.
 
-    `prompts` is text, a list of texts, or ids of shape (position) or (prompt, position). `bos` says what may
-    lead: ``"family"`` as the model was trained, ``"one"``, ``"none"``, or ``"as-given"`` (ids only: no check).
-    Text is given that BOS; ids must have it already, nothing is added to them.
+    `prompts` is text, a list of texts, or ids of shape (position) or (prompt, position). `bos` says what may lead:
+    ``"family"`` what the checkpoint's own tokenizer puts in front of a text (one BOS for Gemma and Llama, nothing for
+    Qwen, GPT-2 and OLMo 2), ``"one"``, ``"none"``, or ``"as-given"`` (ids only: no check). Text is given that start.
+    Ids must have it already, nothing is added to them; where the tokenizer adds nothing, they may start with one BOS.
+    A model without a tokenizer begins as TransformerLens's table for its class says. Results state the rule that was
+    taken, as `bos_rule`.
 
     Refuses: empty prompts, prompts longer than the context, ids outside the vocabulary, words that the
     tokenizer does not know, prompts of unequal length, a missing or doubled BOS.
@@ -38,39 +42,45 @@ def tokens(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tenso
     torch.Size([1, 14])
     """
     one_of(bos, Bos, "bos")
-    wanted = family_bos(model) if bos == "family" else int(bos == "one")
     if isinstance(prompts, Tensor):
         ids = _from_ids(prompts)
     else:
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         if bos == "as-given":
             raise InputError("bos='as-given' is for token ids.", "For text say 'family', 'one' or 'none'.")
-        ids = _from_texts(model, texts, wanted)
+        ids = _from_texts(model, texts, start_ids(model, bos))
     _check(model, ids)
     if bos != "as-given":
-        _check_bos(model, ids, wanted, allow_more=bos == "family" and wanted == 0)
+        _check_start(model, ids, bos)
     return ids.to(device_of(model))
 
 
-def family_bos(model: Bridge) -> int:
-    """How many BOS tokens the family was trained to see: 1 (Gemma, Llama, GPT-2 …) or 0 (Qwen …)."""
-    return int(bool(model.cfg.default_prepend_bos) and bos_id(model) is not None)
+def start_ids(model: Bridge, bos: Bos) -> tuple[int, ...]:
+    """The ids in front of a text: those of the checkpoint's tokenizer, one BOS, or none."""
+    if bos == "family":
+        return start_of(model).ids
+    if bos == "none":
+        return ()
+    start = bos_id(model)
+    if start is None:
+        raise InputError("bos='one' is asked of a model that has no BOS token.", "Use bos='family' or bos='none'.")
+    return (start,)
 
 
 def bos_id(model: Bridge) -> int | None:
-    """The id of the BOS token, from the tokenizer or else the configuration."""
-    source = model.tokenizer if model.tokenizer is not None else model.original_model.config
-    found = getattr(source, "bos_token_id", None)
-    return None if found is None else int(found)
+    """The id of the BOS token, from the checkpoint's tokenizer or else the configuration."""
+    return start_of(model).bos
 
 
 def count_bos(model: Bridge, ids: Int[Tensor, "prompt position"]) -> int:
-    """Leading BOS tokens of the first prompt (all prompts were checked to have the same number)."""
-    return int(_leading(ids, bos_id(model))[0])
+    """Leading tokens of the first prompt that no text is made of: BOS, or the others that the tokenizer begins with."""
+    start = start_of(model)
+    return int(_leading(ids, {*start.ids, start.bos})[0])
 
 
-def _leading(ids: Int[Tensor, "prompt position"], bos: int | None) -> Int[Tensor, " prompt"]:
-    return (ids == (-1 if bos is None else bos)).long().cumprod(dim=-1).sum(dim=-1)
+def _leading(ids: Int[Tensor, "prompt position"], of: Iterable[int | None]) -> Int[Tensor, " prompt"]:
+    known = torch.tensor([i for i in of if i is not None], dtype=ids.dtype, device=ids.device)
+    return torch.isin(ids, known).long().cumprod(dim=-1).sum(dim=-1)
 
 
 def _from_ids(ids: Tensor) -> Tensor:
@@ -81,12 +91,11 @@ def _from_ids(ids: Tensor) -> Tensor:
     return torch.atleast_2d(ids).long()
 
 
-def _from_texts(model: Bridge, texts: list[str], wanted: int) -> Tensor:
+def _from_texts(model: Bridge, texts: list[str], lead: tuple[int, ...]) -> Tensor:
     require_tokenizer(model)
     if not texts or not all(isinstance(t, str) and t.strip() for t in texts):
         raise InputError("The prompt is empty.", "Pass some text.")
-    lead = [bos_id(model)] * wanted
-    rows = [lead + encode(model, text) for text in texts]
+    rows = [[*lead, *encode(model, text)] for text in texts]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise InputError(
@@ -161,16 +170,20 @@ def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
         )
 
 
-def _check_bos(model: Bridge, ids: Tensor, wanted: int, *, allow_more: bool) -> None:
-    found = sorted(set(_leading(ids, bos_id(model)).tolist()))
+def _check_start(model: Bridge, ids: Tensor, bos: Bos) -> None:
+    start = start_ids(model, bos)
+    own = bos_id(model)
+    found = sorted(set(_leading(ids, [own]).tolist()))
     if len(found) > 1:
         raise InputError("Some prompts start with a BOS and some do not.", "Give all of them the same start.")
-    if found[0] == wanted or (allow_more and found[0] == 1):
+    remedy = "Pass text, correct the ids, or say what is meant with bos='one', 'none' or 'as-given'."
+    if set(start) - {own}:  # it begins with other tokens than BOS, as GLM does
+        if not all(row[: len(start)] == list(start) for row in ids.tolist()):
+            raise InputError(f"The prompt does not start with the ids {list(start)}, as this tokenizer does.", remedy)
         return
-    raise InputError(
-        f"The prompt starts with {found[0]} BOS tokens (id {bos_id(model)}) where {wanted} belong.",
-        "Pass text, mend the ids, or say what is meant with bos='one', 'none' or 'as-given'.",
-    )
+    optional = bos == "family" and not start and found[0] == 1
+    if found[0] != len(start) and not optional:
+        raise InputError(f"The prompt starts with {found[0]} BOS tokens (id {own}) where {len(start)} belong.", remedy)
 
 
 def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
