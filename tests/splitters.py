@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.cases import CONFIGS, save_random
@@ -54,8 +54,13 @@ def splitter(kind: str) -> PreTrainedTokenizerFast:
 
 
 def save_random_with(kind: str, family: str, folder: Path) -> Path:
-    """A family's tiny random model with a trained tokenizer and a vocabulary of its size."""
+    """A family's tiny random model with a trained tokenizer and a vocabulary of its size; Qwen 2 without a BOS."""
     config: Any = copy.deepcopy(CONFIGS[family])
     config.vocab_size = len(splitter(kind))
-    splitter(kind).save_pretrained(folder)
+    tokenizer = copy.deepcopy(splitter(kind))
+    if family != "qwen2":
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{SPECIAL[2]} $A", special_tokens=[(SPECIAL[2], 2)]
+        )
+    tokenizer.save_pretrained(folder)
     return save_random(config, folder)
