@@ -15,7 +15,8 @@ Read in this order:
 5. Try cures, with the share of right answers (`accuracy`) beside each: `compare` any hooks, `windows` with and
    without sinks, `prescribe` separators (`prescription_table`).
 6. Ask: `tasks` of copying and counting, what the model answers (`behave`, `answer_frequencies`), whether the answer
-   stands in the representation (`probe`), and whether a wrong one is the work of collapse (`collapse_vs_readout`).
+   stands in the representation more than in random weights (`probe`), and whether a wrong one is the work of collapse
+   (`collapse_vs_readout`).
 7. Draw with `figures`; or write it all up with `report`.
 8. Keep: `save`, `open_result`, `provenance`.
 9. Check the theory itself: `statements` of appendix B on inputs of yours (`statements_page` writes them up),

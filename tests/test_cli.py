@@ -48,8 +48,9 @@ PROMPT = "110 ="
         (["behave", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
         (["behave", "--task", "copy_last", "--template", "chat"], "no chat template"),
         (["readout", "--task", "taught_copy_bernoulli", "--lengths", "3"], "not numbers"),
-        (["readout", "--lengths", "4", "--seeds", "3"], "cannot be divided into 5 folds"),
-        (["readout", "--lengths", "4", "--seeds", "3", "--folds", "1"], "cannot be divided into 1 folds"),
+        (["readout", "--lengths", "4", "--seeds", "3", "--fit", "1"], "fit=1: nothing can be fitted to one prompt"),
+        (["readout", "--lengths", "4", "--seeds", "3", "--twins", "-1"], "twins=-1 is not a number of models"),
+        (["readout", "--lengths", "4", "--seeds", "3", "--layers", "x.html", "--quiet"], "no probe to draw"),
         (
             ["behave", "--task", "count_numbered", "--joiner", " "],
             "'count_numbered' writes its items in a way of its own",
@@ -251,10 +252,12 @@ def test_verbs_on_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
         assert (tmp_path / f"j.{name}.json").exists()
         assert f"{name}: share answered rightly" in printed
     main([
-        "readout", "--lengths", "4", "60", "--seeds", "10", "--quiet", "--out", str(tmp_path / "r.nc"),
-        "--figure", str(files["readout"]), "--layers", str(files["layers"]),
+        "readout", "--lengths", "4", "60", "--seeds", "24", "--fit", "8", "--twins", "2", "--quiet", "--out",
+        str(tmp_path / "r.nc"), "--figure", str(files["readout"]), "--layers", str(files["layers"]),
     ])  # fmt: skip
-    assert "read out" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "read out" in printed
+    assert "4 items: 24 of 24 answers are right." in printed
     assert sl.open_result(tmp_path / "r.nc")["r2"].dims == ("layer", "length")
     assert all(path.stat().st_size > 1e6 for path in files.values())
     main(["tasks"])
@@ -262,23 +265,23 @@ def test_verbs_on_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert all(f"{name} (" in listed for name in sl.tasks.names())
 
 
-def test_readout_in_any_order_of_lengths_and_with_fewer_folds(
+def test_readout_in_any_order_of_lengths_and_with_smaller_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object
 ) -> None:
-    """The figure is drawn, and the remedy of a refusal can be followed."""
     files = {name: tmp_path / name for name in ("r.nc", "r.html", "layers.html")}
     main([
-        "readout", "--lengths", "24", "8", "--seeds", "4", "--folds", "2", "--quiet", "--out", str(files["r.nc"]),
-        "--figure", str(files["r.html"]), "--layers", str(files["layers.html"]),
+        "readout", "--lengths", "24", "12", "--seeds", "24", "--fit", "6", "--twins", "0", "--quiet",
+        "--out", str(files["r.nc"]), "--figure", str(files["r.html"]), "--layers", str(files["layers.html"]),
     ])  # fmt: skip
     assert all(path.exists() for path in files.values())
     kept = sl.open_result(files["r.nc"])
     task = sl.tasks.find("taught_count_bernoulli")
-    expected = sl.collapse_vs_readout(tiny, task, lengths=[8, 24], seeds=4, folds=2, progress=False)  # pyright: ignore
-    assert kept["length"].values.tolist() == [8, 24]
+    how = {"lengths": [12, 24], "seeds": 24, "fit": 6, "twins": 0, "progress": False}
+    expected = sl.collapse_vs_readout(tiny, task, **how)  # pyright: ignore
+    assert kept["length"].values.tolist() == [12, 24]
     assert (kept["r2_y"] == expected["r2_y"]).all()
     printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert printed.index("8") < printed.index("24")
+    assert printed.index("12") < printed.index("24")
 
 
 def test_behave_says_where_prompts_are_fewer_than_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ SAMPLES = {
     "fig2_copying.py": ["--lengths", "4", "100", "--resume"],
     "fig3_counting.py": ["--lengths", "4", "60", "--seeds", "2"],
     "fig4_answer_frequencies.py": ["--longest", "6", "--seeds", "1"],
-    "collapse_vs_readout.py": ["--lengths", "4", "60", "--seeds", "10"],
+    "collapse_vs_readout.py": ["--lengths", "4", "60", "--seeds", "24", "--fit", "8", "--twins", "2"],
 }
 
 

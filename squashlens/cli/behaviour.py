@@ -168,7 +168,10 @@ def readout(
     norm: Norm = "linf",
     scale: Scale = "relative",
     decodable: Annotated[float, tyro.conf.arg(help="R² from which on the answer counts as represented.")] = 0.9,
-    folds: Annotated[int, tyro.conf.arg(help="Parts of the draws, each left out of the probe's fit once.")] = 5,
+    fit: Annotated[int, tyro.conf.arg(help="Different prompts of a length that each probe is fitted to.")] = 64,
+    twins: Annotated[
+        int, tyro.conf.arg(help="Models with random weights to compare with; each is run on every prompt.")
+    ] = 4,
     chunk: Annotated[int | None, tyro.conf.arg(help="Prompts side by side; what fits if not given.")] = None,
     resume: Annotated[
         Path | None, tyro.conf.arg(help="A file (SQLite) that keeps every answer, to go on from.")
@@ -189,15 +192,21 @@ def readout(
         bridge = opened(model, device, quiet, out, figure, layers, dtype=dtype, resume=resume)
         found = sl.collapse_vs_readout(
             bridge, asked, lengths=lengths, seeds=seeds, template=template, norm=norm, scale=scale,
-            decodable=decodable, folds=folds, chunk=chunk, resume=resume, progress=not quiet,
+            decodable=decodable, fit=fit, twins=twins, chunk=chunk, resume=resume, progress=not quiet,
         )  # fmt: skip
-        names = [n for n in ("accuracy", "same_answer", "same_truth", "r2_y", "probe_right_y", "verdict") if n in found]
-        table = found[names].assign(D=found["distance"].median("seed"))
+        names = ("accuracy", "same_answer", "same_truth", "r2_y", "r2_twin_y", "r2_control_y", "gain_y", "verdict")
+        table = found[[name for name in names if name in found]].assign(D=found["distance"].median("seed"))
         print(table.reset_coords(drop=True).to_dataframe().to_string(float_format=lambda value: f"{value:.3g}"))
+        for length, reason in zip(found["length"].values, found["reason"].values, strict=True):
+            print(f"{length} items: {reason}")
         save_result(found, out)
         if figure is not None:
             write_figure(sl.figures.collapse_vs_readout(found), figure)
         if layers is not None:
+            if "r2" not in found:
+                raise InputError(
+                    f"There is no probe to draw: {found['reason'].values[-1]}", "Leave --layers out, or see --fit."
+                )
             write_figure(sl.figures.probe(found), layers)
 
     return job

@@ -8,14 +8,16 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.behaviour import LENGTH
-from squashlens.figures.heading import headed, labelled, percent
+from squashlens.figures.heading import TITLED, headed, labelled, percent
 from squashlens.figures.theme import COLOURS, FAINT, interval, layer_map
 
 # What is drawn over length, from 0 to 1: name, colour, dash. Of prompts, and of pairs.
 PROMPTS = {
     "accuracy": ("answered rightly", "#009E73", "solid"),
     "probe_right_y": ("found by the probe of y", "#0072B2", "solid"),
-    "r2_y": ("R² of that probe", "#56B4E9", "dot"),
+    "r2_y": ("R² of that probe", "#56B4E9", "solid"),
+    "r2_twin_y": ("R² with random weights", "#000000", "dash"),
+    "r2_control_y": ("R² of the control task", "#7F7F7F", "dot"),
 }
 PAIRS = {
     "same_argmax": ("pair: same next token", "#E69F00", "dash"),
@@ -27,8 +29,11 @@ SHARES = PROMPTS | PAIRS
 VERDICTS = {
     "read out": "#009E73",
     "represented, not read out": "#0072B2",
+    "partly represented, not read out": "#56B4E9",
     "collapsed": "#D55E00",
-    "not decodable": "#7F7F7F",
+    "no more than a baseline": "#7F7F7F",
+    "given by length": "#E69F00",
+    "undecided": "#D9D9D9",
 }
 HEIGHTS = (210, 150, 150, 22)  # pixels: prompts, pairs, distances, verdicts
 GAP = 22
@@ -42,8 +47,8 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.collapse_vs_readout` found, by length: answers and probe, pairs, D, and the verdicts.
 
     D is that of a prompt and the same with its last item once more, at the last layer: the median over seeds, from the
-    least to the greatest. R² below 0 is drawn at 0, with a mark of its own; triangles on the ground of D are zeros.
-    Where every right answer is the same there is no probe, and none is drawn.
+    least to the greatest. Accuracy has Wilson's 95 % interval, R² the middle 95 % over splits, cut off at 0. R² below 0
+    is drawn at 0, with a mark of its own; triangles on the ground of D are zeros. No probe, no curve.
     """
     by_length = ["accuracy", "accuracy_low", "accuracy_high", "same_argmax", "verdict"]
     shown = [name for name in SHARES if name in found or name in by_length]
@@ -75,33 +80,49 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
 def probe(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.probe` found: R² of the right answer, layer × length, y on top; below 0 coloured as 0.
 
-    White: there is no R², since the right answer does not vary. The last column is over all lengths, where it is given.
+    Where it is given, the same of models with random weights stands to the right: training has put nothing of it there.
+    White: there is no R², since the right answer does not vary or different prompts are too few. The last column is
+    over all lengths, where it is given.
     """
     labelled(found, {"r2": ("layer", "length"), "r2_y": ("length",)}, "squashlens.probe")
-    each = _with_y(found, "r2").assign_coords(length=[str(length) for length in found["length"].values])
+    each = _with_y(found, "r2")
     if "r2_overall" in found and "r2_overall_y" in found:
         each = xr.concat([each, _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)], dim="length")
-    figure = go.Figure(layer_map(each, "R²", colorscale="Viridis", zmin=0, zmax=1, hoverongaps=False))
+    panels = {"this model": each}
+    if "r2_twin" in found and "r2_twin_y" in found and not bool(np.isnan(found["r2_twin_y"]).all()):
+        panels["random weights, same architecture"] = _with_y(found, "r2_twin")
+    several = len(panels) > 1
+    figure = make_subplots(
+        cols=len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels) if several else None,
+        column_widths=[panel.sizes["length"] for panel in panels.values()],
+    )  # fmt: skip
+    for column, panel in enumerate(panels.values(), start=1):
+        cells = layer_map(panel, "R²", colorscale="Viridis", zmin=0, zmax=1, hoverongaps=False, showscale=column == 1)
+        figure.add_trace(cells, row=1, col=column)
     figure.update_xaxes(type="category", title=LENGTH)
-    figure.update_yaxes(type="category", title="layer ℓ", showgrid=False)
-    notes = ["white: the right answer does not vary"] if bool(np.isnan(each).any()) else []
-    figure = headed(figure, "How well a linear probe finds the right answer", [found], height=300, notes=notes)
+    figure.update_yaxes(type="category", showgrid=False).update_yaxes(title="layer ℓ", col=1)
+    notes = ["white: no R²"] if bool(np.isnan(each).any()) else []
+    title, lift = "How well a linear probe finds the right answer", TITLED if several else 0
+    figure = headed(figure, title, [found], height=300, notes=notes, lift=lift)
     return figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]})
 
 
 def _notes(found: xr.Dataset) -> list[str]:
     """What cannot be drawn at its place."""
-    notes = ["no probe, every right answer is the same"] if "r2_y" not in found else []
+    notes = ["no probe at these lengths"] if "r2_y" not in found else []
     r2 = found["r2_y"].values if "r2_y" in found else np.zeros(0)
+    low = [found[name].values for name in PROMPTS if name.startswith("r2") and name in found]
     if np.isnan(r2).any():
         notes.append(f"no R² at {', '.join(map(str, found['length'].values[np.isnan(r2)]))} items")
-    notes += ["▼ R² is below 0"] if (r2 < 0).any() else []
+    notes += ["▼ R² is below 0"] if any((values < 0).any() for values in low) else []
     return notes + (["▼ D is 0"] if bool((found["distance"].median("seed") == 0).any()) else [])
 
 
 def _with_y(found: xr.Dataset, name: str) -> xr.DataArray:
-    """A variable with that of y as one layer more, layers as text."""
-    layers = found[name].assign_coords(layer=[str(layer) for layer in found["layer"].values])
+    """A variable with that of y as one layer more, layers and lengths as text."""
+    texts = {dim: [str(value) for value in found[dim].values] for dim in found[name].dims}
+    layers = found[name].assign_coords(texts)
+    found = found.assign_coords(texts)
     return xr.concat([layers, found[f"{name}_y"].expand_dims(layer=["y"])], dim="layer")
 
 
@@ -109,10 +130,11 @@ def _share(found: xr.Dataset, name: str) -> go.Scatter:
     """One of SHARES; what is below 0 stands at 0 with a mark of its own."""
     told, colour, dash = SHARES[name]
     values, lengths = found[name].values.astype(np.float64), found["length"].values
-    bars = None
-    if name == "accuracy" and found.sizes["seed"] > 1:
-        bars = interval(values, found["accuracy_low"].values, found["accuracy_high"].values, colour, 4)
-    is_r2 = name == "r2_y"
+    is_r2, bars = name.startswith("r2"), None
+    ends = [name.removesuffix("_y") + end + "_y" * name.endswith("_y") for end in ("_low", "_high")]
+    if all(end in found for end in ends) and found.sizes["seed"] > 1:
+        low, high = (np.maximum(found[end].values, 0) for end in ends)
+        bars = interval(np.maximum(values, 0), low, high, colour, 4)
     text = [
         f"{told}, {length} items: " + (f"{value:.3g}" if is_r2 else percent(value))
         for length, value in zip(lengths, values, strict=True)

@@ -1,10 +1,12 @@
 """Is a wrong answer the work of collapse? What the model answers, beside what it represents, on the very same prompts.
 
 Corollary B.10 derives wrong counts from representational collapse. That is one way to a wrong count; another is a count
-that stands in the representation and is not read out. The four verdicts tell them apart.
+that stands in the representation and is not read out. The verdicts tell them apart where the evidence does: a probe
+counts only by what it finds beyond random weights, a control task and the prompt's length.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,11 @@ from squashlens.errors import InputError
 from squashlens.journal import checked
 from squashlens.measure._asking import Asking
 from squashlens.measure._pairs import Ruler, check_choices
+from squashlens.measure._splits import FIT, Answers
+from squashlens.measure._verdicts import VERDICTS, verdicts
 from squashlens.measure.answers import scored
 from squashlens.measure.behave import answered
-from squashlens.measure.probe import ENOUGH, Answers, probed, streams
+from squashlens.measure.probe import ENOUGH, TWINS, check_probes, probed, streams
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.model.branches import Ids
 from squashlens.model.ends import ends
@@ -27,7 +31,7 @@ from squashlens.results import Variable
 from squashlens.tasks import Task
 from squashlens.theory.distances import identical
 
-VERDICTS = ("read out", "represented, not read out", "collapsed", "not decodable")
+__all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
 @measured
@@ -43,7 +47,8 @@ def collapse_vs_readout(
     scale: Scale = "relative",
     round_to: torch.dtype | None = None,
     decodable: float = 0.9,
-    folds: int = 5,
+    fit: int = FIT,
+    twins: int = TWINS,
     chunk: int | None = None,
     resume: str | Path | None = None,
     progress: bool = True,
@@ -61,20 +66,33 @@ def collapse_vs_readout(
         norm, scale: of D, as in `collapse`.
         round_to: the dtype in which y and y* are compared bit by bit; that of the run if not given.
         decodable: the R² from which on the answer counts as represented.
-        folds: as in `probe`.
+        fit, twins: as in `probe`. Twins are models with random weights: each costs a second model in memory, one after
+            the other, and one more forward pass for every prompt.
         resume: a file that keeps the answers, as in `behave`.
 
     Returns:
         Dataset. Over (length): `accuracy` with its interval; `same_argmax`, the share of pairs with the same next
         token, which of an answer of several tokens is only the first; `same_answer`, the share answered in the same
         words; `same_truth`, the share whose right answer is the same; `bit_identical`, the share of pairs with every
-        coordinate of y the same once rounded; `r2_y`, `probe_right_y` of the probe, and `verdict`:
-        **read out**, at least half of the answers are right; **represented, not read out**, fewer, and the probe of y
-        has R² ≥ `decodable` (or, where all prompts of a length are one, so that the probe learns from other lengths,
-        predicts the answer);
-        **collapsed**, neither, and at least half of the pairs are the same bits; **not decodable**, none of these.
+        coordinate of y the same once rounded; `verdict` and `reason`, a sentence with the numbers behind it.
         Over (length, seed): `distance`, D at layer L; `distance_y`; `inserted`, tokens that v* has more; `right`.
-        Over (layer, length): `r2`, `probe_right`. No probe where every right answer is the same.
+        All that `probe` gives, unless no length can be probed.
+
+        The verdict at a length is the first that holds. Every bar is met or missed by a whole 95 % interval; where the
+        interval includes the bar, the verdict is **undecided** and `reason` says what would decide.
+
+        1. **read out**: at least half of the answers are right.
+        2. **collapsed**: of the pairs whose right answers differ, at least half are the same bits: one of the two
+           answers must be wrong, whatever reads them.
+        3. **given by length**, which is no verdict about the model: at this length there is one right answer, or the
+           number of tokens alone predicts it with R² ≥ `decodable`.
+        4. **no more than a baseline**: `gain_y`, the probe's R² less that of the best baseline (random weights, control
+           task, number of tokens, 0), is below 0.05.
+        5. **represented, not read out**: `gain_y` is above 0.05 and `r2_y` ≥ `decodable`.
+        6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < `decodable`.
+
+        Shares have Wilson's interval, the probe has that of `probe`. Of a task that does not draw its items there is
+        one prompt at each length, and its answer has no interval. With fewer than 2 twins, 5 and 6 cannot be reached.
 
     Source: Barbero et al. 2024, Corollary B.10; the verdicts are ours.
 
@@ -82,23 +100,26 @@ def collapse_vs_readout(
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> task = sl.tasks.find("taught_count_bernoulli")
     >>> found = sl.collapse_vs_readout(model, task, lengths=[8, 64], seeds=32, progress=False)
-    >>> str(found["verdict"].values[0])
-    'read out'
+    >>> found["verdict"].values.tolist()
+    ['read out', 'undecided']
+    >>> print(found["reason"].values[1])
+    32 different prompts among 32 draws; a probe takes 80. More draws, longer sequences or a smaller fit= help.
     """
     check_choices(norm=norm, scale=scale, passes="auto")
     resume = checked(resume)
     if not 0 < decodable <= 1:
         raise InputError(f"decodable={decodable!r} is no R² to reach.", "Give a number above 0, at most 1.")
+    check_probes(fit, twins)
     asking = Asking.start(
         model, task, lengths, seeds, "collapse_vs_readout", modes=[mode], template=template, opened=True, draws=ENOUGH,
         norm=norm, scale=scale, round_to=None if round_to is None else str(round_to).removeprefix("torch."),
-        decodable=decodable, folds=folds,
+        decodable=decodable, fit=fit, twins=twins,
     )  # fmt: skip
     sound, questions = asking.session.model, asking.questions
-    data = None if len({q.truth for q in questions}) == 1 else Answers.of(task, questions, folds)
-    twins = [task.doubled(question) for question in questions]
-    ids = {question: asking.ids(question) for question in (*questions, *twins)}
-    v, star = [ids[q] for q in questions], [ids[q] for q in twins]
+    doubled = [task.doubled(question) for question in questions]
+    ids = {question: asking.ids(question) for question in (*questions, *doubled)}
+    v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
+    data = Answers.of(task, questions, v, fit)
     journal = asking.journal(resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     shown = ends(sound, [*v, *star], residual_sites(sound), chunk=chunk, progress=progress)
@@ -110,8 +131,8 @@ def collapse_vs_readout(
     gaps = ruler.gap(own[-2:], other[-2:]).reshape(2, *shape)
     same_bits = identical(own[-1], other[-1], round_to or dtype_of(sound)).reshape(shape) == 1
     same_next = (shown.next[: len(v)] == shown.next[len(v) :]).reshape(shape)
-    same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, twins, strict=True)])
-    same_truth = np.array([a.truth == b.truth for a, b in zip(questions, twins, strict=True)]).reshape(shape)
+    same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, doubled, strict=True)])
+    same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
     found: dict[str, Variable] = {
         "distance": (over, gaps[0], f"{norm} distance of v and v* at layer L", ruler.units),
         "distance_y": (over, gaps[1], f"{norm} distance of v and v*, y", ruler.units),
@@ -124,12 +145,18 @@ def collapse_vs_readout(
     }
     for name in ("accuracy", "accuracy_low", "accuracy_high"):
         found[name] = (over[:1], said[name].values, said[name].attrs["long_name"], "1")
-    if data is not None:
-        found |= probed(data, own, "own", progress)
-    found["verdict"] = (over[:1], _verdicts(found, decodable), "what became of the answer", "text")
-    coords = {"layer": list(range(n_blocks(sound) + 1))} if data is not None else {}
-    coords |= {"length": said["length"].values, "seed": said["seed"].values}
-    return asking.session.dataset(f"collapse and read-out of {task.name}", coords, found)
+    session, coords = asking.session, {"length": said["length"].values, "seed": said["seed"].values}
+    if data.probed:
+        scores, facts = probed(sound, data, own, v, "own", twins, chunk, progress)
+        found |= scores
+        session = replace(session, facts={**session.facts, **facts})
+        coords |= {"layer": list(range(n_blocks(sound) + 1))}
+    of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
+    judged = verdicts(data, said["right"].values, same_bits.numpy(), ~same_truth, task.random, twins, of_y, decodable)
+    words, reasons = (np.array(list(column), dtype=object) for column in zip(*judged, strict=True))
+    found["verdict"] = (over[:1], words, "what became of the answer", "text")
+    found["reason"] = (over[:1], reasons, "what decided the verdict, or what would", "text")
+    return session.dataset(f"collapse and read-out of {task.name}", coords, found)
 
 
 def more(v: Ids, star: Ids) -> int:
@@ -142,13 +169,3 @@ def more(v: Ids, star: Ids) -> int:
             "Put something between them: `task.shown(', ')`, or `task.shown(' ')`.",
         )
     return extra
-
-
-def _verdicts(found: dict[str, Variable], decodable: float) -> np.ndarray:
-    accuracy, bits = np.asarray(found["accuracy"][1]), np.asarray(found["bit_identical"][1])
-    represented = np.zeros(len(accuracy), dtype=bool)
-    if "r2_y" in found:
-        r2, right = np.asarray(found["r2_y"][1]), np.asarray(found["probe_right_y"][1])
-        represented = np.where(np.isnan(r2), right >= 1 / 2, r2 >= decodable)
-    chosen = np.select([accuracy >= 1 / 2, represented, bits >= 1 / 2], VERDICTS[:3], VERDICTS[3])
-    return chosen.astype(object)

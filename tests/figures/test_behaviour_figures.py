@@ -74,9 +74,13 @@ def joined() -> xr.Dataset:
         "probe_right_y": share**2,
         "bit_identical": share[::-1],
         "r2_y": np.array([np.nan, 0.9, 0.4, -3.25]),
+        "r2_low_y": np.array([np.nan, 0.8, 0.3, -4]),
+        "r2_high_y": np.array([np.nan, 0.95, 0.5, -1]),
+        "r2_twin_y": np.array([np.nan, 0.2, 1, 1]),
+        "r2_control_y": np.array([np.nan, 0, 0.1, -1]),
     }
     distance = np.array([[4, 1, 2], [0.4, 0.1, 0.2], [0, 0.01, 0.02], [0, 0, 0]])
-    verdict = ["read out", "represented, not read out", "not decodable", "collapsed"]
+    verdict = ["read out", "represented, not read out", "no more than a baseline", "collapsed"]
     return xr.Dataset(
         {name: (over, one, {"units": "1"}) for name, one in shares.items()}
         | {"distance": (("length", "seed"), distance, {"units": "1"}), "verdict": (over, verdict)},
@@ -154,7 +158,7 @@ def test_lines_go_from_left_to_right(tiny: Any) -> None:
     found = sl.behave(tiny, task, lengths=[24, 4, 8], seeds=2, progress=False)
     for figure in (sl.figures.accuracy_by_length(found), sl.figures.error_by_length(found)):
         assert all(values(trace.x).tolist() == [4, 8, 24] for trace in figure.data if trace.mode == "lines+markers")
-    both = sl.collapse_vs_readout(tiny, task, lengths=[24, 8], seeds=10, progress=False)
+    both = sl.collapse_vs_readout(tiny, task, lengths=[24, 8], seeds=26, fit=6, twins=0, progress=False)
     boxes = [trace for trace in sl.figures.collapse_vs_readout(both).data if trace.type == "bar"]
     assert all(width > 0 for box in boxes for width in box.width)
     (cells,) = sl.figures.probe(both).data
@@ -324,7 +328,7 @@ def test_a_hundred_values_have_room() -> None:
 
 def test_collapse_vs_readout_draws_shares_and_r2(joined: xr.Dataset) -> None:
     figure = sl.figures.collapse_vs_readout(joined)
-    accuracy, probe, r2 = traces(figure, "y")
+    accuracy, probe, r2, twin, control = traces(figure, "y")
     for panel, names in (("y", ["accuracy", "probe_right_y"]), ("y2", list(PAIRS))):
         for trace, name in zip(traces(figure, panel)[: len(names)], names, strict=True):
             np.testing.assert_array_equal(values(trace.y), joined[name])
@@ -335,6 +339,10 @@ def test_collapse_vs_readout_draws_shares_and_r2(joined: xr.Dataset) -> None:
     np.testing.assert_array_equal(values(r2.y), [np.nan, 0.9, 0.4, 0])
     assert list(r2.marker.symbol) == ["circle", "circle", "circle", "triangle-down"]
     assert r2.text[3] == "R² of that probe, 100 items: -3.25"
+    np.testing.assert_allclose(values(r2.error_y.array)[1:], [0.05, 0.1, 0])
+    np.testing.assert_allclose(values(r2.error_y.arrayminus)[1:], [0.1, 0.1, 0])
+    np.testing.assert_array_equal(values(twin.y), joined["r2_twin_y"])
+    assert (twin.name, control.name) == ("R² with random weights", "R² of the control task")
     assert probe.text[1] == "found by the probe of y, 20 items: 56.2 %"
     assert figure.layout.title.subtitle.text == (
         "&lt;b&gt; · count &amp; tell · no R² at 10 items · ▼ R² is below 0 · ▼ D is 0"
@@ -362,10 +370,11 @@ def test_collapse_vs_readout_draws_distances_and_their_zeros(joined: xr.Dataset)
 
 
 def test_collapse_vs_readout_without_a_probe(joined: xr.Dataset) -> None:
-    figure = sl.figures.collapse_vs_readout(joined.drop_vars(["r2_y", "probe_right_y"]))
+    without = joined.drop_vars([name for name in joined if str(name).startswith(("r2", "probe"))])
+    figure = sl.figures.collapse_vs_readout(without)
     assert [trace.name for trace in traces(figure, "y")] == ["answered rightly"]
     assert len(traces(figure, "y2")) == len(PAIRS)
-    assert "no probe, every right answer is the same" in figure.layout.title.subtitle.text
+    assert "no probe at these lengths" in figure.layout.title.subtitle.text
 
 
 def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
@@ -376,7 +385,7 @@ def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
         "read out": (5, 15),
         "represented, not read out": (15, 40),
         "collapsed": (80, 120),
-        "not decodable": (40, 80),
+        "no more than a baseline": (40, 80),
     }
     assert all(box.legend == "legend2" and box.showlegend and box.yaxis == "y4" for box in boxes)
     assert len({box.marker.color for box in boxes}) == 4
@@ -407,10 +416,23 @@ def test_probe_is_a_map_with_y_on_top(probed: xr.Dataset) -> None:
     assert cells.hovertemplate == "layer %{y}, length %{x}<br>R²: %{customdata:.4g}<extra></extra>"
     assert cells.colorbar.ticktext[0] == "≤ 0"
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("category", "category")
-    note = "white: the right answer does not vary"
+    note = "white: no R²"
     assert figure.layout.title.subtitle.text == f"tiny-gemma · counting · {note}"
     full = probed.isel(length=[0, 2])
     assert sl.figures.probe(full).layout.title.subtitle.text == "tiny-gemma · counting"
+
+
+def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:
+    twins = probed.assign(r2_twin=probed["r2"] / 2, r2_twin_y=("length", [1, np.nan, 0.99]))
+    figure = sl.figures.probe(twins)
+    own, other = figure.data
+    np.testing.assert_array_equal(values(own.customdata)[2], probed["r2_y"])
+    np.testing.assert_array_equal(values(other.customdata)[2], [1, np.nan, 0.99])
+    titles = [note.text for note in figure.layout.annotations]
+    assert titles == ["this model", "random weights, same architecture"]
+    assert (own.showscale, other.showscale) == (True, False)
+    none = twins.assign(r2_twin_y=("length", [np.nan] * 3))
+    assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"
 
 
 def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Dataset) -> None:
