@@ -216,7 +216,7 @@ MUTATIONS = (
     Mutation("logits not compared", "model/proof.py", 'pairs = [("logits", logits, truth.logits)]', "pairs = []", PROOF),
     Mutation("anything is close enough", "model/proof.py", "if difference <= allowed:", "if True:", PROOF),
     Mutation("dead hooks overlooked", "model/live.py", "for site, reached in fired.items() if not reached]", "for site, reached in fired.items() if reached is None]", PROOF),
-    Mutation("foreign bridges trusted", "model/proof.py", "prove(model, rebuild_plain(model))", "pass", PROOF),
+    Mutation("foreign bridges trusted", "model/proof.py", "        prove(model, plain)\n    return", "    return", PROOF),
     # proofs that hold for what was proved; one thread at a time
     Mutation("a proof that outlives its weights", "model/registry.py", "state.of(str(state.stamp))", 'state.of("")', REGISTRY),
     Mutation("buffers and weights left out of the stamp", "model/fingerprint.py", "if tensor is not None and key not in passing:", "if False:", REGISTRY),
@@ -224,6 +224,7 @@ MUTATIONS = (
     Mutation("configuration left out of the stamp", "model/fingerprint.py", 'yield f"configuration {configuration(inner)}"', "", REGISTRY),
     Mutation("fingerprints depend on the last pass", "model/rotary.py", "            found |= names", "            pass", REGISTRY),
     Mutation("edited frequencies taken for a trace", "model/rotary.py", "if _follow(module, prefix, layer_type, kind):", "if True:", REGISTRY),
+    Mutation("parts not compared with the configuration", "model/proof.py", "        require_same_parts(model.original_model, plain)", "        pass", REGISTRY),
     Mutation("signs cancel in a digest", "model/words.py", "mixed.add_(rows).mul_(weights)", "mixed.copy_(rows).mul_(weights)", REGISTRY),
     Mutation("digest blind to order", "model/words.py", "found.append((z ^ (z >> 31)) | 1)", "found.append(1)", RESULTS),
     Mutation("autocast accepted", "model/registry.py", "    if active:", "    if False:", REGISTRY),

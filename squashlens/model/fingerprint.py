@@ -29,7 +29,7 @@ _LABELS = frozenset(
     default_prepend_bos default_padding_side""".split()  # noqa: SIM905
 )
 # Attributes of modules that are PyTorch's own bookkeeping, a trace of the last pass, or a label.
-_BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
+BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
     """_attn_scores _pattern _captured_pre_ln_residual _fired_hook_out _capture_hook_handles _capture_hooks_wired
     _hook_cache _hook_registry _hook_registry_initialized _hook_alias_registry _property_alias_registry
     _block_alias_cache context_level _is_hf_initialized name_or_path _tokenizer tokenizer adapter cfg
@@ -67,7 +67,7 @@ def contents(model: Bridge) -> Iterator[str]:
     for name, module in modules(model):
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
         passing = remembered(module)
-        attributes = _without(vars(module), _BOOKKEEPING | passing)
+        attributes = _without(vars(module), BOOKKEEPING | passing)
         for key in sorted(attributes):
             yield f"{name}.{key} = {_canonical(attributes[key], names)}"
         for key, tensor in sorted([*module._parameters.items(), *module._buffers.items()]):

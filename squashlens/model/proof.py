@@ -23,6 +23,8 @@ from squashlens.model.anatomy import device_of, dtype_of, n_blocks, pattern_site
 from squashlens.model.fingerprint import modules
 from squashlens.model.hooks import Hook, hung, without_ambient
 from squashlens.model.live import probe_ids, require_live
+from squashlens.model.parts import require_same_parts
+from squashlens.model.positions import forget_lengths
 
 # Largest difference allowed, relative to the largest entry of what is compared. float64 models still run
 # norms and softmax in float32; half precision differs by the order of operations alone.
@@ -68,7 +70,9 @@ def require_sound(model: object) -> Bridge:
 
 def _proof_of(model: Bridge) -> str:
     with torch.inference_mode(False), without_ambient(model):
-        prove(model, rebuild_plain(model))
+        plain = rebuild_plain(model)
+        require_same_parts(model.original_model, plain)
+        prove(model, plain)
     return "verified"
 
 
@@ -126,6 +130,7 @@ def _prove(model: Bridge, plain: Any) -> None:
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
     seen: dict[str, Tensor] = {}
+    forget_lengths(model)  # the plain model has run nothing before
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and then y; v⁽ᴸ⁾ is not among them.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [pattern_site(block) for block in range(n_blocks(model))]

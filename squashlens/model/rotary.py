@@ -42,9 +42,11 @@ def _follow(module: Any, prefix: str, layer_type: str | None, kind: str) -> bool
     if kind == "longrope":
         long = _frequencies(module, kind, layer_type, _limit(module, layer_type) + 1)
         kept = vars(module).get(f"{prefix}long_inv_freq")
-        return (kept is None or _same(kept, long)) and (_same(now, original) or _same(now, long))
+        return (kept is None or same_frequencies(kept, long)) and (
+            same_frequencies(now, original) or same_frequencies(now, long)
+        )
     length = int(getattr(module, f"{prefix}{_LENGTH}", getattr(module, _LENGTH, 0)))
-    return _same(now, original) or _same(now, _frequencies(module, kind, layer_type, length))
+    return same_frequencies(now, original) or same_frequencies(now, _frequencies(module, kind, layer_type, length))
 
 
 def _limit(module: Any, layer_type: str | None) -> int:
@@ -59,6 +61,7 @@ def _frequencies(module: Any, kind: str, layer_type: str | None, length: int) ->
     return ROPE_INIT_FUNCTIONS[kind](module.config, torch.device("cpu"), seq_len=length, **options)[0]
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def same_frequencies(one: Tensor, other: Tensor) -> bool:
+    """Whether two sets of frequencies agree to the rounding of float32."""
     # Computed on another device or in another order of operations, frequencies may differ in their last bits.
     return one.shape == other.shape and torch.allclose(one.cpu().double(), other.cpu().double(), rtol=1e-5, atol=0)

@@ -98,6 +98,8 @@ def test_the_last_pass_leaves_no_trace(kind: str, tmp_path: Path) -> None:
         assert fingerprint(model) == before
         assert proof.status(model) == verified == "verified"
     model(torch.arange(30)[None] + 3)
+    registry.forget(model)
+    proof.require_sound(model)  # built anew, the plain model has run nothing
     rotary: Any = next(m for m in model.original_model.modules() if "inv_freq" in m._buffers)
     rotary.inv_freq[1] *= 1.01  # nothing that a pass would write
     assert fingerprint(model) != before
@@ -185,7 +187,18 @@ def switch_adapter(model: Any) -> None:
     mlp._modules["_original_component"] = Adapter(mlp._modules["_original_component"]).eval()
 
 
-BREAKS = [shift_frequencies, replace_forward, set_scaling, set_epsilon, set_theta, write_nan, switch_adapter]
+def set_epsilon_a_little(model: Any) -> None:
+    model.blocks[1].ln1.original_component.variance_epsilon *= 2  # less than twelve tokens show
+
+
+def to_half(model: Any) -> None:
+    model.half()  # rotary frequencies too
+
+
+BREAKS = [
+    set_epsilon_a_little, to_half, shift_frequencies, replace_forward, set_scaling, set_epsilon, set_theta, write_nan,
+    switch_adapter,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", BREAKS)
