@@ -22,8 +22,8 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
     ours = {name.replace("._original_component", ""): module for name, module in inner.named_modules()}
     for name, theirs in plain.named_modules():
         module = ours.get(name)
-        if module is None or type(module) is not type(theirs):  # the bridge has a module of its own there; the logits tell
-            continue
+        if module is None or type(module) is not type(theirs):
+            continue  # the bridge has a module of its own there; the logits tell
         skipped = BOOKKEEPING | remembered(theirs) | remembered(module)
         for key, value in vars(theirs).items():
             if key not in skipped and isinstance(value, _SIMPLE) and vars(module).get(key) != value:

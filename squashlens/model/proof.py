@@ -20,6 +20,7 @@ from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model import registry
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
+from squashlens.model.complete import require_finite
 from squashlens.model.fingerprint import modules
 from squashlens.model.hooks import Hook, hung, without_ambient
 from squashlens.model.live import probe_ids, require_live
@@ -70,6 +71,7 @@ def require_sound(model: object) -> Bridge:
 
 def _proof_of(model: Bridge) -> str:
     with torch.inference_mode(False), without_ambient(model):
+        require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
         prove(model, plain)
