@@ -6,15 +6,21 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
+    CohereConfig,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
+    MptConfig,
     Olmo2Config,
+    Phi3Config,
     PhiConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -69,6 +75,21 @@ EXPERTS: dict[str, Any] = {
     "mixtral": MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2),
     "qwen2_moe": Qwen2MoeConfig(**NO_HEAD_DIM, **ROUTED, num_experts=4, shared_expert_intermediate_size=8),
     "qwen3_moe": Qwen3MoeConfig(**COMMON, **ROUTED, num_experts=4),
+}
+
+# Families that nothing here was written for.
+SMALL: dict[str, Any] = dict(vocab_size=60, bos_token_id=2, eos_token_id=1)
+OTHERS: dict[str, Any] = {
+    "phi3": Phi3Config(**NO_HEAD_DIM),
+    "cohere": CohereConfig(**NO_HEAD_DIM),
+    "granite": GraniteConfig(**NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7),
+    "mixtral": EXPERTS["mixtral"],
+    "falcon": FalconConfig(**SMALL, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, alibi=False),
+    "falcon_alibi": FalconConfig(
+        **SMALL, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, alibi=True, parallel_attn=False
+    ),
+    "bloom": BloomConfig(**SMALL, hidden_size=16, n_layer=3, n_head=4),
+    "mpt": MptConfig(vocab_size=60, d_model=16, n_layers=3, n_heads=4, max_seq_len=64),
 }
 
 

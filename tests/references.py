@@ -3,7 +3,8 @@
 import copy
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,47 @@ def jacobian_by_jacrev(plain: Any, ids: Tensor, query: int) -> Tensor:
     return torch.func.jacrev(last)(start)[:, 0].transpose(0, 1)
 
 
-def block_jacobian(plain: Any, ids: Tensor, bottom: int, top: int | str) -> Tensor:
+@contextmanager
+def float64_throughout() -> Iterator[None]:
+    """The modelling code's words for float32 mean float64 here: a plain float64 model then has no float32 inside."""
+    names = {name: getattr(torch, name) for name in ("float32", "float")}
+    narrow = torch.Tensor.float
+    try:
+        for name in names:
+            setattr(torch, name, torch.float64)
+        torch.Tensor.float = torch.Tensor.double
+        yield
+    finally:
+        for name, dtype in names.items():
+            setattr(torch, name, dtype)
+        torch.Tensor.float = narrow
+
+
+def float64_twin(plain: Any) -> Any:
+    """A float64 copy of a plain model; to be run in `float64_throughout`."""
+    twin = copy.deepcopy(plain).double()
+    if getattr(twin.config, "_experts_implementation", None) is not None:
+        twin.set_experts_implementation("eager")  # the others have no float64
+    return twin
+
+
+def exact_norms(plain: Any, ids: Tensor, freeze: Sequence[str] = (), query: int = -1, source: int = 0) -> np.ndarray:
+    """‖∂y_n/∂v_i‖₂ of the model in float64 throughout, from the plain Hugging Face model."""
+    with float64_throughout():
+        twin = float64_twin(plain)
+        twin = frozen_model(twin, ids[None], freeze) if freeze else twin
+        rows = block_jacobian(twin, ids[None], source, "y", [query % len(ids)])[0]
+    return torch.linalg.svdvals(rows.transpose(0, 1))[:, 0].numpy()
+
+
+def block_jacobian(
+    plain: Any, ids: Tensor, bottom: int, top: int | str, queries: Sequence[int] | None = None
+) -> Tensor:
     """∂v⁽ᵗᵒᵖ⁾_j/∂v⁽ᵇᵒᵗᵗᵒᵐ⁾_i as (j, d, i, d), row by row, with PyTorch hooks on the plain model's own blocks."""
     inner = plain.model if hasattr(plain, "model") else getattr(plain, "transformer", None) or plain.gpt_neox
-    layers = getattr(inner, "layers", None) or inner.h
-    norm = next(getattr(inner, n) for n in ("norm", "ln_f", "final_layernorm", "final_layer_norm") if hasattr(inner, n))
+    layers = next(getattr(inner, n) for n in ("layers", "h", "blocks") if hasattr(inner, n))
+    norms = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
+    norm = next(getattr(inner, n) for n in norms if hasattr(inner, n))
     found: dict[str, Tensor] = {}
 
     def plant(_module: Any, args: Any, options: Any) -> Any:
@@ -86,9 +123,9 @@ def block_jacobian(plain: Any, ids: Tensor, bottom: int, top: int | str) -> Tens
     finally:
         for handle in handles:
             handle.remove()
-    output = found["output"][0]
+    output = found["output"][0] if queries is None else found["output"][0, list(queries)]
     rows = [torch.autograd.grad(entry, found["leaf"], retain_graph=True)[0][0] for entry in output.flatten()]
-    return torch.stack(rows).reshape(*output.shape, *output.shape)
+    return torch.stack(rows).reshape(*output.shape, *rows[0].shape)
 
 
 def jacobian_by_differences(plain: Any, ids: Tensor, query: int, step: float) -> Tensor:

@@ -1,6 +1,6 @@
-"""The edges of the measured bound, block by block, and the proof that a block is of the form they are derived for."""
+"""The edges of the measured bound, block by block, and what a block does beyond what they are derived from."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from jaxtyping import Float
@@ -9,13 +9,15 @@ from tqdm import tqdm
 
 from squashlens._typing import Bridge, Edges, Target
 from squashlens.errors import UnsoundModelError
-from squashlens.measure._rows import norms_at
+from squashlens.measure._rows import norms_at, require_causal
 from squashlens.model.budget import BATCH_MEMORY
 from squashlens.model.dissection import OpenBlock
 from squashlens.model.spans import Span, vjps
 from squashlens.theory.edges import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
+from squashlens.theory.norms import direction_factor
 
-DEVIATION = 1e-3  # what the derived derivative may differ from autograd's, relative to its largest row
+PROBES = 8  # random directions that show what the derived derivative misses
+SHARE = 1e-3  # of a row's largest edge, which may be missing and be added; beyond, the derivation is of another model
 
 
 def maps_of(block: OpenBlock, to: Target, freeze: Collection[str], wanted: Sequence[int] | None = None) -> Maps:
@@ -69,24 +71,47 @@ def edges_by_autograd(
     return found
 
 
-def require_form(model: Bridge, block: int, span: Span, to: Target, maps: Maps, queries: Iterable[int]) -> None:
-    """Refuse a block whose derivative, as `maps` has it, is not autograd's through the whole block.
+def missing(
+    block: int, span: Span, to: Target, maps: Maps, queries: Sequence[int], chance: float, batch: int
+) -> Float[Tensor, "query key"]:
+    """What no ‖∂v'_j/∂v_i − what `maps` has of it‖₂ exceeds, but for `chance`: for every j of `queries` and all i ≤ j.
 
-    At each of `queries` both are applied to one random direction and compared for every token i.
+    Both are applied to the same `PROBES` random directions u. The norm of the differences, times `direction_factor`, is
+    above the spectral norm of what is missing, whatever that is.
     """
     output, leaf = span.outputs[to], span.leaf
-    generator = torch.Generator().manual_seed(0)  # any direction serves, as long as nobody chose it for the model
-    direction = torch.randn(output.shape[-1], generator=generator, dtype=torch.float64).to(leaf.device)
-    for j in queries:
-        cotangent = torch.zeros_like(output)[None]
-        cotangent[0, 0, j] = direction.to(output.dtype)
-        ((truth,),) = vjps(output, [leaf], cotangent, 1)
-        derived = direction @ maps.blocks(j, slice(0, j + 1))
-        wanted = truth[0, 0, : j + 1].double()
-        difference, size = ((derived - wanted).norm(dim=-1).max().item(), wanted.norm(dim=-1).max().item())
-        if not difference <= DEVIATION * size:  # NaN too
-            raise UnsoundModelError(
-                f"Block {block} of {type(model.original_model).__name__} does not work as the edges are derived: "
-                f"its derivative at token {j} is off by {difference / size:.2g} of itself.",
-                "Use edges='exact', which needs no knowledge of it; or take standing hooks away, if there are any.",
-            )
+    n, width = leaf.shape[1], output.shape[-1]
+    generator = torch.Generator().manual_seed(0)  # any directions serve, as long as nobody chose them for the model
+    directions = torch.randn(PROBES, width, generator=generator, dtype=torch.float64).to(leaf)
+    factor = direction_factor(PROBES, chance / (len(queries) * n))
+    found = torch.zeros(n, n, dtype=torch.float64, device=leaf.device)
+    size = max(1, batch // PROBES)
+    for start in range(0, len(queries), size):
+        places = queries[start : start + size]
+        cotangents = output.new_zeros(len(places), PROBES, *output.shape)
+        for place, j in enumerate(places):
+            cotangents[place, :, 0, j] = directions
+        rows = torch.cat([part for (part,) in vjps(output, [leaf], cotangents.flatten(0, 1), batch)])
+        for j, truth in zip(places, rows.unflatten(0, (len(places), PROBES))[:, :, 0], strict=True):
+            require_causal(truth[:, None], j, f"Block {block}")
+            off = truth[:, : j + 1].double() - maps.pulled(j, directions)
+            found[j, : j + 1] = factor * off.square().sum(dim=(0, 2)).sqrt()
+    return found
+
+
+def require_small(
+    model: Bridge, block: int, missing: Float[Tensor, "query key"], edges: Float[Tensor, "query key"]
+) -> None:
+    """Refuse a block of which more is missing, at any token, than `SHARE` of that token's largest edge."""
+    share = share_of(missing, edges)
+    if not share <= SHARE:  # NaN too
+        raise UnsoundModelError(
+            f"Block {block} of {type(model.original_model).__name__} does not work as the edges are derived: at "
+            f"some token, {share:.2g} of its largest edge may be missing.",
+            "Use edges='exact', which needs no knowledge of it; or take standing hooks away, if there are any.",
+        )
+
+
+def share_of(missing: Float[Tensor, "query key"], edges: Float[Tensor, "query key"]) -> float:
+    """The most that is missing anywhere, relative to the largest edge of its row."""
+    return float((missing.amax(dim=-1) / edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)).max())

@@ -13,6 +13,7 @@ products ∂k ∂kᵀ, of one head's coordinates. A row of edges is made of atte
 Where α is that of one key, ``w_i − z_j`` loses its digits; it is raised by what it can have lost.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -22,16 +23,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens.errors import UnsoundModelError
-from squashlens.measure._edges import DEVIATION
 from squashlens.model.attention import Attention, reach
 from squashlens.model.local import Chunk, Derivative, LocalBlock
-from squashlens.model.spans import vjps
+from squashlens.model.spans import differentiable, vjps
+from squashlens.theory.edges import with_rounding
 from squashlens.theory.norms import away_from_singular
 
 SAMPLES = 16  # random directions × tokens for each coordinate of a metric, and no fewer directions than
 DIRECTIONS = 4
 SIDE_BY_SIDE = 16  # cotangents of one group's coordinates
 FLOOR = 1e-8  # of a metric's largest diagonal entry, added to all: far above what rounding makes of a direction unseen
+SAME = 1e-8  # of a token's diagonal edge, by which two ways to run it in float64 may differ
 LOST = 1e-13  # what a difference in float64 can have lost, relative to what it is taken of
 Certify = Callable[[Callable[[Tensor], Tensor], int, int, torch.device], Float[Tensor, " operator"]]
 
@@ -46,12 +48,13 @@ class LocalEdges:
     excess: Float[Tensor, " query"]
     by_value: Float[Tensor, "head key"]
     by_key: Float[Tensor, "group key pair"] | None
+    rounding: float = 0.0
 
     def pushed(self, rows: Float[Tensor, "row query"]) -> Float[Tensor, "row key"]:
         """``r E`` for several rows r."""
         device = rows.device
         rows = rows.to(self.diagonal)
-        found = rows * self.diagonal
+        found = torch.zeros_like(rows)
         for block, keys in self.attention.blocks(rows=reach(rows.any(dim=0))):
             weights, slope = self.attention.weights(block, keys, slope=self.by_key is not None)
             total = found.new_zeros(block.stop - block.start, keys.stop - keys.start)
@@ -59,8 +62,10 @@ class LocalEdges:
                 bend = None if slope is None else slope[0, group]
                 total += self._of_group(group, block, keys, weights[0, group], bend)
             places = torch.arange(len(self.diagonal), device=total.device)
-            total[places[block, None] == places[keys]] = 0  # the diagonal is apart
-            found[:, keys] += (rows * self.excess)[:, block] @ total
+            here = places[block, None] == places[keys]  # the diagonal is apart
+            total = torch.where(here, self.diagonal[block, None], self.excess[block, None] * total)
+            total = with_rounding(total, self.attention.visible(block, keys), self.rounding)
+            found[:, keys] += rows[:, block] @ total
         return found.to(device)
 
     def _of_group(
@@ -91,8 +96,8 @@ def _pairs(width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
-def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify) -> LocalEdges:
-    """The factors of one block's edges into `queries`, from chunks of `size` tokens."""
+def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify, rounding: float = 0.0) -> LocalEdges:
+    """The factors of one block's edges into `queries`, from chunks of `size` tokens; `rounding` as `with_rounding`."""
     keys = range(queries.stop)
     root = torch.linalg.cholesky(_metric(block, queries, size))
     heads, n = block.mixed.shape[1:3]
@@ -115,7 +120,7 @@ def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify) 
                 products = _products(chunk.attention.keys, chunk.entering, group)
                 by_key[group, chunk.rows] = products[:, left, right]
     values = repeat(block.values[0], "c j v -> (c e) j v", e=heads // groups) @ own
-    return LocalEdges(block.attention, values, diagonal, excess, by_value, by_key)
+    return LocalEdges(block.attention, values, diagonal, excess, by_value, by_key, rounding)
 
 
 def _diagonal(chunk: Chunk, certify: Certify) -> Float[Tensor, " token"]:
@@ -177,6 +182,38 @@ def _directions(
     return torch.randn(many, *like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
+def require_apart(block: LocalBlock) -> None:
+    """Refuse a block whose tokens meet anywhere but in attention.
+
+    With attention's output as a leaf, random cotangents stand at some tokens: at those whose position has a certain
+    binary digit, for each digit and both of its values, so that of every two tokens one is once among them without the
+    other. The gradient at all others must be 0, bit by bit: where maps are token-local it is a sum of zeros, and where
+    they are not, a random number.
+    """
+    open_ = block.open()
+    n = open_.entering.shape[1]
+    places, generator = torch.arange(n), torch.Generator().manual_seed(0)
+    outputs = {1: [open_.leaving], 2: [open_.attention.queries, open_.attention.keys, open_.values]}
+    for digit, value in itertools.product(range((n - 1).bit_length()), (0, 1)):
+        among = (places >> digit) % 2 == value
+        pairs = [
+            (output, torch.randn(output.shape, generator=generator, dtype=output.dtype).to(output.device).index_fill(
+                axis, (~among).nonzero()[:, 0].to(output.device), 0))
+            for axis, found in outputs.items() for output in found
+        ]  # fmt: skip
+        with differentiable():
+            rows = torch.autograd.grad(
+                [output for output, _ in pairs], [open_.entering, open_.mixed], [given for _, given in pairs],
+                retain_graph=True,
+            )  # fmt: skip
+        if any(row.movedim(axis, 0)[~among].count_nonzero() for axis, row in zip((1, 2), rows, strict=True)):
+            raise UnsoundModelError(
+                f"Tokens of block {block.block} of {type(block.replay.model.original_model).__name__} meet outside "
+                "attention, and local edges do not see it.",
+                "Use edges='exact', which needs no knowledge of it.",
+            )
+
+
 def require_local_form(block: LocalBlock, edges: LocalEdges, queries: Iterable[int]) -> None:
     """Refuse a block of which autograd sees more than the edges allow.
 
@@ -195,8 +232,8 @@ def require_local_form(block: LocalBlock, edges: LocalEdges, queries: Iterable[i
         here = torch.zeros(1, len(rows), dtype=torch.float64, device=leaf.device)
         here[0, j] = 1.0
         allowed, found = edges.pushed(here)[0], rows.norm(dim=-1)
-        off = (own - rows[j]).norm() > DEVIATION * rows[j].norm()
-        if off or not (found <= allowed * (1 + DEVIATION)).all():  # NaN too
+        off = not (own - rows[j]).norm() <= SAME * edges.diagonal[j]  # NaN too
+        if off or not (found <= allowed).all():
             raise UnsoundModelError(
                 f"Block {block.block} of {type(block.replay.model.original_model).__name__} does not work as local "
                 f"edges are derived: its derivative at token {j} is not what they allow.",

@@ -10,7 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from squashlens._typing import RowsKept, Target
-from squashlens.measure._rows import Batches, at_query, room_for, spectral_of, told
+from squashlens.measure._rows import Batches, at_query, require_causal, room_for, spectral_of, told
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import width
 from squashlens.model.budget import cotangents, cotangents_on_graph, require_products
@@ -60,7 +60,7 @@ class Products:
         def again() -> Iterator[Tensor]:
             with tqdm(total=len(directions), desc="jacobian", unit="VJP", delay=1, disable=not self.progress) as bar:
                 for rows in self._products(directions):
-                    yield rows
+                    yield require_causal(rows, self.query, "The model")
                     bar.update(len(rows))
 
         return again

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from squashlens._typing import Norm, RowsKept
-from squashlens.errors import CapacityError
+from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.model.capture import SAY_ABOVE
 from squashlens.model.memory import available, human
 from squashlens.model.spans import differentiable, vjps
@@ -129,4 +129,16 @@ def at_query(
         alone = output[:, query]
     # Prompts do not interact, so one backward pass serves all of them.
     cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, *alone.shape)
-    return lambda: (rows for (rows,) in vjps(alone, [leaf], cotangents, batch))
+    return lambda: (require_causal(rows, query, "The model") for (rows,) in vjps(alone, [leaf], cotangents, batch))
+
+
+def require_causal(
+    rows: Float[Tensor, "cotangent prompt position in"], query: int, what: str
+) -> Float[Tensor, "cotangent prompt position in"]:
+    """The same rows of a derivative at the query; refused where a later token has a part in them."""
+    if bool(rows[:, :, query + 1 :].count_nonzero()):  # NaN too
+        raise UnsoundModelError(
+            f"{what} lets tokens after position {query} reach it.",
+            "Nothing here holds for such a model: take standing hooks away, if there are any.",
+        )
+    return rows

@@ -20,6 +20,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
+from squashlens.model.anatomy import dtype_of, quantisation
 from squashlens.model.capture import Given
 from squashlens.model.registry import measured
 from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
@@ -84,6 +85,7 @@ def audit(
         model, prompts, bos, "audit", **lists,
         probes=probes, replacements=replacements, query=query, source=source, target=target, seed=seed,
     )  # fmt: skip
+    _require_comparable(session)
     session.spans(source, target)
     n = session.query(query)
     places = _content(session, lists["content"], n)
@@ -106,6 +108,18 @@ def audit(
         values[rung.name] = np.atleast_2d(found)[:, : n + 1]
     dataset = _assemble(session, taken, values, seconds, places, n, seed)
     return dataset.assign_coords(refused=("rung", [refused.get(rung.name, "") for rung in taken]))
+
+
+def _require_comparable(session: Session) -> None:
+    """Refuse, before any work, a model of which bounds and Jacobians are not about the same function."""
+    kind = quantisation(session.model)
+    dtype = dtype_of(session.model)
+    if kind is not None or dtype.itemsize < 4:
+        what = f"quantised ({kind})" if kind is not None else str(dtype).removeprefix("torch.")
+        raise InputError(
+            f"The model is {what}: its Jacobian is not that of its weights, which is what the bounds are for.",
+            "Load it in float32, without quantisation.",
+        )
 
 
 def _warm_up(session: Session, query: int) -> None:

@@ -5,11 +5,9 @@ inequality row n of their product is not below ``‖∂y_n/∂v_i‖₂``. Whate
 block ends at y, final norm and all, so that no constant is taken for that apart.
 """
 
-import copy
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,28 +16,31 @@ from torch import Tensor
 from tqdm import tqdm
 
 from squashlens._typing import Edges, Target
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from squashlens.measure._attention import one_hot
-from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, require_form
-from squashlens.measure._local import local_edges, require_local_form
+from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, missing, require_small, share_of
+from squashlens.measure._local import local_edges, require_apart, require_local_form
 from squashlens.measure._session import Session
-from squashlens.model.anatomy import device_of, dtype_of, n_blocks, quantisation, width
+from squashlens.model.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.model.budget import cotangents_on_graph, local_bytes, tokens_at_a_time
 from squashlens.model.dissection import OpenBlock, open_blocks
+from squashlens.model.exact import CERTIFIES, certifying
 from squashlens.model.freeze import freezing
 from squashlens.model.local import opened
 from squashlens.model.memory import human, require_room
 from squashlens.model.replay import record, require_replayable
+from squashlens.model.sight import Sight, reached, rounding_in, sights
 from squashlens.model.spans import open_spans
+from squashlens.theory.edges import with_rounding
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.paths import Pattern, pushed
 
 SMALL = 512  # matrices up to this size get an exact norm; beyond, Lanczos is several times faster
 FEW = 64  # columns of which an operator is multiplied by every one, where it is not written out
-INFLATION, FAILURE = 0.10, 1e-6  # what Lanczos may add to a bound in all, and its chance to be wrong
+INFLATION = 0.10  # what Lanczos may add to a bound in all
+FAILURE = 5e-7  # the chance that Lanczos is wrong, and that the search for what is missing is: 1e-6 together
 Stretch = tuple[int, Target]  # the layer it starts at and what it ends at
-EPS = torch.finfo(torch.float32).eps
 
 
 @dataclass
@@ -77,26 +78,20 @@ class Norms:
         return 0.0 if d <= FEW else (1 + INFLATION) ** (1 / self.steps) - 1
 
 
-def certifiable(session: Session) -> tuple[Session, str | None]:
-    """The session to certify: in half precision that of an upcast copy, whose dtype is the second value."""
-    kind = quantisation(session.model)
-    if kind is not None:
-        raise InputError(
-            f"The weights are quantised ({kind}); the allowance for rounding does not cover their kernels.",
-            "Load the model without quantisation.",
-        )
-    if dtype_of(session.model).itemsize >= 4:
-        return session, None
-    warnings.warn("The bound is for a copy upcast to float32: half precision cannot be certified.", stacklevel=3)
-    return replace(session, model=copy.deepcopy(session.model).float()), "float32"
-
-
 def certified_bounds(
     session: Session, spans: Mapping[Target, int], source: int, query: int,
     freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """Row `query` of the product of edges for each target, and the certificate: what they hold for and how surely."""
-    session, upcast = certifiable(session)
+    with certifying(session.model):
+        return _in_float64(session, spans, source, query, freeze, edges, group, chunk, progress)
+
+
+def _in_float64(
+    session: Session, spans: Mapping[Target, int], source: int, query: int,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
+) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
+    """The same of a model that runs in float64."""
     stretches: dict[Target, list[Stretch]] = {to: _stretches(source, top, to, group) for to, top in spans.items()}
     # A row of the product needs the edges into the query only from the last stretch, and into every token before.
     wanted: dict[Stretch, range] = {}
@@ -106,35 +101,59 @@ def certified_bounds(
             wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
     n, steps = query + 1, max(map(len, stretches.values()))
     each = 2 if edges == "local" else n  # norms for every query
+    pairs = len(session.ids) * sum(len(queries) * n for queries in wanted.values())
     norms = Norms(total=len(session.ids) * sum(len(queries) * each for queries in wanted.values()), steps=steps)
+    work = _Work(session, wanted, freeze, norms, steps, pairs, progress)
     size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
     if size is None:
         _say(session, group, wanted, n, progress)
     found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
-    peak = 0.0
     for prompt in range(len(session.ids)):
-        rows: dict[Target, Tensor] = {to: one_hot(session, query)[prompt] for to in spans}
-        if size is not None:
-            made = _local(session, prompt, wanted, freeze, norms, size, progress)
-        else:
-            made = _matrices(session, prompt, wanted, freeze, edges, group, norms, chunk, progress)
-        for stretch, matrix, logit in made:
-            peak = max(peak, logit)
+        rows: dict[Target, Tensor] = {to: one_hot(session, query)[prompt].double() for to in spans}
+        made = _local(work, prompt, size) if size is not None else _matrices(work, prompt, edges, group, chunk)
+        for stretch, matrix in made:
             for to in spans:
                 if stretch in stretches[to]:
                     rows[to] = pushed(rows[to][None], matrix)[0]
             del matrix
         for to in spans:
             found[to][prompt] = rows[to]
-    rounding = 4 * EPS * (1 + peak)  # the bridge takes its softmax in float32, of a float64 model too
-    certificate: dict[str, Any] = {
-        "rounding_per_step": rounding,
-        "rounding": (1 + rounding) ** steps - 1,
-        "failure_probability": norms.failure,
-        "norms": "exact" if not norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
-    } | ({"certified_dtype": upcast} if upcast else {})
-    allowed: dict[Target, Tensor] = {to: rows * (1 + rounding) ** len(stretches[to]) for to, rows in found.items()}
-    return allowed, certificate
+    return found, work.certificate()
+
+
+@dataclass
+class _Work:
+    """What every stretch needs, and what is learnt on the way: the certificate."""
+
+    session: Session
+    wanted: Mapping[Stretch, range]
+    freeze: Sequence[str]
+    norms: Norms
+    steps: int
+    pairs: int
+    progress: bool
+    rounding: float = 0.0
+    form: float = 0.0  # the chance that more is missing of a block than was found
+    missing: float = 0.0
+
+    def allowance(self, seen: Mapping[int, Sight], stretch: Stretch) -> float:
+        """`rounding_in` one stretch."""
+        bottom, to = stretch
+        top = n_blocks(self.session.model) if to == "y" else to
+        found = rounding_in(self.session.model, seen, range(bottom, top), self.session.positions)
+        self.rounding = max(self.rounding, found)
+        return found
+
+    def certificate(self) -> dict[str, Any]:
+        """What the numbers hold for, and how surely."""
+        return {
+            "certifies": CERTIFIES,
+            "rounding_per_step": self.rounding,
+            "rounding": (1 + self.rounding) ** self.steps - 1,
+            "failure_probability": self.norms.failure + self.form,
+            "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
+            "missing": self.missing,
+        }
 
 
 def _stretches(source: int, top: int, to: Target, group: int) -> list[Stretch]:
@@ -144,59 +163,65 @@ def _stretches(source: int, top: int, to: Target, group: int) -> list[Stretch]:
     return list(zip(bounds[:-1] or bounds, ends, strict=True))
 
 
-Made = Iterator[tuple[Stretch, Pattern, float]]  # edges of each stretch, top-down, and the largest logit they rest on
+Made = Iterator[tuple[Stretch, Pattern]]  # edges of each stretch, top-down
 
 
-def _matrices(
-    session: Session, prompt: int, wanted: Mapping[Stretch, range], freeze: Sequence[str],
-    edges: Edges, group: int, norms: Norms, chunk: int | None, progress: bool,
-) -> Made:  # fmt: skip
+def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | None) -> Made:
     """The edges of every stretch on one prompt as a matrix on the CPU."""
-    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
+    session, wanted, norms = work.session, work.wanted, work.norms
+    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
     batch = chunk or cotangents_on_graph(model, 1, session.positions)
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
+    blocks = range(bottoms[0], max(tops.values()))
+    seen = sights(model, ids, hooks, blocks)
     cut: dict[int, OpenBlock] = {}
-    if group == 1 and max(tops.values()) > bottoms[0]:
+    if group == 1 and len(blocks):
         with _allowed_where(edges == "exact"):
-            cut = open_blocks(model, ids, hooks, range(bottoms[0], max(tops.values())), batch)
+            cut = open_blocks(model, ids, hooks, blocks, batch)
     whole = open_spans(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
-    for bottom, to in _top_down(wanted, progress):
+    for bottom, to in _top_down(wanted, work.progress):
         queries = wanted[bottom, to]
         span = whole.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to])[bottom]
-        found: tuple[Tensor, float] | None = None
+        found: Tensor | None = None
         if bottom in cut:
             with _allowed_where(edges == "exact"):
-                maps = maps_of(cut[bottom], to, freeze, queries)
-                require_form(model, bottom, span, to, maps, {queries[-1], queries[len(queries) // 2]})
-                found = edges_of(maps, edges, queries, norms).cpu(), cut[bottom].largest_logit()
+                maps = maps_of(cut[bottom], to, work.freeze, queries)
+                chance = FAILURE * len(queries) * session.positions / work.pairs
+                lost = missing(bottom, span, to, maps, queries, chance, batch)
+                derived = edges_of(maps, edges, queries, norms)
+                require_small(model, bottom, lost, derived)
+                found = (derived + lost).cpu()
+                work.form, work.missing = FAILURE, max(work.missing, share_of(lost, derived))
         if found is None:
-            if progress and group == 1 and bottom < n_blocks(model):
+            if work.progress and group == 1 and bottom < n_blocks(model):
                 tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
-            found = edges_by_autograd(span, to, queries, norms, batch, progress).cpu(), 0.0
-        yield (bottom, to), *found
+            found = edges_by_autograd(span, to, queries, norms, batch, work.progress).cpu()
+        leading = reached(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
+        yield (bottom, to), with_rounding(found, leading, work.allowance(seen, (bottom, to)))
 
 
-def _local(
-    session: Session, prompt: int, wanted: Mapping[Stretch, range], freeze: Sequence[str],
-    norms: Norms, size: int, progress: bool,
-) -> Made:  # fmt: skip
+def _local(work: _Work, prompt: int, size: int) -> Made:
     """The edges of every stretch on one prompt as factors of its tokens, `size` of them at a time."""
-    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(freeze)
+    session, wanted, norms = work.session, work.wanted, work.norms
+    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
     top = n_blocks(model)
     replay = record(model, ids, hooks, min(bottom for bottom, _ in wanted), top)
-    for bottom, to in _top_down(wanted, progress):
+    for bottom, to in _top_down(wanted, work.progress):
         queries = wanted[bottom, to]
         if bottom == top:  # nothing but the final norm
             span = open_spans(model, ids, hooks, [bottom], top)[bottom]
-            yield (bottom, to), edges_by_autograd(span, to, queries, norms, size, progress).cpu(), 0.0
+            found = edges_by_autograd(span, to, queries, norms, size, work.progress).cpu()
+            here = torch.eye(session.positions, dtype=torch.bool)
+            yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
             continue
         block = opened(replay, bottom, to)
-        edges = local_edges(block, queries, size, norms.of)
+        require_apart(block)
+        seen = {bottom: Sight(block.attention.largest_product(), block.attention.queries.shape[-1])}
+        edges = local_edges(block, queries, size, norms.of, work.allowance(seen, (bottom, to)))
         require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]})
-        logit = block.attention.largest_logit()
         del block  # with the edges it is most of what is held, and the next is made before this one would be let go
-        yield (bottom, to), edges, logit
+        yield (bottom, to), edges
         del edges
 
 

@@ -20,13 +20,12 @@ from squashlens.errors import InputError
 from squashlens.measure._products import Products, until
 from squashlens.measure._rows import frobenius_of
 from squashlens.measure._session import Session
+from squashlens.measure._upper import upper_sketch
 from squashlens.model.anatomy import dtype_of, width
 from squashlens.model.capture import Given
 from squashlens.model.freeze import freezing
 from squashlens.model.registry import measured
 from squashlens.theory.norms import sketch_factors
-
-FAILURE = 1e-6  # the chance that any of an upper sketch's values is too low
 
 
 @measured
@@ -55,8 +54,9 @@ def jacobian_norms(
 
     ``method="sketch"`` takes `probes` products, seeded. Frobenius: ``‖GJ_i‖_F/√k`` with G Gaussian; its square is
     without bias, with a relative standard deviation of at most √(2/k). Spectral: the largest singular value of
-    ``QJ_i`` with the rows of Q orthonormal, a **lower** bound. ``"sketch_upper"`` is the first of these raised so
-    that it is an **upper** bound on ‖J_i‖_F, and so on ‖J_i‖₂, at every position but for one chance in a million.
+    ``QJ_i`` with the rows of Q orthonormal, a **lower** bound. ``"sketch_upper"`` is the norm of ``GJ_i`` raised so
+    that it is an **upper** bound at every position but for one chance in a million. It is a certificate on the exact
+    derivative of the model with its stored weights: everything runs in float64, and rounding is allowed for.
 
     Args:
         freeze: what is held constant, one name or several: ``"attention"`` (patterns, the theorem's
@@ -104,17 +104,24 @@ def jacobian_norms(
         norm=norm, freeze=frozen, method=method, query=query, source=source, target=target,
     )  # fmt: skip
     spans = session.spans(source, target)
-    directions, about = _directions(session, len(spans), norm, method, probes, seed)
+    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
+    long_name = f"{kinds[method]}{norm} norm of the Jacobian" + (f", {' and '.join(frozen)} frozen" if frozen else "")
+    n, found = session.query(query), {}
+    if method == "sketch_upper":
+        bounds, certificate = upper_sketch(session, spans, hooks, source, n, norm, probes, seed, rows, chunk, progress)
+        about = {"kind": "upper bound", "probes": probes, "seed": seed} | certificate
+        stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
+        for to, values in bounds.items():
+            labelled = session.label(values, "jacobian_norm", long_name, "1", sketch=about)
+            found[to] = labelled.assign_attrs(stated)
+        return session.by_target(target, found)
+    directions, about = _directions(session, norm, method, probes, seed)
     said: dict[str, Any] = {} if method == "exact" else {"sketch": about | {"probes": probes, "seed": seed}}
-    norm = "frobenius" if method == "sketch_upper" else norm
     if dtype_of(session.model).itemsize < 4:
         warnings.warn(
             "In half precision small Jacobian entries come out several times too large; load in float32.",
             stacklevel=2,
         )
-    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
-    long_name = f"{kinds[method]}{norm} norm of the Jacobian" + (f", {' and '.join(frozen)} frozen" if frozen else "")
-    n, found = session.query(query), {}
     for to, top in spans.items():
         products = Products(session, hooks, source, top, to, n, chunk, progress)
         ends: dict[str, Tensor] = {}
@@ -128,24 +135,18 @@ def jacobian_norms(
         labelled = session.label(values, "jacobian_norm", long_name, "1", **facts)
         for name, end in ends.items():
             labelled[name] = session.label(end, name, f"{name} end of the 95 % interval", "1")
-        found[to] = labelled.assign_attrs({"failure_probability": FAILURE} if method == "sketch_upper" else {})
+        found[to] = labelled
     return session.by_target(target, found)
 
 
 def _directions(
-    session: Session, targets: int, norm: Norm, method: Method, probes: int, seed: int
+    session: Session, norm: Norm, method: Method, probes: int, seed: int
 ) -> tuple[Float[Tensor, "cotangent d"], dict[str, Any]]:
     """The cotangents to take, and what the provenance says of them."""
     d = width(session.model)
     if method == "exact":
         return torch.eye(d, dtype=torch.float64), {}
     drawn = torch.randn(d, probes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    if method == "sketch" and norm == "spectral":
+    if norm == "spectral":
         return torch.linalg.qr(drawn).Q.T, {"kind": "lower bound"}
-    gaussian = drawn.T / math.sqrt(probes)
-    if method == "sketch":
-        return gaussian, {"kind": "estimate", "interval_95": sketch_factors(probes, 0.025)}
-    if dtype_of(session.model).itemsize < 4:
-        raise InputError("An upper bound from half-precision products is none.", "Load in float32.")
-    _, factor = sketch_factors(probes, FAILURE / (targets * session.ids.numel()))
-    return factor * gaussian, {"kind": "upper bound", "failure_probability": FAILURE, "factor": factor}
+    return drawn.T / math.sqrt(probes), {"kind": "estimate", "interval_95": sketch_factors(probes, 0.025)}

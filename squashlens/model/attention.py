@@ -64,10 +64,15 @@ class Attention:
             sinks=None if self.sinks is None else self.sinks[heads],
         )  # fmt: skip
 
-    def largest_logit(self) -> float:
-        """What no |s_jk| exceeds: the cap, or the longest query's length times the longest key's."""
-        most = self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * self.scale
-        return most if self.cap is None else min(most, self.cap)
+    def largest_product(self) -> float:
+        """What no ‖q_j‖ ‖k_i‖ · scale exceeds: rounding in a logit goes with this, however small the logit is."""
+        return self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * abs(self.scale)
+
+    def visible(self, rows: slice, keys: slice) -> Bool[Tensor, "query key"]:
+        """Which keys a block of rows may see, in any prompt and head."""
+        (prompts, heads, _, _), groups = self.queries.shape, self.keys.shape[1]
+        flat = self.queries.new_zeros(prompts, groups, heads // groups, rows.stop - rows.start, keys.stop - keys.start)
+        return shown(self._masked(flat, rows, keys)).flatten(0, 2).any(dim=0)
 
     def blocks(self, copies: int = 1, rows: slice | None = None) -> Iterator[tuple[slice, slice]]:
         """Blocks of rows, each with the keys that it may see; `copies` of its weights are to fit."""
@@ -145,8 +150,9 @@ class Attention:
 
 
 def shown(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:
-    """Which keys are seen, by the logits: what masks hide is the type's lowest number or −∞."""
-    return scores > torch.finfo(scores.dtype).min / 2
+    """Which keys are seen, by the logits: what masks hide is −∞, or the lowest number of this or a narrower type."""
+    lowest = max(torch.finfo(scores.dtype).min, torch.finfo(torch.float32).min)
+    return scores > lowest / 2
 
 
 def reach(standing: Bool[Tensor, " query"]) -> slice:

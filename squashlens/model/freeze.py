@@ -125,6 +125,6 @@ def slope_at_zero(model: Bridge) -> float:
     if name is None or name not in ACT2FN:
         raise UnsoundModelError(f"The activation of {config.model_type} is not known.", "Leave 'gates' out of freeze.")
     with torch.inference_mode(False), torch.enable_grad():
-        at_zero = torch.zeros((), requires_grad=True)
+        at_zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(ACT2FN[name](at_zero), at_zero)
     return float(slope)

@@ -25,7 +25,7 @@ from functools import cached_property
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens.theory.norms import away_from_singular, spectral_norms
@@ -113,8 +113,30 @@ class Maps:
         found[here] += self.direct[query]
         return found
 
+    def pulled(self, query: int, directions: Float[Tensor, "direction out"]) -> Float[Tensor, "direction key in"]:
+        """``uᵀ ∂v'_j/∂v_i`` of one j and every i ≤ j, for several u."""
+        closing = directions @ rearrange(self.closing[query], "out h c -> out (h c)")
+        found = einsum(closing, self.transfer(query, slice(0, query + 1)), "u s, i s d -> u i d")
+        found[:, query] += directions @ self.direct[query]
+        return found
+
 
 Norms = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
+
+
+def with_rounding(
+    edges: Float[Tensor, "row key"], reached: Bool[Tensor, "row key"], rounding: float
+) -> Float[Tensor, "row key"]:
+    """Edges that hold for the exact block, from edges of one that is off by `rounding` of each row's largest.
+
+    What is lost in a row, to rounding, cancellation or underflow, is measured by the row: a weight below the range of
+    numbers is not 0, and its edge becomes `rounding` times the row's largest. Where no path leads, 0 stays 0.
+
+    >>> with_rounding(torch.tensor([[0.0, 0.0, 2.0]]), torch.tensor([[False, True, True]]), 0.25).tolist()
+    [[0.0, 0.5, 3.0]]
+    """
+    lost = rounding * edges.amax(dim=-1, keepdim=True)
+    return edges * (1 + rounding) + torch.where(reached | (edges > 0), lost, 0.0)
 
 
 def exact_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:

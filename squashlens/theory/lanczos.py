@@ -70,7 +70,8 @@ def certified_spectral_norms(
 ) -> Certified:
     """‖J‖₂ of operators that are only known by what they do: ``gram(x) = Jᵀ(J x)``, many of them side by side.
 
-    Full reorthogonalisation, in float64. Ends when every `upper` is within 1 + `inflation` of its `lower`, at
+    Two bounds from above, by the polynomials and by the number of steps, fail with half of `failure` each; the smaller
+    is taken. Full reorthogonalisation, in float64. Ends when every `upper` is within 1 + `inflation` of its `lower`, at
     `lanczos_steps` at the latest. `norms` is the number that must hold together, where more are taken than in this
     call. scipy's ARPACK iterates until it seems to have converged and certifies nothing, and takes one operator at a
     time.
@@ -82,8 +83,9 @@ def certified_spectral_norms(
     ([3.0, 5.0], 0.0)
     """
     together = operators if norms is None else norms
-    steps = lanczos_steps(d, together, inflation, failure)
-    goal = math.log(2 * d / math.pi) + 2 * math.log(together / failure)  # of ln Σ p_m², which is −ln t
+    each = failure / 2  # the least of two bounds is taken, and either may fail
+    steps = lanczos_steps(d, together, inflation, each)
+    goal = math.log(2 * d / math.pi) + 2 * math.log(together / each)  # of ln Σ p_m², which is −ln t
     start = torch.randn(operators, d, dtype=torch.float64, device=generator.device, generator=generator)
     basis = start.new_zeros(operators, steps + 1, d)
     basis[:, 0] = start / start.norm(dim=-1, keepdim=True)

@@ -64,6 +64,18 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     return where(1.0, 2 - 2 * goal + 2) ** -0.5, where(1.0, math.exp(goal - 1)) ** -0.5
 
 
+def direction_factor(probes: int, chance: float) -> float:
+    """What to multiply the norm of GJ by to be above ‖J‖₂, but for `chance`; G has `probes` standard normal rows.
+
+    With σ₁, u, v the top singular triple of J, ``‖GJ‖ ≥ ‖GJv‖ = σ₁ ‖Gu‖`` in the spectral norm, and in Frobenius' all
+    the more, and ‖Gu‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, q the quantile of `chance`.
+
+    >>> round(direction_factor(32, 1e-6), 3), round(direction_factor(8, 1e-10), 1)
+    (0.421, 8.4)
+    """
+    return float(stats.chi2.ppf(chance, probes)) ** -0.5
+
+
 def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """The mean of several draws and half the width of its 95 % interval, from their spread: Student's t.
 

@@ -1,5 +1,6 @@
 """The audit against each measurement by itself; swaps and proxies against plain models."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +155,17 @@ def test_cuda_equals_cpu(bridge_of: Callable[..., Any], folder_of: Any) -> None:
     expected = sl.audit(bridge_of("gemma2"), IDS, probes=4, **SHARED)
     found = sl.audit(sl.load(folder_of("gemma2"), device="cuda", progress=False), IDS, probes=4, **SHARED)
     np.testing.assert_allclose(found["value"].values, expected["value"].values, rtol=2e-3)
+
+
+def test_half_precision_is_refused_before_any_work(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr(importlib.import_module("squashlens.measure.audit"), "_warm_up", fail)
+    with pytest.raises(InputError, match="The model is bfloat16: its Jacobian is not that of its weights"):
+        raw(sl.audit)(bridge_of("gemma", torch.bfloat16), torch.tensor([2, 7, 11]), bos="as-given", progress=False)
+    model = bridge_of("llama")
+    monkeypatch.setattr(model.original_model.config, "quantization_config", {"quant_method": "bitsandbytes"}, False)
+    with pytest.raises(InputError, match="quantised .bitsandbytes"):
+        raw(sl.audit)(model, torch.tensor([2, 7, 11]), bos="as-given", progress=False)

@@ -14,6 +14,7 @@ from squashlens.measure import _local, certified
 from squashlens.measure._edges import maps_of
 from squashlens.measure._local import LocalEdges, local_edges, require_local_form
 from squashlens.model.dissection import open_blocks
+from squashlens.model.exact import in_float64
 from squashlens.model.freeze import freezing
 from squashlens.model.hooks import Hook, hung
 from squashlens.model.local import opened
@@ -105,12 +106,13 @@ def test_chunks_and_queries_do_not_matter(bridge_of: Callable[..., Any]) -> None
 def test_edges_too_small_are_refused(bridge_of: Callable[..., Any]) -> None:
     """The check on every block: autograd's row is longer than an edge that was halved, or than none."""
     model = bridge_of("llama")
-    block = opened(record(model, IDS[None], [], 0, 2), 1, 2)
-    edges = local_edges(block, range(N), 4, certified.Norms(100, 3).of)
-    require_local_form(block, edges, {N - 1, N // 2})
-    for wrong in (replace(edges, excess=edges.excess * 0.01), replace(edges, diagonal=edges.diagonal * 0.1)):
-        with pytest.raises(UnsoundModelError, match="not what they allow"):
-            require_local_form(block, wrong, {N - 1})
+    with in_float64(model):
+        block = opened(record(model, IDS[None], [], 0, 2), 1, 2)
+        edges = local_edges(block, range(N), 4, certified.Norms(100, 3).of, 1e-12)
+        require_local_form(block, edges, {N - 1, N // 2})
+        for wrong in (replace(edges, excess=edges.excess * 0.01), replace(edges, diagonal=edges.diagonal * 0.1)):
+            with pytest.raises(UnsoundModelError, match="not what they allow"):
+                require_local_form(block, wrong, {N - 1})
 
 
 def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any]) -> None:

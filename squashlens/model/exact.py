@@ -1,0 +1,108 @@
+"""A model in float64 throughout: its weights as they are stored, and every cast to fewer digits replaced.
+
+Most models compute norms, rotations and the softmax in float32 whatever their own dtype is, a float64 one included. A
+certificate speaks of the exact derivative of a model, so it must not rest on those roundings: queries and keys of
+length 10³ have a logit of either sign that is off by 10⁻¹, however small the logit itself is. In `in_float64` a cast to
+float32, float16 or bfloat16 gives float64 instead, and a function that returns fewer digits than it was given is
+refused by name.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from squashlens._typing import Bridge
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model.anatomy import device_of, dtype_of, quantisation
+from squashlens.model.memory import require_room
+
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+CERTIFIES = "the exact derivative of the model with its stored weights and buffers, computed in float64 throughout"
+CASTS = {Tensor.float, Tensor.half, Tensor.bfloat16}
+
+
+class _Wide(TorchFunctionMode):
+    """Every torch function of the body with float64 in place of a narrower dtype among its arguments."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        wide = [_wider(a) for a in args], {name: _wider(a) for name, a in (kwargs or {}).items()}
+        found = (Tensor.double if func in CASTS else func)(*wide[0], **wide[1])
+        if isinstance(found, Tensor) and found.dtype in NARROW and args and _is_wide(args[0]):
+            raise UnsoundModelError(
+                f"This model computes in {str(found.dtype).removeprefix('torch.')} ({resolve_name(func)}), of float64 "
+                "tensors too.",
+                "Its derivative cannot be certified: use `jacobian_norms`.",
+            )
+        return found
+
+
+def _wider(argument: Any) -> Any:
+    return torch.float64 if isinstance(argument, torch.dtype) and argument in NARROW else argument
+
+
+def _is_wide(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.dtype == torch.float64
+
+
+@contextmanager
+def in_float64(model: Bridge) -> Iterator[None]:
+    """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
+
+    The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
+    """
+    held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64}
+    before = [(tensor, tensor.data) for tensor in held.values()]
+    experts = [(c, c._experts_implementation) for c in _configs(model) if hasattr(c, "_experts_implementation")]
+    try:
+        for tensor, narrow in before:
+            tensor.data = narrow.double()
+        for config, _ in experts:
+            config._experts_implementation = "eager"  # the grouped kernels have no float64
+        with _Wide():
+            yield
+    finally:
+        for tensor, narrow in before:
+            tensor.data = narrow
+        for config, implementation in experts:
+            config._experts_implementation = implementation
+
+
+def _tensors(model: Bridge) -> Iterator[Tensor]:
+    """Parameters, buffers, and what modules keep as plain attributes, such as a weight under a second name."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, Tensor) and value.grad_fn is None)
+
+
+def _configs(model: Bridge) -> list[Any]:
+    modules: Any = model.original_model.modules()
+    return list({id(c): c for m in modules if (c := getattr(m, "config", None)) is not None}.values())
+
+
+@contextmanager
+def certifying(model: Bridge) -> Iterator[None]:
+    """`in_float64` for a number that is to be certified: quantised weights are refused, half precision is warned of."""
+    kind = quantisation(model)
+    if kind is not None:
+        raise InputError(
+            f"The weights are quantised ({kind}); the allowance for rounding does not cover their kernels.",
+            "Load the model without quantisation.",
+        )
+    dtype = dtype_of(model)
+    if dtype.itemsize < 4:
+        warnings.warn(
+            f"The certificate is for these weights in exact arithmetic; in {str(dtype).removeprefix('torch.')} the "
+            "model computes something else.",
+            stacklevel=4,
+        )
+    if dtype != torch.float64:
+        size = 8 * sum(parameter.numel() for parameter in model.parameters())
+        require_room(size, device_of(model), "The weights in float64", "Use a device with more memory.")
+    with in_float64(model):
+        yield
