@@ -66,6 +66,7 @@ CHANGEPICTURES = "tests/figures/test_change_figures.py"
 REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quantised.py"
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
+EXACTLY, SIGHT = "tests/measure/test_certificates.py", "tests/model/test_sight.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
 AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle.py", "tests/theory/test_ranks.py"
 TRENDS = "tests/theory/test_trends.py"
@@ -104,6 +105,7 @@ MUTATIONS = (
     Mutation("an estimate that forgets what is kept", "model/budget.py", "kept = n_blocks(model) * queries_and_keys(model, prompts, n)", "kept = 0", BUDGET),
     Mutation("another layer from the shelf", "model/shelf.py", 'entry, path = self.entries[number], self._file(number)', 'entry, path = self.entries[min(self.entries)], self._file(min(self.entries))', CAPTURE),
     Mutation("a weight below float32 taken for none", "model/dissection.py", "pattern.double().clamp(min=torch.finfo(torch.float32).tiny)", "pattern.double()", CERTIFIED),
+    Mutation("another layer from the shelf", "model/shelf.py", 'return load_file(self._file(number))["tensor"]', 'return load_file(self._file(self.numbers[0]))["tensor"]', CAPTURE),
     # the measured bound
     Mutation("key term without its weight", "theory/edges.py", '"out h c, i h c -> i h out") * alpha[:, :, None]', '"out h c, i h c -> i h out")', EDGES),
     Mutation("values not relative to the mean", "theory/edges.py", "away = from_top - einsum", "away = from_top + 0 * einsum", EDGES),
@@ -121,14 +123,34 @@ MUTATIONS = (
     Mutation("groups from the bottom", "measure/certified.py", "sorted({source, *range(top, source, -group)})", "sorted({top, *range(source, top, group)})", CERTIFIED),
     Mutation("inflation per block, not in all", "measure/certified.py", "(1 + INFLATION) ** (1 / self.steps) - 1", "INFLATION", CERTIFIED),
     Mutation("freezing forgotten", "measure/certified.py", "open_blocks(model, ids, hooks,", "open_blocks(model, ids, [],", CERTIFIED),
-    Mutation("form not required", "measure/_edges.py", "if not difference <= DEVIATION * size:", "if not difference <= 1e9 * size:", CERTIFIED),
-    Mutation("rounding not allowed for", "measure/certified.py", "rows * (1 + rounding) ** len(stretches[to])", "rows * (1 - rounding) ** len(stretches[to])", CERTIFIED),
+    # certificates
+    Mutation("a cast left narrow", "model/exact.py", "if isinstance(argument, torch.dtype) and argument in NARROW else argument", "if argument is torch.float16 else argument", EXACTLY),
+    Mutation("weights not given back", "model/exact.py", "            tensor.data = narrow\n        for config, implementation", "            pass\n        for config, implementation", EXACTLY),
+    Mutation("rounding without the lengths", "model/sight.py", "* EPS * self.product", "* EPS", SIGHT),
+    Mutation("rounding by the logit alone", "model/sight.py", "(across.square() + along.square()).sqrt()", "along.abs()", SIGHT),
+    Mutation("rounding stops at the cap", "model/attention.py", "self.keys.norm(dim=-1).max().item() * abs(self.scale)", "min(self.cap or 1e9, abs(self.scale))", SIGHT),
+    Mutation("nothing marked is ahead", "model/sight.py", "torch.where(rows, places, 2 * n)", "torch.where(rows, places, n)", SIGHT),
+    Mutation("a window one too long here", "model/sight.py", "else min(n, self.window))", "else min(n, self.window + 1))", SIGHT),
+    Mutation("certified without a digit", "model/sight.py", "if not found <= MOST:", "if not found <= 1e9:", EXACTLY),
+    Mutation("zero certified", "theory/edges.py", "torch.where(reached | (edges > 0), lost, 0.0)", "torch.where(edges > 0, lost, 0.0)", EXACTLY),
+    Mutation("rounding not allowed for", "theory/edges.py", "edges * (1 + rounding) + torch", "edges * (1 - 3 * rounding) + torch", EXACTLY),
+    Mutation("zero certified by local edges", "measure/_local.py", "self.attention.visible(block, keys), self.rounding)", "self.attention.visible(block, keys) & False, self.rounding)", EXACTLY),
+    Mutation("what is missing is not added", "measure/_edges.py", "found[j, : j + 1] = factor * off", "found[j, : j + 1] = 0 * off", EXACTLY),
+    Mutation("a block of another form", "measure/_edges.py", "if not share <= SHARE:", "if not share <= 1e9:", EXACTLY),
+    Mutation("tokens from behind", "measure/_rows.py", "rows[:, :, query + 1 :].count_nonzero()", "rows[:, :, query + 2 :].count_nonzero()", EXACTLY),
+    Mutation("tokens that meet one way", "measure/_local.py", "(places >> digit) % 2 == value", "(places >> digit) % 2 == 0", EXACTLY),
+    Mutation("chances do not add up", "measure/certified.py", "self.norms.failure + self.form", "max(self.norms.failure, self.form)", EXACTLY),
+    Mutation("two bounds fail like one", "theory/lanczos.py", "each = failure / 2", "each = failure", LANCZOS),
+    Mutation("a certificate for one norm of many", "theory/lanczos.py", "2 * math.log(together / each)", "2 * math.log(1 / each)", LANCZOS),
+    Mutation("directions that seldom fail", "theory/norms.py", "stats.chi2.ppf(chance, probes)", "stats.chi2.ppf(4 * chance, probes)", NORMS),
+    Mutation("upper sketch without its factor", "measure/_upper.py", "factor * values.cpu()", "values.cpu()", EXACTLY),
+    Mutation("half precision audited", "measure/audit.py", "dtype.itemsize < 4:", "dtype.itemsize < 2:", AUDIT),
+    Mutation("quantised weights audited", "measure/audit.py", "if kind is not None or dtype.itemsize", "if dtype.itemsize", AUDIT),
     # sketches, swaps, the audit
     Mutation("Chernoff's exponent without its half", "theory/norms.py", "goal = 2 * math.log(chance) / probes", "goal = 4 * math.log(chance) / probes", NORMS),
     Mutation("lower and upper factors exchanged", "theory/norms.py", "return where(1.0, 2 - 2 * goal + 2) ** -0.5, where(1.0, math.exp(goal - 1)) ** -0.5", "return where(1.0, math.exp(goal - 1)) ** -0.5, where(1.0, 2 - 2 * goal + 2) ** -0.5", NORMS),
-    Mutation("sketch not scaled", "measure/jacobian.py", "gaussian = drawn.T / math.sqrt(probes)", "gaussian = drawn.T", JACOBIAN),
+    Mutation("sketch not scaled", "measure/jacobian.py", "return drawn.T / math.sqrt(probes),", "return drawn.T,", JACOBIAN),
     Mutation("lower sketch not orthonormal", "measure/jacobian.py", "torch.linalg.qr(drawn).Q.T", "drawn.T", JACOBIAN),
-    Mutation("upper sketch without its factor", "measure/jacobian.py", "return factor * gaussian,", "return gaussian,", JACOBIAN),
     Mutation("partial correlation not divided", "theory/ranks.py", "/ rest.clamp(min=1e-12).sqrt()", "", RANKS),
     Mutation("position not held", "theory/ranks.py", "spearman(a, b) - with_a * with_b", "spearman(a, b)", RANKS),
     Mutation("interval of one side", "theory/ranks.py", "confidence_level=level", "confidence_level=level / 2", RANKS),
@@ -178,7 +200,6 @@ MUTATIONS = (
     # certified norms
     Mutation("steps as if the start were lucky", "theory/lanczos.py", "1.648 * math.sqrt(d) * norms", "1.648 * math.sqrt(d)", LANCZOS),
     Mutation("upper is lower", "theory/lanczos.py", "return ritz.sqrt(), outside.sqrt()", "return ritz.sqrt(), ritz.sqrt()", LANCZOS),
-    Mutation("a certificate for one norm of many", "theory/lanczos.py", "2 * math.log(together / failure)", "2 * math.log(1 / failure)", LANCZOS),
     Mutation("a link of the recurrence left out", "theory/lanczos.py", "* here - link * before)", "* here)", LANCZOS),
     Mutation("exhausted by an absolute size", "theory/lanczos.py", "size > EXHAUSTED * scale", "size > EXHAUSTED", LANCZOS),
     # local edges
@@ -192,10 +213,10 @@ MUTATIONS = (
     Mutation("sinks of other heads", "model/attention.py", "heads = slice(group * each, (group + 1) * each)", "heads = slice(0, each)", LOCALMAPS),
     Mutation("key term without its length", "measure/_local.py", "felt = felt + away * (heard", "felt = felt + 0 * away * (heard", LOCAL),
     Mutation("pairs of coordinates once", "measure/_local.py", "torch.where(left == right, 1.0, 2.0)", "torch.where(left == right, 1.0, 1.0)", LOCAL),
-    Mutation("what F adds left out", "measure/_local.py", "(rows * self.excess)[:, block] @ total", "rows[:, block] @ total", LOCAL),
-    Mutation("the diagonal counted twice", "measure/_local.py", "total[places[block, None] == places[keys]] = 0", "total[places[block, None] == places[keys]] *= 1", LOCAL),
+    Mutation("what F adds left out", "measure/_local.py", "self.excess[block, None] * total)", "total)", LOCAL),
+    Mutation("the diagonal not apart", "measure/_local.py", "torch.where(here, self.diagonal[block, None], self.excess", "torch.where(here & False, self.diagonal[block, None], self.excess", LOCAL),
+    Mutation("an edge nobody checks", "measure/_local.py", "if off or not (found", "if off and not (found", LOCAL),
     Mutation("the metric of another head", "measure/_local.py", "by_head[range(heads), range(heads)]", "by_head[range(heads), range(heads)].flip(0)", LOCAL),
-    Mutation("an edge nobody checks", "measure/_local.py", "if off or not", "if off and not", LOCAL),
     Mutation("edges of the block above", "measure/certified.py", "block = opened(replay, bottom, to)", "block = opened(replay, max(b for b, _ in wanted), to)", CERTIFIED),
     # the Jacobian
     Mutation("Gram of the wrong side", "theory/norms.py", "[..., -1].clamp", "[..., 0].clamp", NORMS),

@@ -51,6 +51,8 @@ def audit(
     edges, exact edges, two blocks at a time); sketches, one of them raised to a bound; Jacobians (spectral for each
     freeze set, Frobenius); the substitution effect; the proxies rollout, one all-ones cotangent, top-logit gradient.
 
+    Refuses half precision and quantised weights, of which bounds and Jacobian are not about the same function.
+
     Variables:
         value: (rung, prompt, position), dimensionless; the substitution effect in the model's units.
         tightness: a bound ÷ the spectral Jacobian that it bounds (same freeze set); NaN for what bounds nothing.

@@ -52,8 +52,10 @@ def path_bound(
     (attending to oneself and staying in the residual stream are two edges).
 
     ``constants="measured"``: ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}`` with every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` from the model at
-    this input, the final norm in the last one: never below `jacobian_norms` with the same `freeze`. That blocks are
-    of the form the edges are derived for is checked on every call, against autograd.
+    this input, the final norm in the last one. It certifies the exact derivative of the model with its stored
+    weights, and runs in float64 throughout: `jacobian_norms` with the same `freeze` is below it but for the rounding
+    of a model that computes in float32. What a block does beyond the form that the edges are derived for is measured
+    on every call, against autograd, and added.
 
     Args:
         prompts: text, texts of equal length, token ids, or a `capture` of them by the same model under the same hooks.
@@ -70,11 +72,12 @@ def path_bound(
     Returns:
         DataArray (position), or (prompt, position) for several prompts; 0 behind the query. float64. With measured
         constants the attributes `rounding`, the allowance that is in the numbers, and `failure_probability`, the chance
-        that a norm was underestimated (0 but for local edges or matrices larger than 512); the provenance has the whole
-        `certificate`, with the dtype certified where that is not the model's.
+        that any of them is too low; the provenance has the whole `certificate`: what is certified, how norms were had,
+        what was missing of the derived form.
 
-    Refuses: quantised weights; a block of an unknown form, by name, unless ``edges="exact"``; with local edges, a model
-    that cannot be run without patterns or has hooks on it.
+    Refuses: quantised weights; a block of an unknown form, by name, unless ``edges="exact"``; hooks that let later
+    tokens reach earlier ones; logits of which float64 leaves no digit; with local edges, a model that cannot be run
+    without patterns or has hooks on it.
 
     Source: Barbero et al. 2024, Theorem 5.1 / B.5 (ᾱ as the proof has it); docs/bound.md for measured constants.
 

@@ -10,7 +10,7 @@ In every block that is understood here, tokens meet in one place only,
 so that a forward pass with leaves in place of v, q, k, w and z leaves a graph in which Q, K, W, s and F can be
 differentiated one by one, for all tokens at once. No weight is read and no family is named: norms, biases, rotations,
 post-norms, gates, standing hooks and whatever is frozen are in those maps as the model has them. That a model is of
-this form is not believed: `measure._edges` compares what follows from it with autograd through the whole block.
+this form is not believed: `measure._edges` measures what autograd through the whole block has beyond it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,19 +42,15 @@ class OpenBlock:
 
     @property
     def pattern(self) -> Float[Tensor, "head query key"]:
-        """α in float64. Where a key is seen, a weight that came out as 0 is not 0 but below the range of float32."""
+        """α in float64. Where a key is seen, a weight that came out as 0 is not 0 but below the range of its dtype."""
         pattern, scores = (self.seen[name][0].detach() for name in ("hook_pattern", "hook_attn_scores"))
-        return torch.where(shown(scores), pattern.double().clamp(min=torch.finfo(torch.float32).tiny), pattern.double())
+        least = torch.finfo(pattern.dtype).tiny
+        return torch.where(shown(scores), pattern.double().clamp(min=least), pattern.double())
 
     @property
     def values(self) -> Float[Tensor, "key head value"]:
         """w_k, that of a key/value group given to each of its query heads."""
         return self._to_heads(self.leaves["hook_v"][0].detach().double())
-
-    def largest_logit(self) -> float:
-        """max |s_jk| over the keys that are seen: what rounding in the softmax goes with."""
-        scores, pattern = self.seen["hook_attn_scores"][0].detach(), self.seen["hook_pattern"][0].detach()
-        return scores[pattern > 0].abs().max().item()
 
     def closing(self, to: Target) -> tuple[Float[Tensor, "query out in"], Float[Tensor, "query out head value"]]:
         """∂F/∂v_j and ∂F/∂z_j of every token, with F ending in the stream above this block or in y."""

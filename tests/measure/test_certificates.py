@@ -227,6 +227,19 @@ def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
                 assert bound.attrs["failure_probability"] > 0
 
 
+def test_what_no_window_shows_is_added(bridge_of: Any, tmp_path: Path) -> None:
+    """A derived edge of exactly 0, over which a hook carries a little."""
+    config = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
+    plain, model = loaded(config, tmp_path, lambda p: None, torch.float32)
+    mix = mixing(1e-7, 5, 0)
+    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
+    truth = exact_norms(plain, IDS)
+    assert 0 < truth[0] < 1e-5
+    with sl.applied(model, sl.Hook("mix", "blocks.1.mlp.hook_out", mix)):
+        for edges, group in KINDS[1:]:
+            assert (ratios(model, truth, edges, group) >= 1).all(), edges
+
+
 @pytest.mark.parametrize("size", [1e-9, 0.3])
 def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: Any) -> None:
     model = bridge_of("llama")

@@ -15,6 +15,7 @@ from squashlens.theory.edges import (
     exact_edges,
     key_norms,
     value_norms,
+    with_rounding,
 )  # fmt: skip
 from squashlens.theory.norms import spectral_norms
 
@@ -149,3 +150,11 @@ def test_a_saturated_softmax_keeps_its_digits(seen: float) -> None:
     exact = -Fraction(rest)  # relative to the top key: (w_0 − w_0) − rest · (w_1 − w_0)
     assert found[0].item() == pytest.approx(float(exact), rel=1e-12)
     assert found[1].item() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_rounding_is_by_the_row() -> None:
+    """An edge of 0 takes its share of the row's largest where a path leads, and stays 0 where none does."""
+    edges = torch.tensor([[0.0, 0.0, 8.0], [1e-9, 0.0, 0.0]], dtype=torch.float64)
+    led = torch.tensor([[False, True, True], [False, False, True]])
+    found = with_rounding(edges, led, 0.25)
+    assert found.tolist() == [[0.0, 2.0, 12.0], [1.5e-9, 0.0, 0.25e-9]]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from squashlens.theory.norms import (
+    direction_factor,
     mean_interval,
     sketch_factors,
     spectral_norms,
@@ -61,3 +62,11 @@ def test_interval_of_a_mean_is_students(draws: int) -> None:
     np.testing.assert_allclose(mean, samples.numpy().mean(axis=0))
     np.testing.assert_allclose(half, high, rtol=1e-12)
     assert mean_interval(samples[:1])[1].isnan().all(), "one draw has no spread"
+    np.testing.assert_allclose(half, high, rtol=near)
+
+
+def test_a_direction_is_shorter_as_often_as_it_may_be() -> None:
+    """‖Gu‖ · factor is below 1 with the chance that was given: 10 %, over 20,000 draws."""
+    drawn = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    short = (drawn.norm(dim=1) * direction_factor(8, 0.1) < 1).double().mean().item()
+    assert abs(short - 0.1) < 4 * (0.1 * 0.9 / 20_000) ** 0.5
