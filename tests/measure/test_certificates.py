@@ -167,7 +167,8 @@ def saturated(plain: Any, size: float) -> None:
 @pytest.mark.parametrize("size", [1e3, 1e6])
 def test_no_zero_is_certified_where_a_path_leads(size: float, tmp_path: Path) -> None:
     """Saturated attention: weights far below float32, and below every number."""
-    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4})
+    wide: dict[str, Any] = COMMON | {"num_key_value_heads": 4}
+    config = LlamaConfig(**wide)
     plain, model = loaded(config, tmp_path, lambda p: saturated(p, size), torch.float32)
     truth = exact_norms(plain, IDS)
     assert truth.min() < 1e-30
