@@ -253,7 +253,9 @@ MUTATIONS = (
     Mutation("threads do not wait", "model/locks.py", "while self.owner not in (None, me):", "while False:", REGISTRY),
     Mutation("threads wait for each other for ever", "model/locks.py", "if lock.owner == me:", "if False:", REGISTRY),
     Mutation("a public function that takes no lock", "measure/readout.py", "@measured", "", REGISTRY),
-    Mutation("foreign bridges trusted", "model/proof.py", "    if model not in _status:", "    if False:", PROOF),
+    Mutation("a foreign bridge taken for its checkpoint", "model/proof.py", "        prove(model, plain, AS_IT_STANDS)\n    return AS_IT_STANDS", "        prove(model, plain)\n    return VERIFIED", PROOF),
+    Mutation("small numbers agree with anything", "model/proof.py", "<= TOLERANCE[dtype] * theirs.double().abs().max().item()", "<= TOLERANCE[dtype] * max(1.0, theirs.double().abs().max().item())", PROOF),
+    Mutation("a library's hooks taken for the user's", "model/hooks.py", '("transformer_lens", "transformers.utils.output_capturing")', '("transformer_lens",)', "tests/model/test_hooks.py"),
     # checkpoints
     Mutation("missing tensors pass", "model/complete.py", '"missing": missing', '"missing": []', COMPLETE),
     Mutation("tensors left over pass", "model/complete.py", '"left over": left', '"left over": []', COMPLETE),

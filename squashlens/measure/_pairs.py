@@ -17,7 +17,7 @@ from squashlens.measure._session import Session
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.model.branches import Branch, Ids
 from squashlens.model.passes import Readings, read
-from squashlens.model.proof import TOLERANCE
+from squashlens.model.proof import TOLERANCE, agree
 from squashlens.model.rounding import stored
 from squashlens.model.tokens import display_tokens
 from squashlens.model.unembed import require_understood
@@ -236,9 +236,9 @@ def with_y(
 
 
 def _require_same(shared: Tensor, separate: Tensor, dtype: torch.dtype) -> None:
-    error = (shared.double() - separate.double()).abs().max().item()
-    allowed = TOLERANCE[dtype] * max(1.0, separate.abs().max().item())
-    if not error <= allowed:
+    if not agree(shared, separate, dtype):
+        error = (shared.double() - separate.double()).abs().max().item()
+        allowed = TOLERANCE[dtype] * separate.abs().max().item()
         raise UnsoundModelError(
             f"Prompts run together and one by one differ by {error:.2g} (arithmetic allows {allowed:.2g}).",
             "Use passes='separate', and report the model's configuration.",

@@ -180,7 +180,7 @@ def _require_understood(runs: Runs, weights: Tensor, v: Streams, star: Streams) 
     mixed = v.beside[MIXED].double() - star.beside[MIXED].double()
     expected = torch.einsum("nhe,hed->nd", mixed, weights)
     seen = v.beside[OUTPUT].double() - star.beside[OUTPUT].double()
-    scale = max(1.0, v.beside[OUTPUT].abs().max().item())
+    scale = v.beside[OUTPUT].abs().max().item()
     if not (expected - seen).abs().max().item() <= TOLERANCE[dtype_of(runs.session.model)] * scale:
         raise UnsoundModelError(
             "The output of block 0's attention is not W_O applied to its heads, here or under the hooks that stand.",
@@ -195,7 +195,7 @@ def _shares(v: Streams, star: Streams, block: int, norm: Distance) -> Float[Tens
     parts += [v.beside[site].double() - star.beside[site].double() for site in branches]
     whole = v.values[block + 1].double() - star.values[block + 1].double()
     off = (torch.stack(parts).sum(dim=0) - whole).abs().max().item()
-    if not off <= TOLERANCE[v.values.dtype] * max(1.0, v.values[block + 1].abs().max().item()):
+    if not off <= TOLERANCE[v.values.dtype] * v.values[block + 1].abs().max().item():
         raise UnsoundModelError(
             f"Block {block} adds more to its stream than attention and MLP (off by {off:.2g}).",
             "Leave the mechanism out; `collapse` measures distances without it.",

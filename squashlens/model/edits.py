@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
-from squashlens.model.hooks import belongs_to_the_bridge, distinct_points
+from squashlens.model.hooks import belongs_to_a_library, distinct_points
 from squashlens.model.locks import locked
 
 
@@ -30,7 +30,7 @@ def edits(model: Bridge) -> Iterator[set[str]]:
         points = {point: name for name, point in distinct_points(model).items()}
         for module, name in {**{m: n for n, m in model.named_modules()}, **points}.items():
             for table, register in ((module._forward_hooks, _on_output), (module._forward_pre_hooks, _on_input)):
-                if any(module in points or not belongs_to_the_bridge(hook) for hook in table.values()):
+                if any(module in points or not belongs_to_a_library(hook) for hook in table.values()):
                     _embrace(stack, name, found, partial(register, module))
         yield found
 

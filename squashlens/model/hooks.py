@@ -124,16 +124,19 @@ def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
     for name, module in model.original_model.named_modules():
         for table in _TABLES:
             functions = getattr(module, table).values()
-            yield from ((f"{name} (torch)", f) for f in functions if not belongs_to_the_bridge(f))
+            yield from ((f"{name} (torch)", f) for f in functions if not belongs_to_a_library(f))
 
 
-# Where PyTorch keeps a module's hooks. The bridge has some of its own there, which are part of the model.
+# Where PyTorch keeps a module's hooks. Libraries have some of their own there, which are part of the model: the bridge's,
+# and those with which transformers collects attentions and hidden states. transformers installs the latter at the first
+# pass that asks for either (`run_with_cache` does) and leaves them; they only look.
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_LIBRARIES = ("transformer_lens", "transformers.utils.output_capturing")
 
 
-def belongs_to_the_bridge(function: object) -> bool:
-    """Whether a PyTorch hook is one that TransformerLens itself keeps on its modules."""
-    return str(getattr(function, "__module__", "")).startswith("transformer_lens")
+def belongs_to_a_library(function: object) -> bool:
+    """Whether a PyTorch hook is one that TransformerLens or transformers keeps on its modules for itself."""
+    return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
 
 
 def _function_name(function: object) -> str:
@@ -149,7 +152,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
         kept = [(m, t, getattr(m, t)) for m in {*model.modules(), *points} for t in _TABLES if getattr(m, t)]
         try:
             for module, table, hooks in kept:
-                own = {} if module in points else {k: f for k, f in hooks.items() if belongs_to_the_bridge(f)}
+                own = {} if module in points else {k: f for k, f in hooks.items() if belongs_to_a_library(f)}
                 setattr(module, table, OrderedDict(own))
             yield
         finally:

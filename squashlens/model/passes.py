@@ -36,7 +36,7 @@ from squashlens.model.hooks import Hook, ambient, hung, without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.memory import available, require_room
 from squashlens.model.positions import why_lengths_differ
-from squashlens.model.proof import TOLERANCE
+from squashlens.model.proof import TOLERANCE, agree
 from squashlens.model.registry import proved
 from squashlens.model.streamed import implementation, why_not
 
@@ -350,9 +350,4 @@ def _try_sharing(model: Bridge) -> bool:
             found = _together(plan, None, progress=False)
         except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that takes no such mask
             found = {}
-    tolerance = TOLERANCE[dtype_of(model)]
-    return all(
-        site in found
-        and bool((found[site].double() - rows.double()).abs().max() <= tolerance * max(1.0, rows.abs().max().item()))
-        for site, rows in truth.items()
-    )
+    return all(site in found and agree(found[site], rows, dtype_of(model)) for site, rows in truth.items())

@@ -32,6 +32,17 @@ from squashlens.model.positions import forget_lengths
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 _PROOF = "agrees with the plain model"
+# What a proof covers: a model as its checkpoint describes it, or a bridge with the weights that it has, whose files
+# nobody has compared.
+VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
+
+
+def agree(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> bool:
+    """Whether two tensors of one computation differ by rounding at most: relative to the largest entry of `theirs`."""
+    if ours.shape != theirs.shape:
+        return False
+    error = (ours.double() - theirs.double()).abs().max().item()
+    return error <= TOLERANCE[dtype] * theirs.double().abs().max().item()  # false for NaN too
 
 
 def shared_copy(model: Any) -> Any:
@@ -40,13 +51,18 @@ def shared_copy(model: Any) -> Any:
 
 
 def status(model: Bridge) -> str:
-    """``"verified"`` or ``"unverified"``, for the provenance: of the model as it is now."""
-    return registry.known(model, _PROOF) or "unverified"
+    """What is proved of the model as it is now, for the provenance.
+
+    ``"verified"``: `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
+    ``"verified as it stands"``: the bridge agrees with a plain model of its own configuration and weights; they were
+    not compared with a checkpoint (a bridge made elsewhere, a model edited since). ``"unverified"``: neither.
+    """
+    return registry.known(model, _PROOF) or UNVERIFIED
 
 
 def accept_unverified(model: Bridge) -> None:
     """Let a bridge be measured without proof, as it is now; every result of it says so."""
-    registry.record(model, _PROOF, "unverified")
+    registry.record(model, _PROOF, UNVERIFIED)
 
 
 def require_sound(model: object) -> Bridge:
@@ -74,8 +90,8 @@ def _proof_of(model: Bridge) -> str:
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
-        prove(model, plain)
-    return "verified"
+        prove(model, plain, AS_IT_STANDS)
+    return AS_IT_STANDS
 
 
 def rebuild_plain(model: Bridge) -> Any:
@@ -105,13 +121,16 @@ def rebuild_plain(model: Bridge) -> Any:
     return plain.to(device_of(model)).eval()
 
 
-def prove(model: Bridge, plain: Any) -> None:
-    """Compare the bridge with the plain model and test its hooks; raises `UnsoundModelError`."""
+def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
+    """Compare the bridge with the plain model and test its hooks; raises `UnsoundModelError`.
+
+    `covers` is what the proof is worth: `VERIFIED` where `plain` is known to be what the checkpoint describes.
+    """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False)  # what a bridge sets up at its first pass is part of what is proved
     with registry.steady(model):
         _prove(model, plain)
-        registry.record(model, _PROOF, "verified")
+        registry.record(model, _PROOF, covers)
 
 
 def _prove(model: Bridge, plain: Any) -> None:
@@ -145,18 +164,17 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
     pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
     for what, ours, theirs in pairs:
-        _require_close(what, ours, theirs, name, TOLERANCE[dtype_of(model)])
+        _require_close(what, ours, theirs, name, dtype_of(model))
 
 
-def _require_close(what: str, ours: Tensor, theirs: Tensor, name: str, tolerance: float) -> None:
+def _require_close(what: str, ours: Tensor, theirs: Tensor, name: str, dtype: torch.dtype) -> None:
+    if agree(ours, theirs, dtype):
+        return
     if ours.shape != theirs.shape:
         problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
     else:
-        difference = (ours.double() - theirs.double()).abs().max().item()
-        allowed = tolerance * max(1.0, theirs.abs().max().item())
-        if difference <= allowed:  # false for NaN too
-            return
-        problem = f"is off by {difference:.2g} (allowed {allowed:.2g})"
+        off, size = (ours.double() - theirs.double()).abs().max().item(), theirs.abs().max().item()
+        problem = f"is off by {off:.2g} (allowed {TOLERANCE[dtype] * size:.2g})"
     raise UnsoundModelError(
         f"The bridge of {name} is not the plain model: {what} {problem}.",
         "Numbers from it would be wrong, so it is refused; use another family, or report the model's "

@@ -21,7 +21,7 @@ from squashlens.model.forward import run
 from squashlens.model.freeze import apart
 from squashlens.model.hooks import Hook, Recipe, ambient, hung, spelt_out
 from squashlens.model.live import applied
-from squashlens.model.proof import TOLERANCE
+from squashlens.model.proof import agree
 from squashlens.model.spans import differentiable, leaf_of, vjps
 from squashlens.model.streamed import Mix, streamed, why_not
 
@@ -84,8 +84,7 @@ class Replay:
                 found, truth = (self._opened(block, [query], alone)[1] for alone in (True, False))
             except (RuntimeError, IndexError, TypeError, ValueError):  # a block that counts its tokens
                 return False
-        allowed = TOLERANCE[dtype_of(self.model)] * max(1.0, truth.abs().max().item())
-        return bool((found.double() - truth.double()).abs().max() <= allowed)
+        return agree(found, truth, dtype_of(self.model))
 
     @contextmanager
     def running(self, mix: Mix | None = None) -> Iterator[None]:

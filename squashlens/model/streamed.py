@@ -27,7 +27,7 @@ from squashlens.model.anatomy import dtype_of, n_blocks, pattern_site, residual_
 from squashlens.model.attention import Attention, attended
 from squashlens.model.hooks import Hook, ambient, distinct_points, hung, without_ambient
 from squashlens.model.live import dead_points, probe_ids
-from squashlens.model.proof import TOLERANCE
+from squashlens.model.proof import agree
 from squashlens.model.pullback import mixed
 from squashlens.model.registry import proved, steady
 
@@ -224,8 +224,7 @@ def _prove(model: Bridge) -> _Proof:
         weights = seen[block].weights(slice(0, ids.shape[1]), slice(0, ids.shape[1]))[0].flatten(1, 2)
         pairs.append((pattern_site(block), weights, eager[pattern_site(block)]))
     for what, a, b in pairs:
-        allowed = TOLERANCE[dtype_of(model)] * max(1.0, b.abs().max().item())
-        if a.shape != b.shape or not (a.double() - b.double()).abs().max().item() <= allowed:
+        if not agree(a, b, dtype_of(model)):
             return _Proof(reason=f"{what} comes out differently")
     return _Proof(frozenset(there) - dead)
 

@@ -35,7 +35,8 @@ def random_twin(model: Bridge, seed: int) -> Bridge:
         del config.quantization_config
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(seed)
-        inner = type(wrapped)(config).to(device=device, dtype=dtype)
+        # Not `.to(dtype)`, which would round the rotary frequencies too.
+        inner = type(wrapped)._from_config(config, dtype=dtype, attn_implementation="eager").to(device)
     inner = inner.eval().requires_grad_(False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

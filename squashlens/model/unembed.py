@@ -17,7 +17,7 @@ from squashlens.model.anatomy import device_of, dtype_of, residual_site, text_co
 from squashlens.model.forward import forward
 from squashlens.model.hooks import without_ambient
 from squashlens.model.live import probe_ids
-from squashlens.model.proof import TOLERANCE
+from squashlens.model.proof import agree
 from squashlens.model.registry import proved
 
 PIECE = 256  # rows of logits at a time
@@ -54,9 +54,7 @@ def _understood(model: Bridge) -> bool:
     with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
         truth = forward(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
         found = logits_of(model, seen[0])
-    same = found.shape == truth.shape
-    error = (found - truth).abs().max().item() if same else float("inf")
-    return error <= TOLERANCE[dtype_of(model)] * max(1.0, truth.abs().max().item())
+    return agree(found, truth, dtype_of(model))
 
 
 def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:

@@ -147,7 +147,10 @@ def model_line(facts: dict[str, Any]) -> str:
     """One line about the model: what it is (a bundled one says so on its card), and whether it was proved."""
     about = f" {zoo.summary(facts['model'])}" if facts["model"] in zoo.bundled() else ""
     proof = {
-        "verified": "its bridge gave the plain model's logits, residual streams and patterns, and every hook bit",
+        "verified": "the TransformerLens bridge reproduces the Hugging Face model's logits, residual streams and "
+        "attention patterns, and all hooks were tested and take effect",
+        "verified as it stands": "the bridge agrees with a plain model of its own weights and configuration (they were "
+        "not compared with a checkpoint), and all hooks were tested and take effect",
         "unverified": "not verified against the plain model",
     }[facts["proof"]]
     return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"

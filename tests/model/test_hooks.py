@@ -1,7 +1,9 @@
 """Ablation hooks seen from close by: which weights and values they leave, and that every hook point is probed."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import GPTNeoXConfig
@@ -106,3 +108,15 @@ def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
     with pytest.raises(UnsoundModelError, match="inert"), sl.applied(model, lost):
         pass
     assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
+
+
+def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(bridge_of: Callable[..., Any]) -> None:
+    """`run_with_cache` makes transformers install hooks that collect attentions, which stay on the modules."""
+    model, ids = bridge_of("llama"), torch.tensor([2, 5, 6, 7])
+    before = sl.jacobian_norms(model, ids)
+    model.run_with_cache(ids[None])
+    after = sl.jacobian_norms(model, ids)
+    assert any(m._forward_hooks for m in model.original_model.modules())
+    assert sl.provenance(after) == sl.provenance(before)
+    assert sl.provenance(after)["ambient_hooks"] == []
+    np.testing.assert_array_equal(after, before)

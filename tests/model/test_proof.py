@@ -60,7 +60,7 @@ def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) ->
     bridge = foreign(CONFIGS[family], tmp_path)
     assert proof.status(bridge) == "unverified"
     sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
-    assert proof.status(bridge) == "verified"
+    assert proof.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
 
 
 @pytest.mark.parametrize("family", FAULTY)
@@ -112,7 +112,7 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
     mlp.register_forward_hook(torch_hook)
     assert proof.status(bridge) == "unverified"
     doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
-    assert proof.status(bridge) == "verified"
+    assert proof.status(bridge) == "verified as it stands"
     named = sl.provenance(doubled)["ambient_hooks"]
     assert len(named) == 2
     assert "lambda" in named[0]
@@ -121,3 +121,11 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
     bridge.reset_hooks()
     mlp._forward_hooks.clear()
     assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one"))
+
+
+def test_agreement_is_relative_to_what_is_compared() -> None:
+    small = torch.tensor([1e-6, -3e-6])
+    assert proof.agree(small, small * (1 + 1e-6), torch.float32)
+    assert not proof.agree(small, small * 1.01, torch.float32)
+    assert not proof.agree(small, small * torch.nan, torch.float32)
+    assert proof.agree(small * 0, small * 0, torch.float32)
