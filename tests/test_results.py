@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import squashlens as sl
@@ -103,6 +104,7 @@ def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: 
 def test_provenance_says_what_made_it(tiny: Any) -> None:
     facts = sl.provenance(sl.jacobian_norms(tiny, "110 =", norm="frobenius", freeze="attention", progress=False))
     assert facts["model"] == "tiny-gemma"
+    assert facts["matmul_precision"] == torch.get_float32_matmul_precision()
     assert (facts["dtype"], facts["device"], facts["bos_count"], facts["proof"]) == ("float32", "cpu", 1, "verified")
     assert facts["call"]["norm"] == "frobenius"
     assert facts["call"]["freeze"] == ["attention"]

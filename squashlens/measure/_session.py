@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
@@ -47,6 +48,7 @@ class Session:
             "fingerprint": registry.fingerprint_of(sound),
             "proof": proof.status(sound),
             "dtype": str(dtype_of(sound)).removeprefix("torch."),
+            "matmul_precision": torch.get_float32_matmul_precision(),  # below "highest" float32 products are rounded
             "quantised": stored_as(sound),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),

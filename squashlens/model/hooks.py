@@ -127,9 +127,9 @@ def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
             yield from ((f"{name} (torch)", f) for f in functions if not belongs_to_a_library(f))
 
 
-# Where PyTorch keeps a module's hooks. Libraries have some of their own there, which are part of the model: the bridge's,
-# and those with which transformers collects attentions and hidden states. transformers installs the latter at the first
-# pass that asks for either (`run_with_cache` does) and leaves them; they only look.
+# Where PyTorch keeps a module's hooks. Libraries have some of their own there, which are part of the model: the
+# bridge's, and those with which transformers collects attentions and hidden states. transformers installs the latter at
+# the first pass that asks for either (`run_with_cache` does) and leaves them; they only look.
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _LIBRARIES = ("transformer_lens", "transformers.utils.output_capturing")
 

@@ -37,8 +37,8 @@ def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
     found = sl.path_bound(bridge_of("gemma"), IDS, source=1, target=[2, 3, "y"], beta3=2.0)
     assert found.dims == ("target", "position")
     assert found["target"].values.tolist() == ["2", "3", "y"]
-    np.testing.assert_allclose(found.sel(target="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-6)
-    np.testing.assert_allclose(found.sel(target="3"), path_sum(patterns[1:3], 4, gain=2), rtol=1e-6)
+    np.testing.assert_allclose(found.sel(target="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-5)
+    np.testing.assert_allclose(found.sel(target="3"), path_sum(patterns[1:3], 4, gain=2), rtol=1e-5)
     np.testing.assert_allclose(found.sel(target="y"), found.sel(target="3") / 2, rtol=1e-12)
 
 
@@ -61,12 +61,12 @@ def test_several_prompts_equal_one_by_one(tiny: Any) -> None:
     assert together.dims == ("prompt", "position")
     assert together["token"].dims == ("prompt", "position")
     for i, prompt in enumerate(prompts):
-        np.testing.assert_allclose(together[i].values, sl.path_bound(tiny, prompt).values, rtol=1e-6)
+        np.testing.assert_allclose(together[i].values, sl.path_bound(tiny, prompt).values, rtol=1e-5)
 
 
 def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
     shares = sl.composition(tiny, "How many ones are in the following sequence? 1101 =")
-    np.testing.assert_allclose(shares.sum("position"), 1, rtol=1e-6)
+    np.testing.assert_allclose(shares.sum("position"), 1, rtol=1e-5)
     assert shares.sel(layer=6).values.tolist() == [0.0] * 14 + [1.0]
     bound = sl.path_bound(tiny, "How many ones are in the following sequence? 1101 =")
     np.testing.assert_allclose(shares.sel(layer=0).values, bound.values / 4**6, rtol=1e-12)
