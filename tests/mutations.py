@@ -654,7 +654,6 @@ MUTATIONS = (
     Mutation("netCDF beyond memory", "foreign.py", '    _require_memory(needed, name, "Read it on a larger machine, or save fewer values.")\n', "    pass\n", FOREIGN),
     Mutation("JSON beyond memory", "foreign.py", "    _require_memory(PARSED * size, ", "    _require_memory(0 * size, ", FOREIGN),
     Mutation("one text for many", "foreign.py", "if total > free:", "if False:", FOREIGN),
-    Mutation("whole numbers that wrap", "foreign.py", "bounds.min <= value <= bounds.max", "True", FOREIGN),
     Mutation("tensors not checked", "model/shelf.py", "if described(tensor) != entry:", "if False:", CAPTURE),
     Mutation("an index not checked", "model/shelf.py", "if written != _digest(content):", "if False:", CAPTURE),
     Mutation("refusals that do not survive", "errors.py", "return _rebuilt, (type(self), self.args), self.__dict__.copy()", "return super().__reduce__()", ERRORS),

@@ -294,3 +294,13 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
     with pytest.raises((InputError, OutputError), match="not a folder|of that name"):
         sl.capture(tiny, "110 =", store="disk", folder=tmp_path / "locked")
     assert time.perf_counter() - started < 5
+
+
+def test_a_file_is_replaced_not_written_over(tmp_path: Path) -> None:
+    """Whoever has the old file open keeps it whole: the new one is another file under the name."""
+    path, old = tmp_path / "x.json", tmp_path / "old.json"
+    sl.save(RESULT, path)
+    os.link(path, old)
+    before = old.read_bytes()
+    sl.save(RESULT + 1, path)
+    assert old.read_bytes() == before != path.read_bytes()
