@@ -15,6 +15,7 @@ SCRIPTS = sorted((*ROOT.glob("hooks/*.py"), *ROOT.glob("analyses/*.py")))
 
 # The scripts that take minutes run on a sample here.
 SAMPLES = {
+    "fig5_collapse.py": ["--n", "64"],
     "theorem51_audit.py": ["--prompts", "1", "--n", "4"],
     "u_shape.py": ["--prompts", "2", "--n", "5"],
     "copying_sensitivity.py": ["--lengths", "4", "12"],

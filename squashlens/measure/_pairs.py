@@ -105,7 +105,14 @@ class Runs:
         for first, second in zip(pairs, again, strict=True):
             _require_same(first.values[:, places], second.values, dtype_of(self.session.model))
         v, star = (side.values[:, places] for side in pairs)
-        return Noise(chosen.lengths, ruler.noise((v, star), (again[0].values, again[1].values)))
+        return Noise(chosen.lengths, ruler.noise((v, star), (again[0].values, again[1].values), self._roundings()))
+
+    def _roundings(self) -> int:
+        """Roundings to float32 that a float64 model may contain: a norm and a softmax in each block, and the last norm.
+
+        They round the same way in every pass, so that no replay shows them.
+        """
+        return 2 * n_blocks(self.session.model) + 1 if dtype_of(self.session.model) == torch.float64 else 0
 
     def took(self, *streams: "Streams", **facts: Any) -> Session:
         """The session, its provenance saying how the passes were run, and what else is to be said."""
@@ -204,16 +211,24 @@ class Ruler:
         found = torch.stack([distance(a, b, self.norm) for a, b in zip(v, w, strict=True)])
         return found / torch.stack([rms(a) for a in v]) if self.scale == "relative" else found
 
-    def noise(self, pair: "tuple[Tensor, Tensor]", again: "tuple[Tensor, Tensor]") -> Float[Tensor, "layer branch"]:
+    def noise(
+        self, pair: "tuple[Tensor, Tensor]", again: "tuple[Tensor, Tensor]", roundings: int = 0
+    ) -> Float[Tensor, "layer branch"]:
         """An upper bound on the difference between D of a pair and D̃ of its replay ṽ, ṽ*.
 
         By the triangle inequality |‖v − v*‖ − ‖ṽ − ṽ*‖| ≤ ‖v − ṽ‖ + ‖v* − ṽ*‖. |D − D̃| itself can be 0 by luck; this
-        cannot, since each term is at least half a unit in the last place of its vector. On the relative scale both
-        terms are divided by r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
+        cannot, since each term is at least half a unit in the last place of its vector: of float32 for every one of
+        `roundings` where a float64 model rounds inside. On the relative scale both terms are divided by r = rms(v),
+        and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
         """
         plain = replace(self, scale="absolute")
+
+        def least(row: Tensor) -> Tensor:
+            stored = torch.float32 if roundings else row.dtype
+            return max(1, roundings) * resolution(row, self.norm, stored)
+
         found = torch.stack([
-            torch.maximum(plain.gap(one, other), torch.stack([resolution(row, self.norm, row.dtype) for row in one]))
+            torch.maximum(plain.gap(one, other), torch.stack([least(row) for row in one]))
             for one, other in zip(pair, again, strict=True)
         ]).sum(dim=0)  # fmt: skip
         if self.scale == "absolute":

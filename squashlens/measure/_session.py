@@ -21,7 +21,7 @@ from squashlens.model.hooks import ambient, unnamed
 from squashlens.model.quantised import stored_as
 from squashlens.model.start import start_of
 from squashlens.model.streamed import implementation
-from squashlens.model.tokens import count_bos, display_tokens, tokens
+from squashlens.model.tokens import count_bos, display_tokens, tokenizer_digest, tokens
 from squashlens.results import Variable, attributes, position_coords, signed, versions
 
 
@@ -64,13 +64,13 @@ class Session:
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
         """A file to go on from; refused under hooks that another of the same name could be taken for."""
-        strange = [] if path is None else unnamed(self.model)
+        strange = [] if path is None else list(unnamed(self.model))
         if strange:
             raise InputError(
-                f"{strange[0]}: resume= cannot tell this hook from another of that name.",
+                f"{strange[0].partition(' ')[2]}: resume= cannot tell this hook from another of that name.",
                 "Put the function into a `squashlens.Hook` whose name says all that it does, or leave resume= out.",
             )
-        return Journal(path, facts)
+        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model)})
 
     @property
     def positions(self) -> int:

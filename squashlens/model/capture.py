@@ -5,7 +5,7 @@ what they will take is estimated first, and refused where it does not fit.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from squashlens.model.anatomy import (
     width,
 )
 from squashlens.model.forward import forward
-from squashlens.model.hooks import ambient
+from squashlens.model.hooks import ambient, unnamed
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import require_sound
 from squashlens.model.registry import fingerprint_of, measured
@@ -57,6 +57,9 @@ class Capture:
     fingerprint: str
     ambient_hooks: tuple[str, ...]
     dtype: str
+    functions: tuple[object, ...] = field(
+        default=(), repr=False, compare=False
+    )  # hooks that only memory can tell apart
 
     def to_xarray(self) -> xr.Dataset:
         """The capture as a labelled Dataset: residual (layer, …), y, pattern (block, …); float32 or wider."""
@@ -91,7 +94,7 @@ class Capture:
         """Refuse this capture where weights, configuration, hooks or dtype are no longer those of its run."""
         checks = {
             "weights or configuration": (self.fingerprint, fingerprint),
-            "hooks": (self.ambient_hooks, tuple(ambient(model))),
+            "hooks": ((self.ambient_hooks, self.functions), (tuple(ambient(model)), tuple(unnamed(model).values()))),
             "dtype": (self.dtype, str(dtype_of(model))),
         }
         changed = [what for what, (then, now) in checks.items() if then != now]
@@ -183,16 +186,17 @@ def capture(
         "dtype": str(dtype_of(model)),
     }
     if path is None:
-        return _capture(facts, kept)
+        return replace(_capture(facts, kept), functions=tuple(unnamed(model).values()))
     write_index(path, facts | {"versions": versions()}, shelves)
-    return open_capture(path)
+    return replace(open_capture(path), functions=tuple(unnamed(model).values()))
 
 
 def open_capture(folder: str | Path) -> Capture:
     """The capture that ``capture(store="disk", folder=…)`` wrote, its tensors still on disk.
 
     The index is checked now, and each tensor when it is looked up: shape, dtype and a digest of its bytes. `y` is
-    looked up now.
+    looked up now. Hooks that are plain functions cannot be told from others of their names, so a capture that was taken
+    under such hooks is only for the session that took it.
 
     Refuses: a folder without a capture; one whose index or tensors are not as they were written.
     """

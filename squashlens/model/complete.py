@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from squashlens.errors import ModelAccessError
 from squashlens.model.checkpoint import AGAIN, FLOATING, Stored, listed, read_tensor
 
+_EXPERT = re.compile(r"(.*\bexperts?\.)(\d+)(\..+)")
+
 
 def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:
     """Refuse a model with random weights in gaps, with tensors left over, of another shape, or of whole numbers."""
@@ -30,6 +32,7 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
     twice = [name for name, place in places.items() if place != name and place in stored]
     shapes = [f"{n} (stored {tuple(a)}, needed {tuple(b)})" for n, a, b in sorted(report["mismatched_keys"])]
     wrong = {"missing": missing, "left over": left, "of another shape": shapes, "stored under two names": twice}
+    wrong["numbered with gaps"] = _gaps(stored)
     complaints = [f"{what}: {listed(names)}" for what, names in wrong.items() if names]
     if complaints:
         raise ModelAccessError(
@@ -80,6 +83,18 @@ def _place(name: str, held: Mapping[str, Any], prefix: str) -> str | None:
     """Where a stored tensor goes: checkpoints of the base model leave its prefix out, and the other way round."""
     spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
     return next((spelling for spelling in spellings if spelling in held), None)
+
+
+def _gaps(stored: Mapping[str, Stored]) -> list[str]:
+    """Experts are stored one by one and stacked in the order of their numbers: a number left out moves the others."""
+    numbers: dict[tuple[str, str], dict[int, str]] = {}
+    for name in stored:
+        if found := _EXPERT.fullmatch(name):
+            numbers.setdefault((found[1], found[3]), {})[int(found[2])] = name
+    most = {before: max(len(n) for (b, _), n in numbers.items() if b == before) for before, _ in numbers}
+    return sorted(
+        name for (before, _), found in numbers.items() for number, name in found.items() if number >= most[before]
+    )
 
 
 def _quietly_missing(model: Any, held: Mapping[str, Any], found: set[str | None]) -> Iterator[str]:
@@ -142,8 +157,13 @@ def _refuse_integers(
     model: Any, held: Mapping[str, Any], stored: Mapping[str, Stored], places: Mapping[str, str | None], source: str
 ) -> None:
     """Whole numbers without the scales of a quantization would be cast to floating point as they are."""
+    if getattr(model, "hf_quantizer", None) is not None:
+        return  # which reads them
     if getattr(model.config, "quantization_config", None) is not None:
-        return  # whose quantizer reads them
+        raise ModelAccessError(
+            f"config.json of {source} has a quantization_config that transformers did not apply.",
+            "Load the checkpoint that it was quantized from; quantise='int8' rounds it here.",
+        )
     for name, tensor in stored.items():
         place = places[name]
         takes_integers = place is not None and not held[place].is_floating_point()

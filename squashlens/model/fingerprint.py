@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -43,7 +44,8 @@ BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
     _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
     _lnf_probed""".split()  # noqa: SIM905
 )
-_DEPTH = 4  # levels of nested containers that are read
+_DEPTH = 8  # levels of nested containers that are read
+_SIMPLE = bool | int | float | str | torch.dtype | np.generic | None
 
 
 def fingerprint(model: Bridge) -> str:
@@ -103,7 +105,9 @@ def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str
     """A value as text that is the same in every process; of objects of other kinds, their type."""
     if isinstance(value, Enum):
         return str(value)
-    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    if isinstance(value, _SIMPLE):
         return repr(value)
     if isinstance(value, Tensor):
         return tensor_digest(value)
@@ -115,7 +119,13 @@ def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str
         return _code(value, names, depth)
     if hasattr(value, "to_dict") and depth:  # a configuration of its own
         return _canonical(value.to_dict(), names, depth)
-    return type(value).__qualname__
+    return _object(value, names)
+
+
+def _object(value: Any, names: Mapping[int, str]) -> str:
+    """An object of another kind by its type and its plain attributes."""
+    plain = {key: each for key, each in getattr(value, "__dict__", {}).items() if isinstance(each, _SIMPLE | Tensor)}
+    return f"{type(value).__qualname__} {_container(plain, names, 0)}" if plain else type(value).__qualname__
 
 
 def _container(value: Any, names: Mapping[int, str], depth: int) -> str:
@@ -133,13 +143,16 @@ def _code(value: Any, names: Mapping[int, str], depth: int) -> str:
     if isinstance(value, types.MethodType):
         return f"method {_canonical([value.__func__, value.__self__], names, depth - 1)}"
     if not isinstance(value, types.FunctionType | types.CodeType):
-        return getattr(value, "__qualname__", type(value).__qualname__)
+        return getattr(value, "__qualname__", None) or _object(value, names)
     code = value if isinstance(value, types.CodeType) else value.__code__
     said = [hashlib.sha256(code.co_code).hexdigest()[:16], repr(code.co_names)]
     said += [_canonical(constant, names, depth - 1) for constant in code.co_consts] if depth else []
     if isinstance(value, types.FunctionType) and depth:
         cells = [_contents_of(cell) for cell in value.__closure__ or ()]
         said += [_canonical(v, names, depth - 1) for v in (*(value.__defaults__ or ()), *cells)]
+        known = value.__globals__
+        read = {name: known[name] for name in code.co_names if isinstance(known.get(name, known), _SIMPLE | Tensor)}
+        said += [f"{name} = {_canonical(v, names, depth - 1)}" for name, v in sorted(read.items())]
     return f"code {value.__qualname__ if isinstance(value, types.FunctionType) else ''} {' '.join(said)}"
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
@@ -111,9 +112,10 @@ def ambient(model: Bridge) -> list[str]:
     return [f"{where}: {f.name if isinstance(f, Hook) else _function_name(f)}" for where, f in _standing(model)]
 
 
-def unnamed(model: Bridge) -> list[str]:
+def unnamed(model: Bridge) -> dict[str, object]:
     """Those of the standing hooks that are plain functions, of which a name does not say what they do."""
-    return [f"{where}: {_function_name(f)}" for where, f in _standing(model) if not isinstance(f, Hook)]
+    found = ((where, f) for where, f in _standing(model) if not isinstance(f, Hook))
+    return {f"{number} {where}: {_function_name(f)}": f for number, (where, f) in enumerate(found)}
 
 
 def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
@@ -125,6 +127,9 @@ def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
         for table in _TABLES:
             functions = getattr(module, table).values()
             yield from ((f"{name} (torch)", f) for f in functions if not belongs_to_a_library(f))
+    for table in _TABLES:
+        everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
+        yield from (("every module (torch)", f) for f in everywhere)
 
 
 # Where PyTorch keeps a module's hooks. Libraries have some of their own there, which are part of the model: the

@@ -15,7 +15,7 @@ import torch
 
 from squashlens import zoo
 from squashlens._typing import Bridge, Quantised
-from squashlens.errors import InputError, ModelAccessError
+from squashlens.errors import InputError, ModelAccessError, SquashlensError
 from squashlens.model.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
 from squashlens.model.complete import require_complete, require_finite
 from squashlens.model.memory import available, human, require_room
@@ -99,7 +99,16 @@ def load(
         empty = _on_no_device(config, source)
         if device_map is None:  # else accelerate places it, and says where it does not fit
             _require_fit(empty, source, device, dtype, progress)
-        return _bridge(source, config, device, device_map, dtype, quantise, revision, verify)
+        try:
+            return _bridge(source, config, device, device_map, dtype, quantise, revision, verify)
+        except (SquashlensError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, TypeError, KeyError, IndexError, AttributeError, ValueError, AssertionError) as error:
+            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            raise ModelAccessError(
+                f"{source} cannot be run in {str(dtype).removeprefix('torch.')} as its files describe it ({said}).",
+                "Check config.json and the other files of the folder, or load it in another dtype.",
+            ) from error
 
 
 @contextmanager

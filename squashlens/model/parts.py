@@ -22,8 +22,10 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
     ours = {name.replace("._original_component", ""): module for name, module in inner.named_modules()}
     for name, theirs in plain.named_modules():
         module = ours.get(name)
-        if module is None or type(module) is not type(theirs):
+        if module is None or type(module).__module__.startswith("transformer_lens"):
             continue  # the bridge has a module of its own there; the logits tell
+        if type(module) is not type(theirs):
+            _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
         skipped = BOOKKEEPING | remembered(theirs) | remembered(module)
         for key, value in vars(theirs).items():
             if key not in skipped and isinstance(value, _SIMPLE) and vars(module).get(key) != value:
@@ -37,7 +39,8 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
 def _same(key: str, ours: Tensor, theirs: Tensor) -> bool:
     if key.endswith("inv_freq"):  # which rounding must not touch: a late position multiplies it
         return same_frequencies(ours, theirs)
-    return ours.shape == theirs.shape and torch.equal(ours, theirs.to(ours.dtype))
+    narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)  # built in float32, whatever runs
+    return ours.shape == theirs.shape and torch.equal(ours.to(narrower), theirs.to(narrower))
 
 
 def _refuse(plain: nn.Module, what: str, difference: str) -> None:

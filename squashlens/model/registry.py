@@ -25,6 +25,7 @@ import torch
 from squashlens._typing import Bridge
 from squashlens.errors import BusyModelError, InputError
 from squashlens.model.fingerprint import fingerprint, modules
+from squashlens.model.hooks import ambient
 from squashlens.model.locks import locked, within
 
 KEPT = 16  # stamps of a model of which proofs are remembered
@@ -97,12 +98,13 @@ def steady(model: Bridge) -> Iterator[None]:
         _require_no_autocast()
         state.fingerprint = fingerprint(model)
         state.stamp = f"{state.fingerprint} {_in_this_process(model)}"
-        before = _versions(model)
+        before, watched = _versions(model), bool(ambient(model))
         try:
             yield
         finally:
             state.stamp = None
-        if _versions(model) != before:
+        # A hook can write in ways that PyTorch does not count, so under hooks everything is read once more.
+        if _versions(model) != before or (watched and fingerprint(model) != state.fingerprint):
             raise BusyModelError(
                 "The model's weights were changed while it was measured.",
                 "Change them before or after the call, not from a hook or another thread.",

@@ -15,7 +15,7 @@ twice that.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,7 +28,7 @@ from squashlens.model.attention import Attention, shown
 from squashlens.model.budget import cotangents_on_graph
 from squashlens.model.forward import forward
 from squashlens.model.freeze import apart
-from squashlens.model.hooks import Hook, Recipe
+from squashlens.model.hooks import Hook, Recipe, ambient
 from squashlens.model.live import applied
 from squashlens.model.spans import open_spans, vjps
 
@@ -78,7 +78,11 @@ def sights(
 
     with torch.no_grad(), applied(model, *apart(hooks)[1]):
         forward(model, ids.clone(), [], see=see)
-    return found if all(b in found for b in blocks) else _written(model, ids, hooks, blocks)
+    if not all(b in found for b in blocks):
+        found = _written(model, ids, hooks, blocks)
+    if ambient(model):  # a user's hook may lead where attention does not see, and by less than any sketch resolves
+        return {block: replace(sight, window=None, keys=None) for block, sight in found.items()}
+    return found
 
 
 def reached(seen: Mapping[int, Sight], blocks: range, rows: Bool[Tensor, "row token"]) -> Bool[Tensor, "row token"]:

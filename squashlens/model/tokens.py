@@ -16,6 +16,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, one_of
 from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of
+from squashlens.model.fingerprint import digest
 from squashlens.model.locks import exclusive
 from squashlens.model.start import start_of
 
@@ -110,6 +111,14 @@ def require_tokenizer(model: Bridge) -> Any:
     if model.tokenizer is None:
         raise InputError("This model came without a tokenizer.", "Pass token ids instead of text.")
     return model.tokenizer
+
+
+def tokenizer_digest(model: Bridge) -> str:
+    """Eight hexadecimal digits over the whole tokenizer: answers kept as text are read by it."""
+    core = getattr(model.tokenizer, "backend_tokenizer", None)
+    if core is not None:
+        return digest(core.to_str())
+    return "none" if model.tokenizer is None else digest(sorted(model.tokenizer.get_vocab().items()))
 
 
 def encode(model: Bridge, text: str) -> list[int]:

@@ -55,7 +55,7 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
 
 
 def resolution(v: Float[Tensor, "*many d"], norm: Distance, dtype: torch.dtype) -> Float[Tensor, "*many"]:
-    """‖½ ulp(v)‖: how far a vector stored in `dtype` may lie from the exact one by its last rounding alone."""
+    """‖½ ulp(v)‖: how far one rounding to `dtype` may move a vector."""
     return torch.linalg.vector_norm(ulp(v, dtype) / 2, ord=ORDERS[norm], dim=-1)
 
 

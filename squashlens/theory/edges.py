@@ -200,4 +200,10 @@ def value_norms(maps: Maps) -> Float[Tensor, "query key"]:
             outer = einsum(value_map[:, h], value_map[:, k], "i c d, i e d -> i c e")
             frobenius += twice * einsum(inner, outer, "j c e, i c e -> j i")
     together = maps.excess[:, None] * squared.clamp(min=0).sqrt()
-    return torch.minimum(torch.minimum(by_head, together), frobenius.clamp(min=0).sqrt())
+    # Traces have signs, and of heads that cancel only rounding is left. It goes with the terms, which are no larger
+    # than products of Frobenius norms, summed without signs: ε for each of the d + n sums behind one another.
+    ahead, after = torch.linalg.matrix_norm(closing.transpose(1, 2)), torch.linalg.matrix_norm(value_map)
+    unsigned = einsum(alpha, ahead, after, "h j i, j h, i h -> j i").square()
+    sums = sum(closing.shape[1:]) + value_map.shape[-1] + alpha.shape[-1]
+    frobenius = frobenius.clamp(min=0) + sums * torch.finfo(frobenius.dtype).eps * unsigned
+    return torch.minimum(torch.minimum(by_head, together), frobenius.sqrt())

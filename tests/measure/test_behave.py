@@ -1,5 +1,7 @@
 """Answers on the bundled model against its card, against itself interrupted, and as a chat."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -119,6 +121,19 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     with sl.applied(tiny, sl.sliding_window(4)), pytest.raises(InputError, match="ambient_hooks"):
         sl.behave(tiny, COUNT, **how)
     assert kept.read_bytes() == before
+
+
+def test_answers_that_another_tokenizer_read_are_refused(tiny: Any, tmp_path: Path) -> None:
+    """They are kept as text: with two digits exchanged the same ids say something else."""
+    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": tmp_path / "answers", "progress": False}
+    sl.behave(tiny, COUNT, **how)
+    folder = shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "tiny-gemma")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    words["2"], words["3"] = words["3"], words["2"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="tokenizer"):
+        sl.behave(sl.load(folder, device="cpu", progress=False), COUNT, **how)
 
 
 def test_hooks_are_honoured_and_named(tiny: Any) -> None:

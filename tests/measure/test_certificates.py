@@ -316,3 +316,26 @@ def test_how_tight_a_sketch_of_directions_is(bridge_of: Any, plain_of: Any) -> N
     frobenius = [ratios(model, truth, "sketch", 12, seed=seed, norm="frobenius") for seed in range(5)]
     assert min(np.min(spectral), np.min(frobenius)) >= 1
     assert np.median(spectral) < np.median(frobenius)
+
+
+def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Path) -> None:
+    """Two heads with one pattern and values B + A, B − A: the model is that without A, which float32 stores exactly."""
+
+    def change(plain: Any, size: float) -> None:
+        for layer in plain.model.layers:
+            attention, generator = layer.self_attn, torch.Generator().manual_seed(1)
+            for weight in (attention.q_proj.weight, attention.k_proj.weight):
+                weight[4:8] = weight[:4]
+            attention.o_proj.weight[:, 4:8] = attention.o_proj.weight[:, :4]
+            large = size * torch.randint(-4, 5, (4, 16), generator=generator)
+            small = (2 * torch.randn(4, 16, generator=generator)).round() / 8
+            large[:, 8:], small[:, :8] = 0, 0  # side by side in a row, so that no sum rounds
+            attention.v_proj.weight[:4], attention.v_proj.weight[4:8] = small + large, small - large
+
+    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 1})
+    whole, _ = loaded(config, tmp_path / "none", lambda plain: change(plain, 0.0), torch.float32)
+    truth = exact_norms(whole, IDS)
+    _, model = loaded(config, tmp_path / "large", lambda plain: change(plain, 2.0**24), torch.float32)
+    for edges in ("analytic", "attention"):
+        found = ratios(model, truth, edges, 1)
+        assert (found >= 1).all(), (edges, found.min())

@@ -74,7 +74,7 @@ def test_the_bound_holds(family: str, model_to_change: Callable[[str], Any]) -> 
     model's own roundings. `test_certificates` has the exact one."""
     model = model_to_change(family)
 
-    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(
         st.integers(0, 10**6), st.sampled_from([0.3, 1.0, 3.0, 10.0]), st.sampled_from(SUBSETS), st.sampled_from(KINDS),
         st.lists(st.integers(3, 59), min_size=1, max_size=8), st.integers(0, 2),

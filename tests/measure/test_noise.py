@@ -1,6 +1,7 @@
 """The noise floor: an upper bound on what rounding does to D, never 0 by luck, and what rests on it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 import squashlens as sl
 from squashlens.measure._pairs import Ruler, Runs
+from tests.cases import CONFIGS, random_model
 from tests.references import last_streams
 
 QUESTION = "How many ones are in the following sequence?"
@@ -155,3 +157,18 @@ def test_a_floor_stands_for_all_lengths() -> None:
     noise = Noise((1, 5), torch.tensor([[1.0, 3.0], [4.0, 2.0]]))
     assert noise.floor.tolist() == [3.0, 4.0]
     assert replace(noise, lengths=(2, 5)).floor.tolist() == [3.0, 4.0]
+
+
+def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
+    """Without queries repeated tokens collapse exactly, and what is left is the softmax's and the norms' rounding."""
+    plain = random_model(CONFIGS["llama"])
+    with torch.no_grad():
+        for layer in plain.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    plain.save_pretrained(tmp_path)
+    model = sl.load(tmp_path, dtype="float64", device="cpu", progress=False)
+    sequence = sl.prompts.build(model, [20] * 24, bos="none")
+    with sl.applied(model, sl.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)):
+        ds = sl.precision(model, sequence, progress=False)
+    assert ds["distance"].max() > 0
+    assert ds["bits_needed"].isnull().all()

@@ -317,3 +317,22 @@ def test_the_refusal_is_all_that_is_printed(folder_of: Callable[[str], Path], tm
     assert done.stderr.count("\n") <= 3
     assert "missing: model.layers.0.mlp.up_proj.weight; left over: x" in done.stderr
     assert not any(word in done.stderr for word in ("LOAD REPORT", "MISSING", "Traceback", "Loading weights"))
+
+
+@pytest.mark.parametrize("swap", [("experts.1.w2", "experts.9.w2"), ("experts.1.", "experts.10.")])
+def test_experts_that_are_numbered_with_gaps(swap: tuple[str, str], tmp_path: Path) -> None:
+    """They would be stacked in another order: one expert's matrix with another's gate."""
+    folder = save_random(EXPERTS["mixtral"], tmp_path / "whole")
+    other = damaged(folder, tmp_path / "other", lambda w: {name.replace(*swap): tensor for name, tensor in w.items()})
+    with pytest.raises(ModelAccessError, match="numbered with gaps|missing"):
+        load(other)
+
+
+def test_a_quantization_that_nothing_applies(tmp_path: Path) -> None:
+    """transformers skips methods that it does not know, and casts the integers."""
+    folder = save_random(CONFIGS["llama"], tmp_path / "whole")
+    other = damaged(folder, tmp_path / "other", lambda w: w.update({k: (w[k] * 100).round().to(torch.int8) for k in w}))
+    config = json.loads((other / "config.json").read_text()) | {"quantization_config": {"quant_method": "unheard-of"}}
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelAccessError):
+        load(other)

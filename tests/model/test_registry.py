@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, Phi3Config
@@ -472,3 +473,79 @@ def test_copies_have_locks_and_proofs_of_their_own(own: Any) -> None:
 
         assert not in_threads(elsewhere)
     assert bound(model).equals(bound(other))
+
+
+# -- what an attack found ---------------------------------------------------------------------------------------------
+
+
+def test_numpy_scalars_and_globals_are_part_of_a_model(own: Any) -> None:
+    model = own("llama")
+    module = next(m for m in model.original_model.modules() if "scaling" in vars(m))
+    module.scaling = np.float32(module.scaling)
+    before = fingerprint(model)
+    module.scaling = np.float32(module.scaling * 4)
+    assert fingerprint(model) != before
+    space: dict[str, Any] = {"FACTOR": 1.0}
+    exec("def forward(x):\n    return x * FACTOR", space)  # noqa: S102
+    module.other = space["forward"]
+    before = fingerprint(model)
+    space["FACTOR"] = 3.0
+    assert fingerprint(model) != before
+
+
+def test_a_module_of_another_class_is_refused(own: Any) -> None:
+    """It may do the same to a short prompt and something else to a long one."""
+    model = own("llama")
+    module = next(m for m in model.original_model.modules() if type(m).__name__ == "LlamaRMSNorm")
+    module.__class__ = type("Other", (type(module),), {})
+    with pytest.raises(UnsoundModelError, match="instead of a LlamaRMSNorm"):
+        bound(model)
+
+
+def test_weights_that_a_hook_writes_past_pytorch_are_refused(own: Any) -> None:
+    model = own("llama")
+    weight = model.original_model.model.layers[1].mlp.down_proj.weight
+
+    def write(tensor: torch.Tensor) -> None:
+        weight.data.mul_(0.5)
+
+    with sl.applied(model, sl.Hook("write", "blocks.0.hook_mlp_out", write)), pytest.raises(BusyModelError):
+        sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+
+
+def test_a_float64_model_is_proved_again_after_an_edit(tmp_path: Path) -> None:
+    """Its buffers are float64, and those of the model built anew float32."""
+    model = sl.load("tiny-gemma", dtype="float64", device="cpu", progress=False)
+    next(iter(model.parameters())).data[0, 0] += 1e-3
+    assert sl.provenance(sl.path_bound(model, "1101 ="))["proof"] == "verified as it stands"
+
+
+def test_hooks_on_every_module_are_named(own: Any) -> None:
+    model = own("llama")
+
+    def triple(module: Any, given: Any, out: Any) -> Any:
+        return out * 3 if type(module).__name__ == "LlamaMLP" else None
+
+    handle = torch.nn.modules.module.register_module_forward_hook(triple)
+    try:
+        named = sl.provenance(sl.jacobian_norms(model, IDS, bos="as-given", progress=False))["ambient_hooks"]
+    finally:
+        handle.remove()
+    assert [name for name in named if name.startswith("every module (torch)") and name.endswith("triple")]
+
+
+def test_a_capture_is_of_one_function_not_of_its_name(own: Any, tmp_path: Path) -> None:
+    model = own("llama")
+
+    def scaled(factor: float) -> Any:
+        return lambda tensor, hook: tensor * factor
+
+    first, second = scaled(0.0), scaled(5.0)
+    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", first)]):
+        run = sl.capture(model, IDS, bos="as-given")
+        kept = sl.capture(model, IDS, bos="as-given", store="disk", folder=tmp_path / "run")
+        assert sl.path_bound(model, run).equals(sl.path_bound(model, kept))
+        with pytest.raises(StaleCaptureError, match="hooks"):
+            sl.path_bound(model, sl.open_capture(tmp_path / "run"))
+    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", second)]), pytest.raises(StaleCaptureError, match="hooks"):
+        sl.path_bound(model, run)
