@@ -127,3 +127,15 @@ def test_more_draws_decide_more_and_never_otherwise(own: float, other: float, ri
     if right is not None and own in (0.99, 0.9):
         assert found[-1] == right, found
     assert decided <= {right} or right is None
+
+
+def test_the_same_bits_of_equal_answers_are_no_collapse() -> None:
+    """Nine pairs in ten have one right answer and the same bits; those that differ in the answer differ in bits too."""
+    n = 40
+    data = Answers(
+        (4,), tuple(range(n)), np.zeros((1, n)), np.arange(n)[None], np.full((1, n), 9), (np.ones((n, 4)),)
+    )  # fmt: skip
+    differ = (np.arange(n) % 10 == 0)[None]
+    wrong = np.zeros((1, n), dtype=bool)
+    assert verdicts(data, wrong, ~differ, differ, True, 4, {}, 0.9)[0][0] != COLLAPSED
+    assert verdicts(data, wrong, differ, differ, False, 4, {}, 0.9)[0][0] == COLLAPSED

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.model import passes
 from squashlens.model.branches import Branch
 from squashlens.model.generate import Prompt, generate
 from squashlens.model.passes import read
@@ -197,3 +198,32 @@ def test_what_the_configuration_says() -> None:
     assert why_lengths_differ(model, {41}) is None
     for config in CONFIGS.values():
         assert declared(Model(config)) == []
+
+
+def planned(bridge_of: Any, trunk: tuple[int, ...], branches: list[Branch]) -> passes.Plan:
+    return passes.Plan(bridge_of("llama"), trunk, tuple(branches), ("blocks.0.hook_resid_pre",))
+
+
+def test_what_a_shared_pass_is_compared_on(bridge_of: Any) -> None:
+    """The shortest prompt, the longest, and the longest up to a quarter of it."""
+    plan = planned(bridge_of, tuple(range(3, 27)), [Branch(n, (5,)) for n in range(1, 24)])
+    assert [len(plan.branches[i]) for i in passes._sample(plan)] == [2, 6, 24]
+
+
+def test_the_trunk_is_a_pass_of_its_own_length(bridge_of: Any) -> None:
+    """A prompt that leaves a trunk of 8 tokens has 9: the trunk before the switch, the prompt behind it."""
+    assert passes._pass_lengths(planned(bridge_of, tuple(range(3, 27)), [Branch(8, (5,))])) == {8, 9}
+
+
+def test_each_trunk_is_compared_for_itself(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, model, branches = [], bridge_of("qwen3"), [Branch(n, (5,)) for n in range(1, 9)]
+    honest = passes._one_by_one
+    monkeypatch.setattr(
+        passes, "_one_by_one", lambda plan, progress: alone.append(plan.trunk) or honest(plan, progress)
+    )
+    site = ["blocks.0.hook_resid_pre"]
+    read(model, (7, 8, 9, 10, 11, 12, 13, 14), branches, site)
+    alone.clear()  # the first use of a model compares a trunk of its own too
+    for trunk in ((8, 7, 9, 10, 11, 12, 13, 14), (8, 7, 9, 10, 11, 12, 13, 14), (9, 7, 8, 10, 11, 12, 13, 14)):
+        read(model, trunk, branches, site)
+    assert [trunk[0] for trunk in alone] == [8, 9]

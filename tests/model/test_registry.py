@@ -549,3 +549,10 @@ def test_a_capture_is_of_one_function_not_of_its_name(own: Any, tmp_path: Path) 
             sl.path_bound(model, sl.open_capture(tmp_path / "run"))
     with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", second)]), pytest.raises(StaleCaptureError, match="hooks"):
         sl.path_bound(model, run)
+
+
+def test_an_entry_of_the_configuration_alone_is_part_of_a_model(own: Any) -> None:
+    model = own("llama")
+    before = fingerprint(model)
+    model.original_model.config.unheard_of = 1
+    assert fingerprint(model) != before
