@@ -44,6 +44,7 @@ PASS_MEMORY = 1e9  # bytes that the attention of one pass over branches may take
 # Largest difference of a shared pass, relative to the largest entry at a hook point. The model is the same in both, so
 # less is allowed than between a bridge and the plain model; half precision leaves nothing to choose.
 SAME = TOLERANCE | {torch.float64: 1e-6, torch.float32: 2e-5}
+FEW = 256  # branch tokens of which a pass costs little more than one of them
 MASK = 24  # bytes of one query and key in a mask while it is made
 
 
@@ -317,12 +318,17 @@ class _Rows:
 
 
 def _chunk(plan: Plan, n: int) -> int:
-    """Branch tokens q that fit in a pass: solves each · q (n + q) = budget, each of the mask or of three patterns."""
+    """Branch tokens q in a pass: what fits, each · q (n + q) = budget, each of the mask or of three patterns.
+
+    Branches in one pass do not see each other and are computed all the same, at a cost of q (n + q): no more than
+    the trunk has tokens, or a few hundred, where a pass for each would cost more.
+    """
     model = plan.model
     written = why_not(model, plan.sites) is not None
     each = 3 * int(model.cfg.n_heads) * dtype_of(model).itemsize if written else MASK
     cells = min(PASS_MEMORY, available(device_of(model)) / 4) / each
-    return max(1, int((math.sqrt(n * n + 4 * cells) - n) / 2))
+    fits = int((math.sqrt(n * n + 4 * cells) - n) / 2)
+    return max(1, min(fits, max(n, FEW, *(len(b.tokens) for b in plan.branches))))
 
 
 def _require_room(plan: Plan, prompts: int) -> None:

@@ -80,7 +80,9 @@ def sights(
         forward(model, ids.clone(), [], see=see)
     if not all(b in found for b in blocks):
         found = _written(model, ids, hooks, blocks)
-    if ambient(model):  # a user's hook may lead where attention does not see, and by less than any sketch resolves
+    # A user's hook outside attention may lead where attention does not see, and by less than any sketch resolves.
+    points = (entry.partition(":")[0] for entry in ambient(model))
+    if not all(point.endswith(("hook_attn_scores", "hook_pattern")) for point in points):
         return {block: replace(sight, window=None, keys=None) for block, sight in found.items()}
     return found
 

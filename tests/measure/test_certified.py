@@ -1,6 +1,7 @@
 """The measured bound is one: on every architecture, at every weight scale, for everything that can be frozen."""
 
 import itertools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,34 +33,23 @@ MATRICES = ("analytic", "attention", "exact")  # kinds that are written out
 KINDS = ("local", *MATRICES)
 
 
-@pytest.fixture(scope="module")
-def model_to_change(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    """Models of this module's own, float64, whose weights its tests draw anew."""
-    held: dict[str, Any] = {}
-
-    def model(family: str) -> Any:
-        if family not in held:
-            folder = save_random((CONFIGS | MORE)[family], tmp_path_factory.mktemp(family))
-            held[family] = sl.load(folder, dtype=torch.float64, device="cpu", progress=False)
-        return held[family]
-
-    return model
-
-
-def draw_weights(model: Any, seed: int, scale: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
+def drawn(family: str, seed: int, scale: float) -> Any:
+    """A family's model, float64, with weights of a certain size; gains about 1."""
+    plain, generator = random_model((CONFIGS | MORE)[family]), torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in plain.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             if parameter.ndim == 1:
                 parameter.copy_((0.0 if "bias" in name else 1.0) + 0.3 * noise)
             else:
                 parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        plain.save_pretrained(folder)
+        return sl.load(folder, dtype=torch.float64, device="cpu", progress=False)
 
 
 def possible(model: Any, edges: str, freeze: Any) -> str:
-    """Local edges, but where a model cannot be run without patterns: Qwen 3 with norms frozen, and GPT-NeoX, of which
-    the bridge holds some weights twice, when they are drawn anew."""
+    """Local edges, but where a model cannot be run without patterns: Qwen 3 with norms frozen."""
     return "analytic" if edges == "local" and not replayable(model, freezing(freeze)) else edges
 
 
@@ -69,10 +59,9 @@ def bare(bound: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE])
-def test_the_bound_holds(family: str, model_to_change: Callable[[str], Any]) -> None:
+def test_the_bound_holds(family: str) -> None:
     """Every edge kind, every freeze set, weights from small to where softmax saturates; against a Jacobian with the
     model's own roundings. `test_certificates` has the exact one."""
-    model = model_to_change(family)
 
     @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(
@@ -80,7 +69,7 @@ def test_the_bound_holds(family: str, model_to_change: Callable[[str], Any]) -> 
         st.lists(st.integers(3, 59), min_size=1, max_size=8), st.integers(0, 2),
     )  # fmt: skip
     def holds(seed: int, scale: float, freeze: Any, edges: Any, ids: list[int], source: int) -> None:
-        draw_weights(model, seed, scale)
+        model = drawn(family, seed, scale)
         edges = possible(model, edges, freeze)
         prompt = torch.tensor([2, *ids])
         shared: Any = {"freeze": freeze, "source": source, "bos": "as-given", "progress": False}
@@ -96,10 +85,9 @@ def test_the_bound_holds(family: str, model_to_change: Callable[[str], Any]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("freeze", SUBSETS, ids="+".join)
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE])
-def test_the_bound_holds_for_every_freeze_set(family: str, freeze: Any, model_to_change: Any) -> None:
-    model = model_to_change(family)
+def test_the_bound_holds_for_every_freeze_set(family: str, freeze: Any) -> None:
     for seed, scale, edges in itertools.product(range(2), (0.3, 1.0, 3.0, 10.0), KINDS):
-        draw_weights(model, seed, scale)
+        model = drawn(family, seed, scale)
         truth = sl.jacobian_norms(model, IDS, freeze=freeze, bos="as-given", progress=False)
         shared: Any = {"freeze": freeze, "edges": possible(model, edges, freeze), "bos": "as-given", "progress": False}
         bound = sl.path_bound(model, IDS, constants="measured", **shared)
@@ -108,7 +96,7 @@ def test_the_bound_holds_for_every_freeze_set(family: str, freeze: Any, model_to
 
 @pytest.mark.parametrize("freeze", [(), ("attention",), ALL], ids="+".join)
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE])
-def test_edges_against_the_plain_models_blocks(family: str, freeze: Any, model_to_change: Any, tmp_path: Path) -> None:
+def test_edges_against_the_plain_models_blocks(family: str, freeze: Any, tmp_path: Path) -> None:
     """Exact edges are the norms of the plain model's block Jacobians; the others are not below them."""
     config = (CONFIGS | MORE)[family]
     model = sl.load(save_random(config, tmp_path), dtype=torch.float64, device="cpu", progress=False)
