@@ -38,6 +38,7 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: f"{s.parent.name}/{s.name}")
 def test_scripts_run(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -88,6 +89,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
+@pytest.mark.timeout(1200)  # every measurement there is, on one core
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
