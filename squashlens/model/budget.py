@@ -67,25 +67,26 @@ def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
 
 
 def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
-    """Local edges: the streams, one block's attention in float64, and what is most of four things that take turns: the
-    maps of `size` tokens; products of keys' derivatives beside rows of attention, or beside the block's own graph."""
+    """Local edges, which run in float64: the streams, one block's attention, and what is most of four things that take
+    turns: the maps of `size` tokens; products of keys' derivatives beside rows of attention, or beside the block's own
+    graph."""
     d, m, q, k = _widths(model)
-    item = dtype_of(model).itemsize
+    item = 8  # bytes of float64
     kept = n * (item * (n_blocks(model) * d + q + d) + 8 * (2 * q + 2 * k))
     products = 8 * n * k * (int(model.cfg.d_head) + 1) // 2
     whole = n * item * (7 * m + 5 * (q + k) + 12 * d)
-    return kept + max(min(n, size) * _own_maps(model, n, vectors), products + max(whole, 13 * _cells(model, 1, n)))
+    return kept + max(min(n, size) * _own_maps(model, n, vectors), products + max(whole, 30 * _cells(model, 1, n)))
 
 
 def _own_maps(model: Bridge, n: int, vectors: int) -> int:
     """Of one token: rows of attention and what softmax does, or a basis and the graph both ways, or rows of maps."""
     d, m, q, k = _widths(model)
     dot = int(model.cfg.d_head)
-    graph = 4 * (8 * m + 8 * d + 4 * q)  # that of the last tokens is let go when these have theirs
+    graph = 8 * (8 * m + 8 * d + 4 * q)  # that of the last tokens is let go when these have theirs
     each = max(1, q // k)  # query heads of one key/value group
-    before = 16 * q * dot + 24 * each * n + graph
-    basis = 4 * q * dot + 8 * vectors * max(d, q) + graph
-    return max(before, basis, 12 * d * dot + 16 * dot**2)
+    before = 32 * q * dot + 48 * each * n + graph
+    basis = 8 * q * dot + 8 * vectors * max(d, q) + graph
+    return max(before, basis, 24 * d * dot + 32 * dot**2)
 
 
 def batch_memory(model: Bridge) -> float:
