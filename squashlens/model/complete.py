@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from squashlens.errors import ModelAccessError
 from squashlens.model.checkpoint import AGAIN, FLOATING, Stored, listed, read_tensor
+from squashlens.model.words import parts
 
 _EXPERT = re.compile(r"(.*\bexperts?\.)(\d+)(\..+)")
 
@@ -52,7 +53,7 @@ def require_finite(model: nn.Module, source: str) -> None:
                 f"{name} of {source} is offloaded, and weights that are on no device cannot be read.",
                 "Give a device or a device_map= that holds them all.",
             )
-        for part in _parts(tensor.detach()):
+        for part in parts(tensor.detach()):
             if part.numel() == 0 or not part.is_floating_point() or _finite(part):
                 continue
             wrong = (~torch.isfinite(part.float() if part.element_size() == 1 else part)).nonzero()
@@ -68,15 +69,6 @@ def _finite(part: Tensor) -> bool:
     """By the smallest and largest entry, which are NaN if any is: ten times faster than asking each entry."""
     flat = part.float() if part.element_size() == 1 else part  # which float8 has no minimum of
     return all(bool(torch.isfinite(end)) for end in torch.aminmax(flat))
-
-
-def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor itself, or those that a quantized one is made of."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        yield tensor
-        return
-    for name in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
-        yield from _parts(getattr(tensor, name))
 
 
 def _place(name: str, held: Mapping[str, Any], prefix: str) -> str | None:
