@@ -71,7 +71,7 @@ def direction_factor(probes: int, chance: float) -> float:
     the more, and ‖Gu‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, q the quantile of `chance`.
 
     >>> round(direction_factor(32, 1e-6), 3), round(direction_factor(8, 1e-10), 1)
-    (0.421, 8.4)
+    (0.377, 8.4)
     """
     return float(stats.chi2.ppf(chance, probes)) ** -0.5
 

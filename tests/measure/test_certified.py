@@ -226,6 +226,7 @@ def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], 
     assert exact["local"].attrs["failure_probability"] == 0
     assert 0 < exact["exact"].attrs["rounding"] < 1e-9
     monkeypatch.setattr(certified, "SMALL", 4)
+    monkeypatch.setattr(certified, "FEW", 4)
     for kind in KINDS:
         found = sl.path_bound(model, IDS, edges=kind, **shared)
         assert sl.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)

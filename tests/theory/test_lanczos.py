@@ -78,7 +78,7 @@ def test_upper_is_where_the_sum_of_squares_reaches_the_chance() -> None:
     at = float(found.upper[0]) ** 2
     shifted = at * np.eye(found.steps + 1) - tridiagonal
     p = [np.linalg.det(shifted[:m, :m]) / np.prod(links[:m]) for m in range(found.steps + 1)]
-    t = math.pi * (failure / norms) ** 2 / (2 * d)
+    t = math.pi * (failure / 2 / norms) ** 2 / (2 * d)  # half of `failure` is the other bound's
     assert np.sum(np.square(p)) == pytest.approx(1 / t, rel=1e-6)
 
 
