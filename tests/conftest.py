@@ -15,8 +15,21 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import Phase, settings
+from jaxtyping import install_import_hook
 
-from tests import cases
+ROOT = Path(__file__).parents[1]
+# Modules that name the axes of tensors are checked against those names. The check takes longer than many functions
+# that it stands around, so modules with nothing to check, such as the fingerprint, are left alone.
+install_import_hook(
+    [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in (ROOT / "squashlens").rglob("*.py")
+        if file.name != "__init__.py" and "from jaxtyping" in file.read_text()
+    ],
+    "beartype.beartype",
+)
+
+from tests import cases  # noqa: E402
 
 warnings.filterwarnings("ignore", category=UserWarning, module="transformer_lens")
 # One thread, since workers fill the cores; `tests.processors` asks for more to have sums in another order.

@@ -30,8 +30,12 @@ class _Wide(TorchFunctionMode):
     """Every torch function of the body with float64 in place of a narrower dtype among its arguments."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        wide = [_wider(a) for a in args], {name: _wider(a) for name, a in (kwargs or {}).items()}
-        found = (Tensor.double if func in CASTS else func)(*wide[0], **wide[1])
+        # Every operation of a pass comes by here: no function is called for each of its arguments.
+        args = [torch.float64 if isinstance(a, torch.dtype) and a in NARROW else a for a in args]
+        named = {
+            k: torch.float64 if isinstance(a, torch.dtype) and a in NARROW else a for k, a in (kwargs or {}).items()
+        }
+        found = (Tensor.double if func in CASTS else func)(*args, **named)
         if isinstance(found, Tensor) and found.dtype in NARROW and args and _is_wide(args[0]):
             raise UnsoundModelError(
                 f"This model computes in {str(found.dtype).removeprefix('torch.')} ({resolve_name(func)}), of float64 "
@@ -39,10 +43,6 @@ class _Wide(TorchFunctionMode):
                 "Its derivative cannot be certified: use `jacobian_norms`.",
             )
         return found
-
-
-def _wider(argument: Any) -> Any:
-    return torch.float64 if isinstance(argument, torch.dtype) and argument in NARROW else argument
 
 
 def _is_wide(argument: Any) -> bool:

@@ -17,7 +17,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ class Plan:
     branch_hooks: tuple[Hook, ...] = ()
     copies: int = 1
 
-    @property
+    @cached_property
     def longest(self) -> int:
         return max(map(len, self.branches))
 
@@ -199,11 +199,12 @@ def _sample(plan: Plan) -> list[int]:
 
     The two between have at most a third of its tokens together. A prompt that is the whole trunk was run by itself.
     """
-    order = sorted(range(len(plan.branches)), key=lambda i: len(plan.branches[i]))
+    lengths = [len(branch) for branch in plan.branches]
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     trunk = Branch(max(b.at for b in plan.branches))
     chosen = {order[0], order[-1]}
     for part in (4, 16):
-        chosen |= set([i for i in order if part * len(plan.branches[i]) <= plan.longest][-1:])
+        chosen |= set([i for i in order if part * lengths[i] <= plan.longest][-1:])
     return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 

@@ -1,5 +1,6 @@
 """Matrix norms against numpy's SVD and closed forms."""
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -69,3 +70,9 @@ def test_a_direction_is_shorter_as_often_as_it_may_be() -> None:
     drawn = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     short = (drawn.norm(dim=1) * direction_factor(8, 0.1) < 1).double().mean().item()
     assert abs(short - 0.1) < 4 * (0.1 * 0.9 / 20_000) ** 0.5
+
+
+def test_axes_are_checked_in_tests() -> None:
+    """The names of axes in signatures are compared with what is passed: without that they are comments."""
+    with pytest.raises(jaxtyping.TypeCheckError):
+        spectral_norms(torch.zeros(3))
