@@ -106,29 +106,38 @@ def certified_spectral_norms(
         basis[:, k + 1] = torch.where(size > 0, image / size, 0.0)
         links[:, k] = size[:, 0]
         if inflation > 0 and (k + 1) % LOOK == 0 and k + 1 < steps:
-            lower, upper = _between(projected[:, : k + 1, : k + 1], links[:, : k + 1], goal)
+            lower = _largest(projected[:, : k + 1, : k + 1])
+            upper = _above(lower, projected[:, : k + 1, : k + 1], links[:, : k + 1], goal)
             if bool((upper <= lower * (1 + inflation)).all()):
                 return Certified(lower, upper, failure, k + 1)
-    lower, upper = _between(projected, links, goal)
+    lower = _largest(projected)
     if steps == d:
         return Certified(lower, lower, 0.0, steps)
+    upper = _above(lower, projected, links, goal)
     return Certified(lower, torch.minimum(upper, lower * (1 + inflation)), failure, steps)
 
 
-def _between(
-    projected: Float[Tensor, "operator step step"], links: Float[Tensor, "operator step"], goal: float
-) -> tuple[Float[Tensor, " operator"], Float[Tensor, " operator"]]:
-    """The norm from below, the largest Ritz value's root, and from above, where ``ln Σ p_m²`` reaches `goal`."""
-    ritz = torch.linalg.eigvalsh(projected)[:, -1].clamp(min=0)
+def _largest(projected: Float[Tensor, "operator step step"]) -> Float[Tensor, " operator"]:
+    """The norm from below: the root of the largest Ritz value."""
+    return torch.linalg.eigvalsh(projected)[:, -1].clamp(min=0).sqrt()
+
+
+def _above(
+    lower: Float[Tensor, " operator"],
+    projected: Float[Tensor, "operator step step"],
+    links: Float[Tensor, "operator step"],
+    goal: float,
+) -> Float[Tensor, " operator"]:
+    """The norm from above: the root of where, beyond the largest Ritz value, ``ln Σ p_m²`` reaches `goal`."""
     diagonal = projected.diagonal(dim1=1, dim2=2)
-    inside, outside = ritz, 2 * ritz
+    inside, outside = lower.square(), 2 * lower.square()
     while bool((short := (_log_sum(diagonal, links, outside) < goal) & (outside > 0)).any()):
         outside = torch.where(short, 2 * outside, outside)
     for _ in range(BISECTIONS):
         middle = (inside + outside) / 2
         short = _log_sum(diagonal, links, middle) < goal
         inside, outside = torch.where(short, middle, inside), torch.where(short, outside, middle)
-    return ritz.sqrt(), outside.sqrt()
+    return outside.sqrt()
 
 
 def _log_sum(

@@ -222,13 +222,13 @@ def test_float32_and_float64_agree(family: str, edges: Any, bridge_of: Callable[
 def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
     model = bridge_of("gemma3", torch.float64)
     shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
-    exact = {kind: sl.path_bound(model, IDS, edges=kind, **shared) for kind in KINDS}
+    exact = {kind: sl.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
     assert exact["local"].attrs["failure_probability"] == 0
     assert 0 < exact["exact"].attrs["rounding"] < 1e-9
     monkeypatch.setattr(certified, "SMALL", 4)
     monkeypatch.setattr(certified, "FEW", 4)
     for kind in KINDS:
-        found = sl.path_bound(model, IDS, edges=kind, **shared)
+        found = sl.path_bound(model, IDS[:4], edges=kind, **shared)
         assert sl.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)
         ratio = found.values / exact[kind].values
         assert ratio.min() >= 1 - 1e-9

@@ -106,8 +106,8 @@ def test_steps_follow_the_theorem() -> None:
 def test_each_of_two_bounds_has_half_the_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smaller of two is taken, so that the chances add up to `failure`."""
     goals: list[float] = []
-    between = lanczos._between
-    monkeypatch.setattr(lanczos, "_between", lambda p, links, goal: (goals.append(goal), between(p, links, goal))[1])
+    above = lanczos._above
+    monkeypatch.setattr(lanczos, "_above", lambda *given: (goals.append(given[-1]), above(*given))[1])
     wide = torch.randn(3, 90, 90, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = certified_spectral_norms(
         lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], 3, 90, generator=torch.Generator().manual_seed(0),
