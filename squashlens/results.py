@@ -7,6 +7,7 @@ a position, or one row a number where the variables have different dimensions.
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ def signed(
     return xr.Dataset(arrays, coords=coords, attrs=attributes(long_name, "as each variable says", facts))
 
 
+@cache
 def versions() -> dict[str, str]:
-    """The versions that made a result."""
+    """The versions that made a result; read once, since they stay as they are while a program runs."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
 
 

@@ -1,8 +1,11 @@
 """Tiny random models of several families, built from seeded configurations, and where they are kept."""
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -91,6 +94,21 @@ OTHERS: dict[str, Any] = {
     "bloom": BloomConfig(**SMALL, hidden_size=16, n_layer=3, n_head=4),
     "mpt": MptConfig(vocab_size=60, d_model=16, n_layers=3, n_heads=4, max_seq_len=64),
 }
+
+
+FREEZABLE = ("attention", "norms", "gates")
+FREEZE_SETS: list[Any] = [s for k in range(4) for s in itertools.combinations(FREEZABLE, k)]
+
+
+def with_freeze_sets(families: Iterable[str]) -> list[Any]:
+    """Every family with nothing frozen, with everything, and with one of the other sets in turn; all pairs if slow."""
+    found = []
+    for number, family in enumerate(families):
+        usual = ((), FREEZABLE, FREEZE_SETS[1 + number % 6])
+        for freeze in FREEZE_SETS:
+            marks = () if freeze in usual else pytest.mark.slow
+            found.append(pytest.param(family, freeze, id=f"{family}-{'+'.join(freeze)}", marks=marks))
+    return found
 
 
 def random_model(config: Any, seed: int = 0) -> PreTrainedModel:

@@ -61,10 +61,11 @@ def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_pat
 
 def test_the_bundled_model(tiny: Any) -> None:
     """A certified rung that is cheap and orders digits as the Jacobian does, position held; path bounds do not."""
-    sequences = [sl.prompts.bernoulli(tiny, 12, p=0.5, seed=s, prompt="How many ones are in the following sequence?",
-                                      suffix="=") for s in range(2)]  # fmt: skip
-    content = [sequences[0].position(k) for k in range(1, 13)]
-    table = medians(tiny, sl.prompts.stacked(sequences), content)
+    sequence = sl.prompts.bernoulli(
+        tiny, 12, p=0.5, seed=0, prompt="How many ones are in the following sequence?", suffix="="
+    )
+    content = [sequence.position(k) for k in range(1, 13)]
+    table = medians(tiny, sl.prompts.stacked([sequence]), content)
     print(table.round(3).to_string())
     assert 200 <= table["tightness"]["exact edges"] <= 3_000
     assert 10 <= table["tightness"]["two blocks composed"] <= 150

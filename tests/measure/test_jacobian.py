@@ -164,22 +164,22 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     def sketched(seed: int, norm: Any, method: Any) -> Any:
         return sl.jacobian_norms(model, IDS, norm=norm, method=method, probes=6, seed=seed, **shared)
 
-    for seed in range(15):
+    for seed in range(8):
         assert (sketched(seed, "spectral", "sketch") <= exact["spectral"] * (1 + 1e-9)).all()
         for norm in ("spectral", "frobenius"):
             assert (sketched(seed, norm, "sketch_upper") >= exact[norm] * (1 - 1e-5)).all()  # norms run in float32
-    estimates = [sketched(seed, "frobenius", "sketch") for seed in range(150)]
+    estimates = [sketched(seed, "frobenius", "sketch") for seed in range(50)]
     squares = [estimate.values**2 for estimate in estimates]
     truth = exact["frobenius"].values ** 2
-    np.testing.assert_allclose(np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 150) ** 0.5)
+    np.testing.assert_allclose(np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 50) ** 0.5)
     assert (np.std(squares, axis=0) <= 1.2 * (2 / 6) ** 0.5 * truth).all()
     whole = sl.jacobian_norms(model, IDS, method="sketch", probes=99, **shared)  # more than d: nothing is left out
     np.testing.assert_allclose(whole.values, exact["spectral"].values, rtol=1e-6)
-    estimate, upper = estimates[-1], sketched(149, "frobenius", "sketch_upper")
+    estimate, upper = estimates[-1], sketched(49, "frobenius", "sketch_upper")
     said = sl.provenance(upper)["sketch"]
     assert upper.attrs["failure_probability"] == 1e-6
     np.testing.assert_allclose(upper.values, said["factor"] * 6**0.5 * estimate.values, rtol=1e-4)
-    assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 149)
+    assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 49)
     low, high = sl.provenance(estimate)["sketch"]["interval_95"]
     inside = [(low**2 * s <= truth) & (truth <= high**2 * s) for s in squares]
     assert np.mean(inside) >= 0.95

@@ -14,12 +14,10 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.model.freeze import freezing, slope_at_zero
 from squashlens.model.spans import open_spans
-from tests.cases import COMMON, CONFIGS, FAMILIES, MORE, random_model, save_random
+from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, random_model, save_random, with_freeze_sets
 from tests.references import frozen_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31]])
-ALL = ("attention", "norms", "gates")
-SUBSETS = [s for k in range(4) for s in itertools.combinations(ALL, k)]
 
 
 def without_biases(config: Any, folder: Path) -> Any:
@@ -45,10 +43,10 @@ def completeness(model: Any, freeze: Any, query: int = -1) -> float:
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE])
 def test_everything_frozen_is_linear_and_nothing_less(family: str, tmp_path: Path) -> None:
     model = without_biases((CONFIGS | MORE)[family], tmp_path)
-    assert completeness(model, ALL) < 1e-5
-    assert completeness(model, ALL, query=3) < 1e-5
-    for left_out in ALL:
-        assert completeness(model, [name for name in ALL if name != left_out]) > 1e-3, left_out
+    assert completeness(model, FREEZABLE) < 1e-5
+    assert completeness(model, FREEZABLE, query=3) < 1e-5
+    for left_out in FREEZABLE:
+        assert completeness(model, [name for name in FREEZABLE if name != left_out]) > 1e-3, left_out
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -63,8 +61,7 @@ def test_forward_passes_stay_as_they_are(family: str, bridge_of: Any) -> None:
             assert (model(IDS) - logits).abs().max() <= 2e-6 * logits.abs().max()
 
 
-@pytest.mark.parametrize("freeze", SUBSETS, ids="+".join)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "freeze"), with_freeze_sets(FAMILIES))
 def test_jacobian_of_a_plain_model_with_constants(
     family: str, freeze: tuple[str, ...], bridge_of: Any, plain_of: Any
 ) -> None:

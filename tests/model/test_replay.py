@@ -1,6 +1,5 @@
 """Blocks run again one by one against the whole graph at once, for every freeze set and family."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,12 @@ from squashlens.model.freeze import freezing
 from squashlens.model.hooks import Hook, hung
 from squashlens.model.replay import record, replayable
 from squashlens.model.streamed import written
-from tests.cases import CONFIGS, MORE
+from tests.cases import CONFIGS, MORE, with_freeze_sets
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5], [2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])
-FREEZE: list[Any] = [s for k in range(4) for s in itertools.combinations(("attention", "norms", "gates"), k)]
 
 
-@pytest.mark.parametrize("freeze", FREEZE, ids="+".join)
-@pytest.mark.parametrize("name", [*CONFIGS, *MORE])
+@pytest.mark.parametrize(("name", "freeze"), with_freeze_sets([*CONFIGS, *MORE]))
 def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SHORTEST", 3)
     monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
