@@ -37,7 +37,7 @@ NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
-START = "tests/model/test_start.py"
+START, NATIVE = "tests/model/test_start.py", "tests/model/test_native.py"
 COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
 WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
@@ -94,7 +94,7 @@ MUTATIONS = (
     Mutation("watched points that are silent", "model/streamed.py", "(points[site].name or site) not in proof.live]", "(points[site].name or site) == 0]", STREAMED),
     Mutation("any mask taken for a window", "model/streamed.py", "if not bool((shown == seen).all()):", "if False:", STREAMED),
     Mutation("streaming believed untried", "model/streamed.py", "not (a.double() - b.double()).abs().max().item() <= allowed", "False", STREAMED),
-    Mutation("the model left patched", "model/streamed.py", 'attn.__dict__.pop("forward", None)', "pass", STREAMED),
+    Mutation("the model left patched", "model/streamed.py", 'own.pop("forward", None)', "pass", STREAMED),
     Mutation("the null's window forgotten", "theory/paths.py", "seen.clamp(max=self.window)", "seen", PATHS),
     Mutation("the null's window one short", "theory/paths.py", "(-n) % w + w))", "(-n) % w + w))[..., :-1].nan_to_num() if False else torch.nn.functional.pad(rows * 0.5, (0, (-n) % w + w))", PATHS),
     Mutation("another row read in the top block", "model/replay.py", "else left[:, rows]", "else left[:, [rows[0] - 1]]", REPLAY),
@@ -252,7 +252,7 @@ MUTATIONS = (
     Mutation("threads do not wait", "model/locks.py", "while self.owner not in (None, me):", "while False:", REGISTRY),
     Mutation("threads wait for each other for ever", "model/locks.py", "if lock.owner == me:", "if False:", REGISTRY),
     Mutation("a public function that takes no lock", "measure/readout.py", "@measured", "", REGISTRY),
-    Mutation("a foreign bridge taken for its checkpoint", "model/proof.py", "        prove(model, plain, AS_IT_STANDS)\n    return AS_IT_STANDS", "        prove(model, plain)\n    return VERIFIED", PROOF),
+    Mutation("a foreign bridge taken for its checkpoint", "model/proof.py", "covers = OWN_MODULE if is_native(model) else AS_IT_STANDS", "covers = VERIFIED", PROOF),
     Mutation("small numbers agree with anything", "model/proof.py", "<= TOLERANCE[dtype] * theirs.double().abs().max().item()", "<= TOLERANCE[dtype] * max(1.0, theirs.double().abs().max().item())", PROOF),
     Mutation("experts in any order", "model/complete.py", "if number >= most[before]", "if False", COMPLETE),
     Mutation("a quantization nobody applied", "model/complete.py", 'if getattr(model, "hf_quantizer", None) is not None:', "if True:", COMPLETE),
@@ -261,7 +261,7 @@ MUTATIONS = (
     Mutation("a capture of any function of that name", "model/capture.py", "(self.ambient_hooks, self.functions), (tuple(ambient(model)), tuple(unnamed(model).values()))", "self.ambient_hooks, tuple(ambient(model))", REGISTRY),
     Mutation("numpy scalars by their type", "model/fingerprint.py", "return repr(value.item())", "return type(value).__name__", REGISTRY),
     Mutation("globals are no part of a function", "model/fingerprint.py", "for name, v in sorted(read.items())", "for name, v in ()", REGISTRY),
-    Mutation("modules of any class", "model/parts.py", "if type(module) is not type(theirs):", "if False:", REGISTRY),
+    Mutation("modules of any class", "model/parts.py", "if type(module) is not type(theirs) and not lists:", "if False:", REGISTRY),
     Mutation("hooks on every module overlooked", "model/hooks.py", "for f in everywhere)", "for f in ())", REGISTRY),
     Mutation("another tokenizer's answers", "measure/_session.py", '"tokenizer": tokenizer_digest(self.model)', '"tokenizer": ""', "tests/measure/test_behave.py"),
     Mutation("traces that cancel are a bound", "theory/edges.py", "+ sums * torch.finfo(frobenius.dtype).eps * unsigned", "", EXACTLY),
@@ -378,7 +378,7 @@ MUTATIONS = (
     Mutation("smallest value norm", "measure/mechanism.py", ".cummax(dim=0)", ".cummin(dim=0)", MECHANISM),
     Mutation("own weight left out of the bound", "measure/mechanism.py", "largest.T * (variation + own)", "largest.T * variation", MECHANISM),
     Mutation("weight of the old token", "measure/mechanism.py", "star[:, k, :, n].double()", "star[:, k, :, n - 1].double()", MECHANISM),
-    Mutation("MLP in attention's place", "measure/mechanism.py", 'branches = [f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out")]', 'branches = [f"blocks.{block}.{name}" for name in ("hook_mlp_out", "hook_attn_out")]', MECHANISM),
+    Mutation("MLP in attention's place", "measure/mechanism.py", 'f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out")', 'f"blocks.{block}.{name}" for name in ("hook_mlp_out", "hook_attn_out")', MECHANISM),
     # separators
     Mutation("masked from themselves", "model/interventions.py", "hidden(query, key) & (query > key), -torch.inf", "hidden(query, key) & (query >= key), -torch.inf", HOOKS),
     Mutation("a score of zero for a mask", "model/interventions.py", "hidden(query, key) & (query > key), -torch.inf)", "hidden(query, key) & (query > key), 0.0)", SEPARATORS),
@@ -469,7 +469,7 @@ MUTATIONS = (
     Mutation("rms taken as exact", "measure/_pairs.py", "+ self.gap(*again) * (there - here).abs() / here", "", NOISE),
     Mutation("separate passes replayed as they were", "measure/_pairs.py", "copies=2 if alone else 1", "copies=1", NOISE),
     Mutation("a floor that was not measured is 0", "measure/separators.py", "torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)", "torch.zeros(len(runs.layers) + 1, dtype=torch.float64)", NOISE),
-    Mutation("rounding shared out", "measure/mechanism.py", "torch.where(clear[b + 1], _shares(v, star, b, norm), torch.nan)", "_shares(v, star, b, norm)", NOISE),
+    Mutation("rounding shared out", "measure/mechanism.py", "torch.where(clear[b + 1], _shares(bridge, v, star, b, norm), torch.nan)", "_shares(bridge, v, star, b, norm)", NOISE),
     Mutation("rounding told in bits", "measure/precision.py", "bits = torch.where(clear, bits, torch.nan)", "bits = bits", NOISE),
     Mutation("controls counted over the whole sequence", "sequences.py", "inside = [b for b in self.breaks if b < length]", "inside = [b for b in self.breaks if b < len(self)][: length - 1]", SEPARATORS),
     Mutation("controls placed behind the last token", "sequences.py", "sample(range(1, length), len(inside))", "sample(range(1, length + 1), len(inside))", SEPARATORS),
@@ -710,6 +710,19 @@ MUTATIONS = (
     Mutation("fitted before the law holds", "synthetic/variation.py", "max(1.0, _gain(noise))", "1.0", LABFITS),
     Mutation("too large an expectation", "synthetic/variation.py", "math.expm1(noise) / noise - 1", "math.exp(noise) / noise - 1", LABFITS),
     Mutation("the top's variation for the first layer's", "synthetic/survey.py", "-1 if layer == TOP else 0", "-1", LABFITS),
+    Mutation("a native model's scale left out", "model/native.py", "scores = queries @ keys.mT / inner.scale", "scores = queries @ keys.mT", NATIVE),
+    Mutation("a native model's scale inverted", "model/native.py", "scaling=1 / inner.scale", "scaling=inner.scale", NATIVE),
+    Mutation("a native model's cap forgotten", "model/native.py", "softcap=cap if cap > 0 else None", "softcap=None", NATIVE),
+    Mutation("the last group's keys for every head", "model/native.py", "tensor.repeat_interleave(inner.kv_repeats, dim=1)", "tensor.repeat(1, inner.kv_repeats, 1, 1)", NATIVE),
+    Mutation("native logits not shown", "model/hooks.py", "if is_native(model) and any(name.endswith(SCORES) for _, name in points):", "if False:", NATIVE),
+    Mutation("native attention left replaced", "model/native.py", 'vars(attn).pop("forward", None)', "pass", NATIVE),
+    Mutation("our own way through attention in the fingerprint", "model/fingerprint.py", 'del attributes["forward"]', "pass", NATIVE),
+    Mutation("attention to later tokens measured", "model/native.py", 'if str(model.cfg.attention_dir) != "causal":', "if False:", NATIVE),
+    Mutation("hooks that a native model ignores", "model/proof.py", "        _refuse_hooks_on_scores(model)\n", "", NATIVE),
+    Mutation("a native model vouched for as compared", "model/proof.py", "covers = OWN_MODULE if is_native(model) else AS_IT_STANDS", "covers = AS_IT_STANDS", NATIVE),
+    Mutation("outcomes taken for tokens", "model/native.py", "return outcomes(model) == int(model.cfg.d_vocab)", "return True", NATIVE),
+    Mutation("an MLP where there is none", "measure/mechanism.py", "parts += [torch.zeros_like(parts[0])] * (len(PARTS) - len(parts))", "parts += [parts[0]] * (len(PARTS) - len(parts))", NATIVE),
+    Mutation("native twins all alike", "model/twin.py", "config.seed, config.init_weights = seed, True", "config.init_weights = True", NATIVE),
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class Session:
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
         ids = tokens(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
-        config = sound.original_model.config
+        config = getattr(sound.original_model, "config", None)
         facts = {
             "model": model_name(sound),
             "revision": getattr(config, "_commit_hash", None),

@@ -12,6 +12,7 @@ from squashlens.errors import InputError
 from squashlens.measure._pairs import Runs
 from squashlens.model.branches import Ids
 from squashlens.model.ends import ends
+from squashlens.model.native import says_tokens
 from squashlens.model.registry import measured
 from squashlens.model.tokens import display_tokens, require_tokenizer, tokens
 from squashlens.prompts import behind
@@ -59,6 +60,8 @@ def accuracy(
         positive(chunk, "chunk", "a number of prompts")
     runs = Runs.start(model, given[0], lengths, "accuracy", passes="separate", chunk=None, progress=progress)
     tokenizer = require_tokenizer(runs.session.model)
+    if not says_tokens(runs.session.model):
+        raise InputError("This model's outcomes are not its tokens, so none is an answer.", "Use `next_token`.")
     special = set(tokenizer.all_special_ids)
 
     def over(token: int) -> bool:

@@ -85,7 +85,7 @@ def mechanism(
         )
     blocks = runs.layers[:-1]
     sites = [pattern_site(b) for b in blocks]
-    sites += [f"blocks.{b}.{name}" for b in blocks for name in ("hook_attn_out", "hook_mlp_out")]
+    sites += [site for b in blocks for site in _branches(runs.session.model, b)]
     sites += [VALUE, MIXED, OUTPUT]
     v, star = runs.pairs(sites)
     rows = [torch.stack([s.beside[pattern_site(b)] for b in blocks]) for s in (v, star)]
@@ -95,7 +95,10 @@ def mechanism(
     unknown = torch.full((len(runs.layers) + 1,), torch.nan, dtype=torch.float64)
     floor = runs.noise((v, star), replay, ruler).floor if replay else unknown
     clear = ruler.gap(v.values, star.values) > NOISE_FLOORS * floor[:, None]
-    found = torch.stack([torch.where(clear[b + 1], _shares(v, star, b, norm), torch.nan) for b in blocks], dim=1)
+    bridge = runs.session.model
+    found = torch.stack(
+        [torch.where(clear[b + 1], _shares(bridge, v, star, b, norm), torch.nan) for b in blocks], dim=1
+    )
     heads, by_block = ("block", "head", "length"), ("block", "length")
     coords = runs.coords() | {"block": blocks, "part": list(PARTS)}
     return runs.took(v).dataset(
@@ -188,11 +191,18 @@ def _require_understood(runs: Runs, weights: Tensor, v: Streams, star: Streams) 
         )
 
 
-def _shares(v: Streams, star: Streams, block: int, norm: Distance) -> Float[Tensor, "part length"]:
+def _branches(model: Bridge, block: int) -> list[str]:
+    """The hook points of what a block adds to its stream: by attention, and by the MLP if it has one."""
+    both = (f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out"))
+    return [site for site in both if site in model.hook_dict or site.endswith("attn_out")]
+
+
+def _shares(model: Bridge, v: Streams, star: Streams, block: int, norm: Distance) -> Float[Tensor, "part length"]:
     """Where the distance behind a block comes from: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP."""
-    branches = [f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out")]
+    branches = _branches(model, block)
     parts = [v.values[block].double() - star.values[block].double()]
     parts += [v.beside[site].double() - star.beside[site].double() for site in branches]
+    parts += [torch.zeros_like(parts[0])] * (len(PARTS) - len(parts))  # a block without an MLP adds nothing there
     whole = v.values[block + 1].double() - star.values[block + 1].double()
     off = (torch.stack(parts).sum(dim=0) - whole).abs().max().item()
     if not off <= TOLERANCE[v.values.dtype] * v.values[block + 1].abs().max().item():

@@ -9,6 +9,7 @@ from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.model.capture import Given
 from squashlens.model.forward import forward
+from squashlens.model.native import outcomes, says_tokens
 from squashlens.model.registry import measured
 from squashlens.model.tokens import display_tokens
 from squashlens.results import attributes
@@ -26,19 +27,21 @@ def next_token(model: Bridge, prompt: Given, *, top: int = 3, bos: Bos = "family
     session = Session.start(model, prompt, bos, "next_token", top=top)
     if len(session.ids) != 1:
         raise InputError("next_token reads one prompt.", "Call it for each prompt.")
-    vocabulary = int(session.model.cfg.d_vocab)
-    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= vocabulary:
-        raise InputError(f"top={top!r} is not a number of tokens.", f"Use 1 to {vocabulary}.")
+    most = outcomes(session.model)
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= most:
+        raise InputError(f"top={top!r} is not a number of tokens.", f"Use 1 to {most}.")
     with torch.no_grad():
         logits = forward(session.model, session.ids, [])
     best = logits[0].double().softmax(dim=-1).topk(top)
     ids = best.indices[None]
+    # The outcomes of a compiled program are no tokens, and have no text.
+    texts = display_tokens(session.model, ids)[0] if says_tokens(session.model) else [f"#{int(i)}" for i in ids[0]]
     return xr.DataArray(
         best.values.cpu().numpy(),
         dims=("rank",),
         coords={
             "rank": np.arange(top),
-            "token": ("rank", np.array(display_tokens(session.model, ids)[0], dtype=object)),
+            "token": ("rank", np.array(texts, dtype=object)),
             "token_id": ("rank", ids[0].cpu().numpy()),
         },
         name="next_token",

@@ -6,6 +6,7 @@ import torch
 
 from squashlens._typing import Bridge, Target
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model.native import described, is_native
 
 PLAIN = (torch.nn.Parameter, torch.Tensor)
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -27,7 +28,9 @@ def projected(model: Bridge) -> int:
 
 
 def text_config(model: Bridge) -> Any:
-    """The Hugging Face configuration of the language model."""
+    """The Hugging Face configuration of the language model, or what stands for it in a native model."""
+    if is_native(model):
+        return described(model)
     config: Any = model.original_model.config
     return config.get_text_config()
 

@@ -65,11 +65,15 @@ def contents(model: Bridge) -> Iterator[str]:
     seen: dict[int, str] = {}  # tensors that stand in several places are read once
     yield f"configuration {configuration(inner)}"
     yield f"bridge {_canonical(_without(vars(model.cfg), _LABELS), names)}"
+    if hasattr(inner, "cfg"):  # which a native model's blocks read, and which may be another object
+        yield f"native {_canonical(_without(vars(inner.cfg), _LABELS), names)}"
     yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
     for name, module in modules(model):
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
         passing = remembered(module)
         attributes = _without(vars(module), BOOKKEEPING | passing)
+        if str(getattr(attributes.get("forward"), "__module__", "")).startswith("squashlens."):
+            del attributes["forward"]  # set while one of our hooks stands inside attention
         for key in sorted(attributes):
             yield f"{name}.{key} = {_canonical(attributes[key], names)}"
         for key, tensor in sorted([*module._parameters.items(), *module._buffers.items()]):

@@ -77,7 +77,7 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
                 ratio = _Ratio(slope_at_zero(model))
                 hooks.append(Hook("freeze_gates", f"{mlp}.in.hook_out", ratio.look))
                 hooks.append(Hook("freeze_gates", f"{mlp}.out.hook_in", ratio.linear))
-            else:
+            elif any(name.startswith(f"{mlp}.") for name in known):  # else the block has no MLP
                 raise UnsoundModelError(
                     f"The MLP of block {block} of {type(model.original_model).__name__} is neither gated nor plain.",
                     "Leave 'gates' out of freeze.",

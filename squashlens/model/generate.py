@@ -22,8 +22,10 @@ from squashlens.model.anatomy import context_length, device_of, dtype_of, n_bloc
 from squashlens.model.branches import Ids
 from squashlens.model.budget import pass_bytes, queries_and_keys
 from squashlens.model.ends import side_by_side
+from squashlens.model.forward import run
 from squashlens.model.hooks import ambient
 from squashlens.model.memory import available
+from squashlens.model.native import is_native, outcomes, says_tokens
 from squashlens.model.positions import forget_lengths
 
 MEMORY = 1e9  # bytes that the prompts of one batch may take on the CPU; on CUDA, a quarter of what is free
@@ -72,6 +74,8 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: flo
     from transformers import GenerationConfig, LogitsProcessorList
 
     plain: Any = model.original_model
+    if is_native(model):
+        return _step_by_step(model, prompts, room, temperature)
     ends = _ends(plain)
     ids = torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
     config = GenerationConfig(
@@ -86,6 +90,27 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: flo
             logits_processor=LogitsProcessorList(drawn),
         )  # fmt: skip
     return [_until_end(row, ends) for row in out[:, ids.shape[1] :].tolist()]
+
+
+def _step_by_step(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: float) -> list[Said]:
+    """The same for a model that is none of transformers': a whole pass for every token."""
+    if not says_tokens(model):
+        raise InputError(
+            f"This model has {int(model.cfg.d_vocab)} tokens and {outcomes(model)} outcomes, so what it says cannot be "
+            "its next input.",
+            "Use `next_token`, which gives one distribution over its outcomes.",
+        )
+    ends = {model.tokenizer.eos_token_id} - {None} if model.tokenizer is not None else set()
+    ids = torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
+    start, noise = ids.shape[1], _Gumbel([prompt.seed for prompt in prompts], temperature, ids.shape[1])
+    with torch.inference_mode(False), torch.no_grad():
+        for _ in range(room):
+            logits = run(model, ids)
+            logits = noise(ids, logits) if temperature else logits
+            ids = torch.cat([ids, logits.argmax(dim=-1, keepdim=True)], dim=1)
+            if all(ends & set(row) for row in ids[:, start:].tolist()):
+                break
+    return [_until_end(row, ends) for row in ids[:, start:].tolist()]
 
 
 def _until_end(row: list[int], ends: set[int]) -> Said:

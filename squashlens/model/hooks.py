@@ -16,6 +16,7 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.model.locks import locked
+from squashlens.model.native import SCORES, is_native, scores_shown
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
@@ -81,16 +82,18 @@ def hung(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
         n_blocks = len(model.blocks)
-        for hook in hooks:
-            for name in hook.points(n_blocks):
-                if name not in model.hook_dict:
-                    raise InputError(
-                        f"{hook.name}: this model has no hook point {name!r}.",
-                        "`model.hook_dict` lists those it has.",
-                    )
-                point = model.hook_dict[name]
-                handle = point.add_hook(hook)
-                stack.callback(_remove, point, handle)
+        points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
+        if is_native(model) and any(name.endswith(SCORES) for _, name in points):
+            stack.enter_context(scores_shown(model))
+        for hook, name in points:
+            if name not in model.hook_dict:
+                raise InputError(
+                    f"{hook.name}: this model has no hook point {name!r}.",
+                    "`model.hook_dict` lists those it has.",
+                )
+            point = model.hook_dict[name]
+            handle = point.add_hook(hook)
+            stack.callback(_remove, point, handle)
         yield model
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
-from squashlens.model.anatomy import device_of
+from squashlens.model.anatomy import context_length, device_of
 from squashlens.model.hooks import Hook, Recipe, hung, spelt_out, without_ambient
 from squashlens.model.locks import locked
 from squashlens.model.registry import proved, steady
@@ -59,9 +59,10 @@ def require_live(model: Bridge, sites: list[str], kind: str = "replaced", *, all
 
 
 def probe_ids(model: Bridge) -> Tensor:
-    """A short prompt of distinct tokens spread over the vocabulary."""
+    """A short prompt of tokens spread over the vocabulary, distinct if it has enough."""
     vocabulary = int(model.cfg.d_vocab)
-    return torch.linspace(0.1, 0.9, PROBE_TOKENS).mul(vocabulary - 1).long()[None].to(device_of(model))
+    length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
+    return torch.linspace(0.1, 0.9, length).mul(vocabulary - 1).long()[None].to(device_of(model))
 
 
 def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:

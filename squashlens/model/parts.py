@@ -24,7 +24,8 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         module = ours.get(name)
         if module is None or type(module).__module__.startswith("transformer_lens"):
             continue  # the bridge has a module of its own there; the logits tell
-        if type(module) is not type(theirs):
+        lists = isinstance(module, nn.ModuleList) and isinstance(theirs, nn.ModuleList)  # the bridge makes its own
+        if type(module) is not type(theirs) and not lists:
             _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
         skipped = BOOKKEEPING | remembered(theirs) | remembered(module)
         for key, value in vars(theirs).items():

@@ -35,6 +35,7 @@ from squashlens.model.forward import forward
 from squashlens.model.hooks import Hook, ambient, hung, without_ambient
 from squashlens.model.live import probe_ids
 from squashlens.model.memory import available, require_room
+from squashlens.model.native import is_native
 from squashlens.model.positions import why_lengths_differ
 from squashlens.model.proof import TOLERANCE, agree
 from squashlens.model.registry import proved
@@ -343,6 +344,8 @@ def _require_room(plan: Plan, prompts: int) -> None:
 
 def _sharing_is_right(model: Bridge) -> bool:
     """Whether shared passes give what separate ones give, tried on a short trunk once per stamp."""
+    if is_native(model):  # which keeps no cache
+        return False
     return proved(model, "shared passes", lambda: _try_sharing(model))
 
 

@@ -22,8 +22,9 @@ from squashlens.model import registry
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
 from squashlens.model.complete import require_finite
 from squashlens.model.fingerprint import modules
-from squashlens.model.hooks import Hook, hung, without_ambient
+from squashlens.model.hooks import Hook, distinct_points, hung, without_ambient
 from squashlens.model.live import probe_ids, require_live
+from squashlens.model.native import SCORES, is_native, outputs_of, rebuilt, require_causal
 from squashlens.model.parts import require_same_parts
 from squashlens.model.positions import forget_lengths
 
@@ -35,6 +36,7 @@ _PROOF = "agrees with the plain model"
 # What a proof covers: a model as its checkpoint describes it, or a bridge with the weights that it has, whose files
 # nobody has compared.
 VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
+OWN_MODULE = "verified against its own module"
 
 
 def agree(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> bool:
@@ -55,7 +57,9 @@ def status(model: Bridge) -> str:
 
     ``"verified"``: `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
     ``"verified as it stands"``: the bridge agrees with a plain model of its own configuration and weights; they were
-    not compared with a checkpoint (a bridge made elsewhere, a model edited since). ``"unverified"``: neither.
+    not compared with a checkpoint (a bridge made elsewhere, a model edited since). ``"verified against its own
+    module"``: the same for a model of TransformerLens's own (`boot_native`, tracr), where the plain model is
+    TransformerLens's too, and no other implementation was there to compare with. ``"unverified"``: none of these.
     """
     return registry.known(model, _PROOF) or UNVERIFIED
 
@@ -74,12 +78,21 @@ def require_sound(model: object) -> Bridge:
             f"Expected a TransformerBridge, got {type(model).__name__}.",
             "Load one: `squashlens.load('tiny-gemma')`, or `TransformerBridge.boot_transformers(…)`.",
         )
+    if not is_native(model) and getattr(model.original_model, "config", None) is None:
+        raise InputError(
+            f"This bridge wraps a {type(model.original_model).__name__}, which is neither a Hugging Face model nor one "
+            "of TransformerLens's own.",
+            "Use `squashlens.load`, `TransformerBridge.boot_transformers` or `TransformerBridge.boot_native`.",
+        )
     if model.compatibility_mode:
         raise InputError(
             "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
             "Boot a fresh one and do not call `enable_compatibility_mode`; it cannot be undone.",
         )
-    if any(module.training for _, module in modules(model)):
+    if is_native(model):
+        require_causal(model)
+        _refuse_hooks_on_scores(model)
+    elif any(module.training for _, module in modules(model)):  # native models have no dropout, and start in train mode
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     registry.proved(model, _PROOF, lambda: _proof_of(model))
     return model
@@ -90,8 +103,20 @@ def _proof_of(model: Bridge) -> str:
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
-        prove(model, plain, AS_IT_STANDS)
-    return AS_IT_STANDS
+        covers = OWN_MODULE if is_native(model) else AS_IT_STANDS
+        prove(model, plain, covers)
+    return covers
+
+
+def _refuse_hooks_on_scores(model: Bridge) -> None:
+    """Refuse hooks that were hung on a native model's logits without squashlens, which do nothing there."""
+    for name, point in distinct_points(model).items():
+        if name.endswith(SCORES) and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
+            raise UnsoundModelError(
+                f"A hook stands at {name}. There a native model shows the pattern after the softmax, and ignores what "
+                "a hook returns.",
+                "Remove it, and use `squashlens.applied(model, …)`, which gives it the logits and uses its result.",
+            )
 
 
 def rebuild_plain(model: Bridge) -> Any:
@@ -102,10 +127,12 @@ def rebuild_plain(model: Bridge) -> Any:
     from accelerate import init_empty_weights
 
     wrapped: Any = model.original_model
-    config = copy.deepcopy(wrapped.config)
-    config._attn_implementation = "eager"
-    weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
     try:
+        if is_native(model):
+            return rebuilt(model).to(device_of(model)).eval()
+        config = copy.deepcopy(wrapped.config)
+        config._attn_implementation = "eager"
+        weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
         with init_empty_weights(include_buffers=False):
             plain = type(wrapped)(config)
         expected = set(plain.state_dict())
@@ -157,7 +184,11 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     patterns = [pattern_site(block) for block in range(n_blocks(model))]
     with torch.no_grad(), hung(model, *(Hook("look", s, _keep(seen, s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False)
-        truth = plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
+        truth = (
+            outputs_of(plain, ids)
+            if is_native(model)
+            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
+        )
     pairs = [("logits", logits, truth.logits)]
     if not truth.attentions or any(a is None for a in truth.attentions):
         raise UnsoundModelError(f"The plain {name} returns no attention patterns.", "It cannot be proved here.")

@@ -57,7 +57,8 @@ class Replay:
         """One block run again: the stream that enters it as a leaf, and the one that leaves it, at `rows` if given."""
         # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
         # added with all its rows; those of the others are wrong then, and nobody reads them.
-        narrow = [Hook("row", f"blocks.{block}.{site}", lambda t: t[:, rows]) for site in BEHIND if rows and alone]
+        behind = [name for site in BEHIND if (name := f"blocks.{block}.{site}") in self.model.hook_dict]
+        narrow = [Hook("row", name, lambda t: t[:, rows]) for name in behind if rows and alone]
         with hung(self.model, *narrow):
             leaf, left = self.block(block, self.calls[block])
         return leaf, left if rows is None else left[:, rows]

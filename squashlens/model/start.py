@@ -37,7 +37,7 @@ def start_of(model: Bridge, revision: str | None = None) -> Start:
 def _read(model: Bridge, held: Any, revision: str | None) -> Start:
     table = int(bool(model.cfg.default_prepend_bos))
     named = f"TransformerLens's table for {type(model.original_model).__name__}"
-    config_bos = getattr(model.original_model.config, "bos_token_id", None)
+    config_bos = getattr(getattr(model.original_model, "config", None), "bos_token_id", None)
     if held is None:
         ids = (config_bos,) if table and isinstance(config_bos, int) else ()
         return Start(ids, config_bos, f"no tokenizer; {named}: {table} BOS")

@@ -27,6 +27,7 @@ from squashlens.model.anatomy import dtype_of, n_blocks, pattern_site, residual_
 from squashlens.model.attention import Attention, attended
 from squashlens.model.hooks import Hook, ambient, distinct_points, hung, without_ambient
 from squashlens.model.live import dead_points, probe_ids
+from squashlens.model.native import handed_over, is_native
 from squashlens.model.proof import agree
 from squashlens.model.pullback import mixed
 from squashlens.model.registry import proved, steady
@@ -122,16 +123,20 @@ def _handed_over(model: Bridge, stream: _Stream) -> Iterator[None]:
     before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
     sites = [block.attn for block in model.blocks]
     block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
+    forward = handed_over(_attend, _Window(None)) if is_native(model) else AttentionBridge.forward
+    replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
     token = _stream.set(replace(stream, block_of=block_of))
     try:
         for config, _ in before:
             config._attn_implementation = NAME
         for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
-            attn.__dict__["forward"] = types.MethodType(AttentionBridge.forward, attn)
+            attn.__dict__["forward"] = types.MethodType(forward, attn)
         yield
     finally:
-        for attn in sites:
-            attn.__dict__.pop("forward", None)
+        for own, earlier in replaced:
+            own.pop("forward", None)
+            if earlier is not None:
+                own["forward"] = earlier
         for config, implementation in before:
             config._attn_implementation = implementation
         _stream.reset(token)

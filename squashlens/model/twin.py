@@ -9,6 +9,7 @@ import torch
 from squashlens._typing import Bridge
 from squashlens.model.anatomy import device_of, dtype_of
 from squashlens.model.memory import require_room
+from squashlens.model.native import is_native
 from squashlens.model.proof import require_sound
 
 
@@ -29,6 +30,8 @@ def random_twin(model: Bridge, seed: int) -> Bridge:
     count = sum(p.numel() for p in wrapped.parameters())
     remedy = "Use a larger device, or twins=0, which leaves no verdict about what is represented."
     require_room(count * dtype.itemsize, device, "A twin of the model with random weights", remedy)
+    if is_native(model):
+        return require_sound(_native(model, seed))
     config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
     if hasattr(config, "quantization_config"):
@@ -45,3 +48,15 @@ def random_twin(model: Bridge, seed: int) -> Bridge:
         )
     twin.eval().requires_grad_(False)
     return require_sound(twin)
+
+
+def _native(model: Bridge, seed: int) -> Bridge:
+    """A model that `TransformerBridge.boot_native` draws for the configuration with this seed."""
+    from transformer_lens.model_bridge.sources.native import boot
+
+    config = copy.deepcopy(model.cfg)
+    config.seed, config.init_weights = seed, True
+    with torch.inference_mode(False):
+        twin = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
+    twin.eval().requires_grad_(False)
+    return twin

@@ -17,6 +17,7 @@ from squashlens.model.anatomy import device_of, dtype_of, residual_site, text_co
 from squashlens.model.forward import forward
 from squashlens.model.hooks import without_ambient
 from squashlens.model.live import probe_ids
+from squashlens.model.native import is_native
 from squashlens.model.proof import agree
 from squashlens.model.registry import proved
 
@@ -60,7 +61,8 @@ def _understood(model: Bridge) -> bool:
 def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
     """The logits of each row of y, as `require_understood` has shown the model to make them."""
     config, plain = text_config(model), cast(Any, model.original_model)
-    logits = plain.get_output_embeddings()(y[None].to(device_of(model), dtype_of(model)))[0]
+    head = plain.head if is_native(model) else plain.get_output_embeddings()
+    logits = head(y[None].to(device_of(model), dtype_of(model)))[0]
     logits = logits * (getattr(config, "logit_scale", None) or 1.0)  # Cohere
     logits = logits / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2

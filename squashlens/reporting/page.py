@@ -151,6 +151,8 @@ def model_line(facts: dict[str, Any]) -> str:
         "attention patterns, and all hooks were tested and take effect",
         "verified as it stands": "the bridge agrees with a plain model of its own weights and configuration (they were "
         "not compared with a checkpoint), and all hooks were tested and take effect",
+        "verified against its own module": "a model of TransformerLens's own: its bridge agrees with the module that "
+        "it wraps, run without it, and all hooks were tested and take effect",
         "unverified": "not verified against the plain model",
     }[facts["proof"]]
     return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
