@@ -210,7 +210,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name == "__version__":
+        value = import_module("importlib.metadata").version("squashlens")
+    elif name in _HOMES:
         value = getattr(import_module(f"squashlens.{_HOMES[name]}"), name)
     elif name in _WINGS:
         value = import_module(f"squashlens.{_WINGS[name]}")
@@ -221,4 +223,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

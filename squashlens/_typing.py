@@ -61,6 +61,14 @@ StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
 
 
+SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def full_name(dtype: Any) -> Any:
+    """A dtype's own name for a short one, such as ``"bf16"``; anything else as it is."""
+    return SHORT.get(dtype, dtype) if isinstance(dtype, str) else dtype
+
+
 def choices_of(choices: object) -> tuple[Any, ...]:
     """What a `Literal` allows."""
     return get_args(choices)

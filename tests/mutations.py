@@ -723,6 +723,13 @@ MUTATIONS = (
     Mutation("outcomes taken for tokens", "model/native.py", "return outcomes(model) == int(model.cfg.d_vocab)", "return True", NATIVE),
     Mutation("an MLP where there is none", "measure/mechanism.py", "parts += [torch.zeros_like(parts[0])] * (len(PARTS) - len(parts))", "parts += [parts[0]] * (len(PARTS) - len(parts))", NATIVE),
     Mutation("native twins all alike", "model/twin.py", "config.seed, config.init_weights = seed, True", "config.init_weights = True", NATIVE),
+    Mutation("a short name for another dtype", "_typing.py", '"bf16": "bfloat16"', '"bf16": "float16"', LOAD),
+    Mutation("runs made twice", "measure/precision_by_run.py", "list(dict.fromkeys(full_name(run) for run in runs))", "[full_name(run) for run in runs]", LOAD),
+    Mutation("a hub waited for", "model/hub.py", "thread.join(PATIENCE)", "thread.join(20)", LOAD),
+    Mutation("a proxy taken for no hub", "model/hub.py", "if urllib.request.getproxies() or not address.hostname:", "if not address.hostname:", LOAD),
+    Mutation("the name that was typed suggested", "model/load.py", "if text in names:", "if False:", LOAD),
+    Mutation("a slip told late", "cli/_app.py", "    refuse_words_of(model, texts)\n", "", "tests/test_cli.py"),
+    Mutation("separators to try not looked at", "cli/mitigations.py", "texts=[*of.texts, *separators]", "texts=of.texts", "tests/test_cli.py"),
 )  # fmt: skip
 
 

@@ -190,6 +190,39 @@ def test_help_is_complete_and_light(arguments: list[str]) -> None:
         assert word in done.stdout
 
 
+def test_a_slip_in_a_prompt_is_told_before_anything_heavy_is_imported() -> None:
+    """Under a second; the time itself is measured by hand. What is tokenized is what each verb would tokenize."""
+    verbs = [
+        ["bound", "--prompt", "How many onse are"], ["jacobian", "--prompt", "How many onse are"],
+        ["report", "--prompt", "onse", "--out", "x.html"], ["audit", "--prompts", "110 =", "onse"],
+        ["collapse", "--repeat", "onse"], ["ablate", "--separator", "onse"], ["windows", "--prompt", "onse"],
+        ["prescribe", "--separators", "onse"], ["precision", "--suffix", "onse"],
+        ["collapse", "--sequence", "words", "--words", "1", "onse"],
+    ]  # fmt: skip
+    probe = (
+        "import sys\nfrom squashlens.cli import main\n"
+        f"for given in {verbs!r}:\n"
+        "    try: main(given)\n"
+        "    except SystemExit as stop: assert stop.code == 2, given\n"
+        "    else: raise SystemExit(f'{given} was taken')\n"
+        "heavy = {'torch', 'transformers', 'transformer_lens', 'plotly', 'xarray'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("The word 'onse' is not in this model's vocabulary. Near it: ones") == len(verbs)
+
+
+def test_the_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"squashlens {sl.__version__}\n"
+    for shell in ("bash", "zsh"):
+        with pytest.raises(SystemExit) as stop:
+            main(["--tyro-print-completion", shell])
+        assert not stop.value.code
+        assert "jacobian" in capsys.readouterr().out
+
+
 def test_import_is_light_and_complete() -> None:
     probe = (
         "import sys, squashlens as sl\n"

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from squashlens.cli import audit, behaviour, collapse, mitigations, sensitivity
 from squashlens.cli._app import Job, app
@@ -25,8 +26,11 @@ def _parse(arguments: Sequence[str]) -> Job:
             return app.cli(
                 args=list(arguments),
                 prog="squashlens",
-                description="Measure how decoder-only transformers lose information on the way to the last token.",
+                description="Measure how decoder-only transformers lose information on the way to the last token. "
+                "`squashlens --version` prints the version.",
             )
+    except ImportError as error:  # tyro's completion for tcsh
+        raise InputError(f"{error}.", "bash and zsh need nothing more.") from None
     except SystemExit as stop:
         if stop.code:
             raise InputError(_one_line(complaint.getvalue()), "See squashlens --help.") from None
@@ -46,8 +50,12 @@ def _one_line(box: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `squashlens`: exit code 0, or 2 with one line on standard error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"squashlens {version('squashlens')}")
+        return
     try:
-        _parse(sys.argv[1:] if arguments is None else arguments)()
+        _parse(given)()
     except SquashlensError as error:
         print(f"squashlens: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -1,6 +1,6 @@
 """The application, the options that verbs share, and what they do with their results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +17,10 @@ app = tyro.extras.SubcommandApp()
 
 Model = Annotated[str, tyro.conf.arg(help="Bundled name (tiny-gemma), local folder, or Hugging Face name.")]
 Device = Annotated[str | None, tyro.conf.arg(help="cpu, cuda, …; CUDA where there is one if not given.")]
-Dtype = Annotated[Literal["float32", "bfloat16", "float16"], tyro.conf.arg(help="In which the model is run.")]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16", "fp64"],
+    tyro.conf.arg(help="In which the model is run."),
+]
 Out = Annotated[Path | None, tyro.conf.arg(help="Also save the result: .nc or .json (lossless), or .csv.")]
 Quiet = Annotated[bool, tyro.conf.arg(help="No progress bars and no remarks.")]
 
@@ -37,12 +40,14 @@ def check_outputs(out: Path | None, *figures: Path | None, resume: Path | None =
 
 def opened(
     model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32",
-    resume: Path | None = None,
+    resume: Path | None = None, texts: Iterable[str] = (),
 ) -> Any:  # fmt: skip
-    """The model, loaded once it is sure that results can be written."""
+    """The model, loaded once it is sure that results can be written and that `texts` are of its words."""
     import squashlens as sl
+    from squashlens.model.vocabulary import refuse_words_of
 
     check_outputs(out, *figures, resume=resume)
+    refuse_words_of(model, texts)
     return sl.load(model, device=device, dtype=dtype, progress=not quiet)
 
 

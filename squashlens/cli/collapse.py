@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from squashlens._typing import full_name
 from squashlens.cli._app import Device, Job, Model, Out, Quiet, app, opened, save_result, write_figure
 from squashlens.errors import InputError
 from squashlens.paper import COPY, COUNT
@@ -43,6 +44,12 @@ class Of:
     ] = "none"
     seed: Annotated[int, tyro.conf.arg(help="Of everything that is drawn.")] = 0
 
+    @property
+    def texts(self) -> list[str]:
+        """All that is to be tokenized."""
+        content = {"repeated": [self.repeat], "words": list(self.words)}.get(self.sequence, [])
+        return [self.prompt, self.suffix, self.separator, *content]
+
     def build(self, model: Any) -> "Sequence":
         """The sequence in the model's tokens."""
         from squashlens import prompts
@@ -69,7 +76,7 @@ def collapse(
         Literal["none", "value", "slice"], tyro.conf.arg(help="Also by head: its output, or its slice of the stream.")
     ] = "value",
     round_to: Annotated[
-        Literal["none", "bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"],
+        Literal["none", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32", "float8_e4m3fn", "float8_e5m2"],
         tyro.conf.arg(help="Round the representations first."),
     ] = "none",
     beside: Annotated[
@@ -89,7 +96,7 @@ def collapse(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure)
+        bridge = opened(model, device, quiet, out, figure, texts=of.texts)
         result = sl.collapse(
             bridge, of.build(bridge), norm=norm, scale=scale, heads=None if heads == "none" else heads,
             beside=beside, seed=of.seed, replay=replay, round_to=_dtype(round_to), passes=passes, progress=not quiet,
@@ -151,7 +158,7 @@ def ablate(
 
         if not kinds:
             raise InputError("--kinds names nothing.", "Name at least one, or leave it out for all.")
-        bridge = opened(model, device, quiet, out, figure, map)
+        bridge = opened(model, device, quiet, out, figure, map, texts=of.texts)
         result = sl.separator_ablation(
             bridge, of.build(bridge), kinds=kinds, from_blocks=from_blocks or None, substitute=substitute,
             norm=norm, scale=scale, seed=of.seed, replay=replay, progress=not quiet,
@@ -176,7 +183,7 @@ def ablate(
 def _dtype(name: str) -> Any:
     import torch
 
-    return None if name == "none" else getattr(torch, name)
+    return None if name == "none" else getattr(torch, full_name(name))
 
 
 def _table(result: "xr.Dataset", variable: str, columns: dict[str, "xr.DataArray"]) -> None:

@@ -59,7 +59,7 @@ def prescribe(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure, resume=resume)
+        bridge = opened(model, device, quiet, out, figure, resume=resume, texts=[*of.texts, *separators])
         found = sl.prescribe(
             bridge, of.build(bridge), separators=separators, every=periods, answer=_answer(answer, of.repeat),
             draws=draws, lengths=_lengths(lengths, of.n), norm=norm, scale=scale, placements=placements, seed=of.seed,
@@ -97,7 +97,7 @@ def windows(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure)
+        bridge = opened(model, device, quiet, out, figure, texts=of.texts)
         found = sl.windows(
             bridge, of.build(bridge), sizes, sinks=sinks, answer=_answer(answer, of.repeat), draws=draws,
             lengths=_lengths(lengths, of.n), norm=norm, scale=scale, seed=of.seed, progress=not quiet,
@@ -120,7 +120,7 @@ def precision(
     of: tyro.conf.OmitArgPrefixes[Of] = PLAIN,
     model: Model = "tiny-gemma",
     runs: Annotated[
-        tuple[Literal["float32", "bfloat16", "float16", "int8"], ...],
+        tuple[Literal["float32", "bfloat16", "float16", "fp32", "bf16", "fp16", "int8"], ...],
         tyro.conf.arg(help="Also load and measure in these; int8 needs torchao. Empty: the float32 run alone."),
     ] = (),
     lengths: Lengths = (),
@@ -141,7 +141,7 @@ def precision(
 
         check_outputs(runs_out, runs_figure)
         require_distinct(path for path in (out, figure, runs_out, runs_figure) if path is not None)
-        bridge = opened(model, device, quiet, out, figure)
+        bridge = opened(model, device, quiet, out, figure, texts=of.texts)
         sequence, chosen = of.build(bridge), _lengths(lengths, of.n)
         found = sl.precision(bridge, sequence, lengths=chosen, norm=norm, scale=scale, progress=not quiet)
         print("the length from which v and v* are bit-identical once stored, by layer")

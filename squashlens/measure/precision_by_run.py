@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
-from squashlens._typing import Distance, Scale, one_of
+from squashlens._typing import Distance, Scale, full_name, one_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.measure.collapse import collapse
 from squashlens.measure.precision import from_then_on
@@ -22,13 +22,14 @@ from squashlens.results import attributes, joined, provenance
 from squashlens.sequences import Sequence
 
 Run = Literal["float32", "bfloat16", "float16", "int8"]
+Short = Literal["fp32", "bf16", "fp16"]
 
 
 def precision_by_run(
     name: str | Path,
     sequence: Sequence,
     *,
-    runs: Collection[Run] = get_args(Run),
+    runs: Collection[Run | Short] = get_args(Run),
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
     scale: Scale = "relative",
@@ -41,8 +42,8 @@ def precision_by_run(
     Args:
         name: what `load` opens.
         sequence: from `squashlens.prompts`, of any load of that model: its ids are the same in all.
-        runs: dtypes of the run; ``"int8"`` is float32 with weights in eight bits, and needs the extra
-            ``squashlens[quant]``.
+        runs: dtypes of the run, by their names or as ``"bf16"``, ``"fp16"``, ``"fp32"``; ``"int8"`` is float32 with
+            weights in eight bits, and needs the extra ``squashlens[quant]``.
         lengths, norm, scale: as in `collapse`.
         replay: at how many lengths every prompt is run by itself too. Passes of another shape round otherwise, which
             gives the noise floor; a D below it may be rounding alone.
@@ -62,12 +63,13 @@ def precision_by_run(
     """
     if not runs:
         raise InputError("There is no run to make.", f"Name some of {', '.join(get_args(Run))}.")
-    for run in runs:
+    named = list(dict.fromkeys(full_name(run) for run in runs))
+    for run in named:
         one_of(run, Run, "runs")
     chosen = None if lengths is None else list(lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}
-    for run in tqdm(runs, desc="runs", delay=1, disable=not progress):
+    for run in tqdm(named, desc="runs", delay=1, disable=not progress):
         try:
             dtype = "float32" if run == "int8" else run
             model = load(name, dtype=dtype, quantise="int8" if run == "int8" else None, device=device, progress=False)

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Quantised
+from squashlens._typing import SHORT, Bridge, Quantised, full_name
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 from squashlens.model.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
 from squashlens.model.complete import require_complete, require_finite
+from squashlens.model.hub import not_here, require_reachable
 from squashlens.model.memory import available, human, require_room
 from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
 from squashlens.model.quantised import require_quantiser, round_weights, torchao_hushed
@@ -63,9 +64,9 @@ def load(
 
     `name` is a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name. `device` defaults to
     CUDA where there is one; `device_map` in its place spreads the blocks over several devices, as accelerate has
-    it (``"auto"``, ``"balanced"``, or a device for each module). `dtype` is that of the run, by name (``"bfloat16"``)
-    or as PyTorch has it: float32 unless said otherwise, whatever the checkpoint's. The proof (logits, residual streams
-    and patterns against the plain model; every pattern and norm-scale hook live) can be left out with
+    it (``"auto"``, ``"balanced"``, or a device for each module). `dtype` is that of the run, by name (``"bfloat16"``,
+    ``"bf16"``) or as PyTorch has it: float32 unless said otherwise, whatever the checkpoint's. The proof (logits,
+    residual streams and patterns against the plain model; every pattern and norm-scale hook live) can be left out with
     ``verify=False``; results then carry *unverified*.
 
     ``quantise="int8"`` keeps the blocks' matrices in eight bits, one scale for each output channel, and leaves
@@ -92,6 +93,8 @@ def load(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = _dtype_to_run_in(dtype)
     source = _resolve(name)
+    if not Path(source).is_dir():
+        require_reachable(source, revision, _nearest(source))
     with torchao_hushed(), _transformers_hushed(progress):
         require_quantiser(quantise, dtype)
         config = _open_config(source, revision)
@@ -160,6 +163,8 @@ def _resolve(name: str | Path) -> str:
 def _nearest(text: str) -> str:
     names = (*zoo.bundled(), *WELL_KNOWN)
     lower = {n.lower(): n for n in names} | {n.split("/")[-1].lower(): n for n in names}
+    if text in names:  # which was spelled rightly
+        return ""
     near = difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.6)
     found = list(dict.fromkeys(lower[n] for n in near))
     if found:
@@ -194,7 +199,7 @@ def _access_error(source: str, error: Exception) -> ModelAccessError:
     if any(isinstance(e, RepositoryNotFoundError) for e in chain) or "not a valid model identifier" in said:
         return ModelAccessError(
             f"Hugging Face shows no model {source!r} to you.",
-            f"{_nearest(source)} A private one needs a token: `hf auth login`.",
+            f"{_nearest(source)} A private one needs a token: `hf auth login`.".lstrip(),
         )
     if "trust_remote_code" in said or "custom code" in said:
         return ModelAccessError(
@@ -203,11 +208,8 @@ def _access_error(source: str, error: Exception) -> ModelAccessError:
     if "does not recognize this architecture" in said or "unrecognized model" in said:
         return ModelAccessError(f"The architecture of {source} is unknown here.", "Update transformers.")
     if "connect" in said or "offline" in said or "resolve" in said or "timed out" in said:
-        return ModelAccessError(
-            f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
-            f"{_nearest(source)} Otherwise connect, or give a local folder.",
-        )
-    return ModelAccessError(f"{source} cannot be opened: {str(error).splitlines()[0]}", _nearest(source))
+        return not_here(source, _nearest(source))
+    return ModelAccessError(f"{source} cannot be opened: {str(error).splitlines()[0]}", _nearest(source) or AGAIN)
 
 
 def _require_decoder(config: Any, source: str) -> None:
@@ -254,9 +256,10 @@ def _on_no_device(config: Any, source: str) -> Any:
 
 def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     named = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
-    dtype = named.get(given) if isinstance(given, str) else given
+    dtype = named.get(full_name(given)) if isinstance(given, str) else given
     if dtype not in TOLERANCE:
-        raise InputError(f"dtype={given!r} is not one to run in.", f"Use one of {', '.join(named)}.")
+        allowed = ", ".join((*named, *SHORT))
+        raise InputError(f"dtype={given!r} is not one to run in.", f"Use one of {allowed}.")
     return dtype
 
 

@@ -9,11 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from squashlens._typing import choices_of, one_of
+from squashlens._typing import choices_of, full_name, one_of
 from squashlens.errors import InputError, RangeError
 from squashlens.model.hooks import Hook
 
 Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+Short = Literal["bf16", "fp16"]
 Rounded = Literal["residual", "keys", "values", "patterns"]
 SITES: dict[Rounded, str] = {
     "residual": "blocks.{block}.hook_resid_pre",
@@ -23,7 +24,7 @@ SITES: dict[Rounded, str] = {
 }
 
 
-def rounding(to: Stored | int, what: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
+def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
     """Round `what` in each of `blocks` to a format, or to so many bits behind the leading one.
 
     The residual stream where it enters a block; keys and values as they are projected, before any rotation; patterns as
@@ -31,15 +32,16 @@ def rounding(to: Stored | int, what: Rounded = "residual", blocks: tuple[int, ..
     A number beyond a format's range is refused, at the pass that meets it.
     """
     one_of(what, Rounded, "what")
-    if isinstance(to, bool) or not (to in choices_of(Stored) or (isinstance(to, int) and to >= 0)):
+    form: Stored | int = full_name(to)
+    if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and form >= 0)):
         raise InputError(
             f"rounding: {to!r} is not a format.", f"Use one of {', '.join(choices_of(Stored))}, or mantissa bits."
         )
 
     def edit(tensor: Tensor) -> Tensor:
-        return tensor + (rounded(tensor.detach(), to) - tensor.detach())
+        return tensor + (rounded(tensor.detach(), form) - tensor.detach())
 
-    label = f"{to} bits" if isinstance(to, int) else to
+    label = f"{form} bits" if isinstance(form, int) else form
     return Hook(f"rounding({what} to {label})", SITES[what], edit, blocks)
 
 

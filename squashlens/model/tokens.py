@@ -4,7 +4,6 @@ A Gemma without its BOS, or with two, is another model as far as its numbers go;
 for by name. Padding is refused, since it moves positions and changes sums.
 """
 
-import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from squashlens.model.anatomy import context_length, device_of
 from squashlens.model.fingerprint import digest
 from squashlens.model.locks import exclusive
 from squashlens.model.start import start_of
+from squashlens.model.vocabulary import refuse_unknown_words
 
 Prompts = str | Sequence[str] | Tensor
 
@@ -127,10 +127,8 @@ def encode(model: Bridge, text: str) -> list[int]:
     core = getattr(tokenizer, "backend_tokenizer", None)
     known = tokenizer.get_vocab()
     unknown_id = getattr(tokenizer, "unk_token_id", None)
-    if core is not None and core.pre_tokenizer is not None and type(core.model).__name__ == "WordLevel":
-        # A word-level tokenizer without an unknown token raises a bare library error: say which word.
-        words = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(_without_special(tokenizer, text))]
-        _refuse_unknown([w for w in words if w not in known], known)
+    if core is not None:
+        refuse_unknown_words(core, text, tokenizer.all_special_tokens, known)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if unknown_id is not None and unknown_id in ids:
         raise InputError(
@@ -149,21 +147,6 @@ def as_chat(model: Bridge, text: str) -> str:
         raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
     turn = [{"role": "user", "content": text}]
     return tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-
-
-def _without_special(tokenizer: Any, text: str) -> str:
-    for token in tokenizer.all_special_tokens:  # read as one token each, before words are looked for
-        text = text.replace(token, " ")
-    return text
-
-
-def _refuse_unknown(unknown: list[str], known: dict[str, int]) -> None:
-    if not unknown:
-        return
-    near = difflib.get_close_matches(unknown[0], known, n=3, cutoff=0.5)
-    hint = f"Near it: {', '.join(near)}." if near else "`model.tokenizer.get_vocab()` lists the words."
-    plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
-    raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)
 
 
 def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:

@@ -1,6 +1,7 @@
 """What `load` refuses, and with which words."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError, ModelAccessError
+from squashlens.model import hub, memory
 from squashlens.model import load as loading
-from squashlens.model import memory
 from tests.cases import CONFIGS, EXPERTS, random_model, save_random
 from tests.references import raw
 
@@ -38,8 +39,35 @@ def test_hub_names_get_near_ones_or_steps() -> None:
 
 
 def test_offline_hub_name_says_so() -> None:
-    with pytest.raises(ModelAccessError, match="cannot be reached|not on this machine"):
+    with pytest.raises(ModelAccessError, match="cannot be reached") as refusal:
         sl.load("google/gemma-2b")
+    assert str(refusal.value).count("google/gemma-2b") == 1, "the name that was typed is no suggestion"
+    with pytest.raises(ModelAccessError, match=r"cannot be reached.*Did you mean 'google/gemma-2b'"):
+        sl.load("google/gema-2b")
+
+
+def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a name that is not resolved nor a connection that is not made is waited for."""
+    from huggingface_hub import constants
+
+    def slow(*_: object, **__: object) -> None:
+        time.sleep(10)
+        raise OSError("late")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(hub, "PATIENCE", 0.2)
+    monkeypatch.setattr(hub.socket, "create_connection", slow)
+    start = time.perf_counter()
+    with pytest.raises(ModelAccessError, match="cannot be reached"):
+        sl.load("someone/something")
+    assert time.perf_counter() - start < 5
+    monkeypatch.setattr(hub.urllib.request, "getproxies", lambda: {"https": "a proxy"})
+    monkeypatch.setattr(
+        loading, "_open_config", lambda *_: (_ for _ in ()).throw(InputError("Left to the library.", ""))
+    )
+    with pytest.raises(InputError, match="Left to the library"):
+        sl.load("someone/something")
 
 
 def test_local_folder_problems(tmp_path: Path) -> None:
@@ -104,8 +132,18 @@ def test_dtype_must_be_one() -> None:
 
 
 def test_a_dtype_goes_by_its_name_too() -> None:
-    model = sl.load("tiny-gemma", dtype="bfloat16", progress=False)
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    for name, dtype in (("bfloat16", torch.bfloat16), ("bf16", torch.bfloat16), ("fp64", torch.float64)):
+        model = sl.load("tiny-gemma", dtype=name, verify=False, progress=False)
+        assert {p.dtype for p in model.parameters()} == {dtype}
+    for short, full in (("fp16", "float16"), ("fp32", "float32")):
+        assert loading._dtype_to_run_in(short) == getattr(torch, full)
+    assert repr(sl.rounding("bf16")) == repr(sl.rounding("bfloat16"))
+
+
+def test_runs_go_by_short_names_once(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 4)
+    found = sl.precision_by_run("tiny-gemma", ones, runs=["bf16", "bfloat16"], replay=0, progress=False)
+    assert found["run"].values.tolist() == ["bfloat16"]
 
 
 def test_model_states_that_are_refused(tmp_path: Path) -> None:

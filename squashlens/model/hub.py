@@ -1,0 +1,60 @@
+"""Whether the Hugging Face hub can be reached, found out in seconds: its own library tries several times, for long."""
+
+import os
+import socket
+import threading
+import urllib.request
+from urllib.parse import urlsplit
+
+from squashlens.errors import ModelAccessError
+
+PATIENCE = 3.0  # seconds for a name to be resolved and a connection to be made
+
+
+def not_here(source: str, near: str) -> ModelAccessError:
+    """The refusal of a name that is neither on this machine nor to be had; `near` says what else may be meant."""
+    return ModelAccessError(
+        f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
+        f"{near} Otherwise connect, or give a local folder." if near else "Connect, or give a local folder.",
+    )
+
+
+def require_reachable(source: str, revision: str | None, near: str) -> None:
+    """Refuse a name that is not in the hub's cache on this machine while the hub does not answer.
+
+    Behind a proxy nothing is tried here: only the library knows how to get through.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(source, "config.json", revision=revision)
+    except (HFValidationError, ValueError):  # no name of a repository, which the library says best
+        return
+    if isinstance(cached, str):
+        return
+    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE", "") in ("1", "ON", "YES", "TRUE"):
+        raise not_here(source, near)
+    address = urlsplit(constants.ENDPOINT)
+    if urllib.request.getproxies() or not address.hostname:
+        return
+    if not _answers(address.hostname, address.port or (80 if address.scheme == "http" else 443)):
+        raise not_here(source, near)
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a connection can be made within `PATIENCE`; resolving a name alone may take longer, so it is not waited
+    for."""
+    found: list[bool] = []
+
+    def connect() -> None:
+        try:
+            with socket.create_connection((host, port), timeout=PATIENCE):
+                found.append(True)
+        except OSError:
+            found.append(False)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return bool(found and found[0])
