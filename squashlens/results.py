@@ -95,6 +95,33 @@ def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
     return found
 
 
+def joined_arrays(results: Sequence[xr.DataArray], dim: str) -> xr.DataArray:
+    """Arrays of one form side by side along a new leading `dim`, facts as in `joined`.
+
+    Of what certificates state, `rounding` becomes the largest, and `failure_probability` the sum: the chance that any
+    number of any of them is too low.
+    """
+    sets = {
+        number: one.to_dataset(name="values").assign_attrs({"provenance": one.attrs["provenance"]})
+        for number, one in enumerate(results)
+    }
+    found = joined(sets, dim)["values"].rename(results[0].name)
+    stated = {"rounding": max, "failure_probability": sum}
+    return found.assign_attrs(
+        {name: of([one.attrs[name] for one in results]) for name, of in stated.items() if name in results[0].attrs}
+    )
+
+
+def restated(result: Any, facts: Mapping[str, Any]) -> Any:
+    """The same result with further facts in the provenance of it and of its variables."""
+    found = result.copy()
+    named = list(found.data_vars.values()) if isinstance(found, xr.Dataset) else []
+    for one in (found, *named):
+        if "provenance" in one.attrs:
+            one.attrs["provenance"] = _written(json.loads(one.attrs["provenance"]) | dict(facts))
+    return found
+
+
 def _merged(facts: Sequence[Any]) -> Any:
     """What all say, or the list of what each says; inside objects with the same names, name by name."""
     first = facts[0]

@@ -37,6 +37,7 @@ NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
+GIVEN, UNEQUAL = "tests/model/test_given.py", "tests/measure/test_unequal.py"
 START, NATIVE = "tests/model/test_start.py", "tests/model/test_native.py"
 COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
@@ -730,6 +731,17 @@ MUTATIONS = (
     Mutation("the name that was typed suggested", "model/load.py", "if text in names:", "if False:", LOAD),
     Mutation("a slip told late", "cli/_app.py", "    refuse_words_of(model, texts)\n", "", "tests/test_cli.py"),
     Mutation("separators to try not looked at", "cli/mitigations.py", "texts=[*of.texts, *separators]", "texts=of.texts", "tests/test_cli.py"),
+    Mutation("a bool taken for an id", "model/given.py", "isinstance(number, bool) or not isinstance(number, Integral)", "not isinstance(number, Integral)", GIVEN),
+    Mutation("a mixture taken", "model/given.py", "if all(_holds_ids(one) for one in prompts):", "if True:", GIVEN),
+    Mutation("a set put in an order", "model/given.py", "if not isinstance(prompts, list | tuple):", "prompts = list(prompts)\n    if False:", GIVEN),
+    Mutation("floats cut to ids", "model/given.py", "return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)", "return True", TOKENS),
+    Mutation("padding that looks like a token", "measure/_unequal.py", '{"token": "", "token_id": -1}', '{"token": "", "token_id": 0}', UNEQUAL),
+    Mutation("prompts in another order", "measure/_unequal.py", 'assign_coords(length=("prompt", lengths))', 'assign_coords(length=("prompt", lengths[::-1]))', UNEQUAL),
+    Mutation("the first prompt for all", "measure/_unequal.py", "(model, prompt, **quiet)", "(model, each_of(given)[0], **quiet)", UNEQUAL),
+    Mutation("the chance of one prompt for that of all", "results.py", '"failure_probability": sum', '"failure_probability": max', UNEQUAL),
+    Mutation("padding not said", "measure/_unequal.py", '{"unequal_lengths": SAID} if len(set(lengths)) > 1 else {}', "{}", UNEQUAL),
+    Mutation("prompts checked when their turn comes", "model/tokens.py", "    for row in rows:\n        tokens(", "    for row in rows[:1]:\n        tokens(", UNEQUAL),
+    Mutation("padding drawn", "figures/selection.py", 'if "length" in result.coords else result', "if False else result", UNEQUAL),
 )  # fmt: skip
 
 

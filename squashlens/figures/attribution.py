@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.figures.selection import of_one_prompt
 from squashlens.figures.theme import COLOURS, INK, dress, label, token_axis
 
 NAMES = {
@@ -26,8 +27,9 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
 
     Log scales; values of exactly zero have no place on them and are left out of the line, not of the hover
     of their neighbours. Every token keeps its own place, also when it is repeated; hover gives position,
-    token and the Dataset's value.
+    token and the Dataset's value. Of several prompts select one: ``ds.isel(prompt=0)``.
     """
+    sensitivity = of_one_prompt(sensitivity)
     tokens = [str(t) for t in sensitivity["token"].values]
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.06)
     upper = ["path_bound", "null", "jacobian_frozen", "jacobian"]

@@ -11,6 +11,7 @@ from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Edges, Fre
 from squashlens.errors import InputError
 from squashlens.measure._attention import one_hot, patterns_of
 from squashlens.measure._session import Session
+from squashlens.measure._unequal import one_by_one
 from squashlens.measure.certified import certified_bounds
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.capture import Given
@@ -21,6 +22,7 @@ from squashlens.theory.paths import sweep
 
 
 @measured
+@one_by_one()
 def path_bound(
     model: Bridge,
     prompts: Given,
@@ -58,7 +60,9 @@ def path_bound(
     on every call, against autograd, and added.
 
     Args:
-        prompts: text, texts of equal length, token ids, or a `capture` of them by the same model under the same hooks.
+        prompts: text, texts, token ids, or a `capture` of them by the same model under the same hooks. Prompts of
+            unequal lengths are measured one by one and padded: behind a prompt's own tokens (the coordinate `length`
+            has their number) values are NaN, the token is "" and the token_id −1.
         query: the position n that is reached; counted from the end if negative.
         source: layer ℓ whose residual stream v⁽ℓ⁾ the paths start from.
         target: ``"y"``, or layer ℓ for v⁽ℓ⁾; a list gives a leading `target` dimension.

@@ -20,6 +20,7 @@ from squashlens.errors import InputError
 from squashlens.measure._products import Products, until
 from squashlens.measure._rows import frobenius_of
 from squashlens.measure._session import Session
+from squashlens.measure._unequal import one_by_one
 from squashlens.measure._upper import upper_sketch
 from squashlens.model.anatomy import dtype_of, width
 from squashlens.model.capture import Given
@@ -29,6 +30,7 @@ from squashlens.theory.norms import sketch_factors
 
 
 @measured
+@one_by_one()
 def jacobian_norms(
     model: Bridge,
     prompts: Given,
@@ -75,7 +77,9 @@ def jacobian_norms(
     Returns:
         DataArray (position), or (prompt, position); exactly 0 behind the query. float64, from VJPs in the
         model's dtype. The provenance of a sketch says what kind of number it is: a lower bound, an estimate with
-        the factors of its 95 % interval, or an upper bound with its failure probability.
+        the factors of its 95 % interval, or an upper bound with its failure probability. Prompts of unequal lengths
+        are measured one by one and padded: behind a prompt's own tokens (the coordinate `length` has their number)
+        values are NaN, the token is "" and the token_id −1.
 
     Refuses: a spectral norm whose rows do not fit in the way asked for (the message gives the size).
 

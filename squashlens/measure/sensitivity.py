@@ -7,8 +7,8 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Bos, Bridge, Norm
-from squashlens.errors import InputError
 from squashlens.measure._session import Session
+from squashlens.measure._unequal import one_by_one
 from squashlens.measure.bound import path_bound
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.model.capture import Given
@@ -20,9 +20,10 @@ ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobi
 
 
 @measured
+@one_by_one(always=True)
 def sensitivity(
     model: Bridge,
-    prompt: Given,
+    prompts: Given,
     *,
     norm: Norm = "spectral",
     query: int = -1,
@@ -31,9 +32,10 @@ def sensitivity(
 ) -> xr.Dataset:
     """How far each token reaches y_n: what Theorem 5.1 says, what attention alone would give, what is true.
 
-    One prompt. Variables over `position` (all dimensionless): `path_bound` (constants 1), `null` (the same
-    under uniform attention), `bound_over_null`, `jacobian` (‖∂y_n/∂v⁽⁰⁾_i‖) and `jacobian_frozen` (the same
-    with attention patterns held constant, as the theorem assumes). Positions behind the query are left out.
+    One prompt, or several measured one by one. Variables over `position` (all dimensionless): `path_bound`
+    (constants 1), `null` (the same under uniform attention), `bound_over_null`, `jacobian` (‖∂y_n/∂v⁽⁰⁾_i‖) and
+    `jacobian_frozen` (the same with attention patterns held constant, as the theorem assumes). Positions behind the
+    query are left out.
 
     Over `estimate`: `rank_agreement`, Spearman's ρ of each with the Jacobian, and `position_trend`, its ρ
     with the position. Each has the ends of its 95 % interval, `…_low` and `…_high`, and `…_p`, the p-value of no
@@ -42,15 +44,18 @@ def sensitivity(
     null's. All leave out the query token and a leading BOS, whose values are of another kind. ρ is NaN with fewer
     than three tokens left, or for a constant quantity; intervals need four tokens.
 
+    Returns:
+        Dataset; of several prompts with a leading dimension `prompt`, each with the numbers of a call for it alone. A
+        shorter prompt is padded: behind its own tokens, of which the coordinate `length` has the number, values are
+        NaN, the token is "" and the token_id −1.
+
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =", progress=False)
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query)
-    if len(session.ids) != 1:
-        raise InputError("sensitivity compares quantities on one prompt.", "Call it for each prompt.")
+    session = Session.start(model, prompts, bos, "sensitivity", norm=norm, query=query)
     shared = {"query": session.query(query), "bos": "as-given"}
     ids, reach = session.ids, session.query(query) + 1
     bound = path_bound(model, ids, **shared)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from squashlens._typing import Bos, Bridge, Target, positive
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
+from squashlens.measure._unequal import one_by_one
 from squashlens.model.anatomy import residual_site
 from squashlens.model.budget import batch_memory, pass_bytes
 from squashlens.model.capture import Given
@@ -22,6 +23,7 @@ from squashlens.theory.distances import distance, divergence
 
 
 @measured
+@one_by_one()
 def substitution_effect(
     model: Bridge,
     prompts: Given,
@@ -41,7 +43,9 @@ def substitution_effect(
     A derivative is about an infinitesimal move of one residual stream; this is about tokens. Variables over
     (position), or (prompt, position): `effect` and `effect_std` over replacements, in the model's units; with
     ``target="y"`` also `kl`, KL(p(x) ‖ p(x′)) of the next token in nats. A leading BOS is not replaced (NaN); behind
-    the query everything is 0, by causality.
+    the query everything is 0, by causality. Prompts of unequal lengths are measured one by one, `among` then being the
+    distinct tokens of each by itself if not given, and padded: behind a prompt's own tokens (the coordinate `length`
+    has their number) values are NaN, the token is "" and the token_id −1.
 
     Args:
         among: token ids to replace by; the distinct tokens of all prompts, BOS excepted, if not given. A token is

@@ -5,8 +5,8 @@ for by name. Padding is refused, since it moves positions and changes sums.
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import torch
 from jaxtyping import Int
@@ -16,18 +16,18 @@ from squashlens._typing import Bos, Bridge, one_of
 from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of
 from squashlens.model.fingerprint import digest
+from squashlens.model.given import Prompts, each_of
 from squashlens.model.locks import exclusive
 from squashlens.model.start import start_of
 from squashlens.model.vocabulary import refuse_unknown_words
-
-Prompts = str | Sequence[str] | Tensor
 
 
 @exclusive
 def tokens(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
     """Token ids of one or several equal-length prompts, checked.
 
-    `prompts` is text, a list of texts, or ids of shape (position) or (prompt, position). `bos` says what may lead:
+    `prompts` is text, a list of texts, or ids of shape (position) or (prompt, position): a list, a nested list, a NumPy
+    array or a tensor of integers. `bos` says what may lead:
     ``"family"`` what the checkpoint's own tokenizer puts in front of a text (one BOS for Gemma and Llama, nothing for
     Qwen, GPT-2 and OLMo 2), ``"one"``, ``"none"``, or ``"as-given"`` (ids only: no check). Text is given that start.
     Ids must have it already, nothing is added to them; where the tokenizer adds nothing, they may start with one BOS.
@@ -43,13 +43,7 @@ def tokens(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tenso
     torch.Size([1, 14])
     """
     one_of(bos, Bos, "bos")
-    if isinstance(prompts, Tensor):
-        ids = _from_ids(prompts)
-    else:
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if bos == "as-given":
-            raise InputError("bos='as-given' is for token ids.", "For text say 'family', 'one' or 'none'.")
-        ids = _from_texts(model, texts, start_ids(model, bos))
+    ids = _of_one_length(_rows(model, prompts, bos))
     _check(model, ids)
     if bos != "as-given":
         _check_start(model, ids, bos)
@@ -84,24 +78,36 @@ def _leading(ids: Int[Tensor, "prompt position"], of: Iterable[int | None]) -> I
     return torch.isin(ids, known).long().cumprod(dim=-1).sum(dim=-1)
 
 
-def _from_ids(ids: Tensor) -> Tensor:
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InputError(f"Token ids must be integers, got {ids.dtype}.", "Pass text, or `ids.long()`.")
-    if ids.ndim not in (1, 2):
-        raise InputError(f"Token ids must be (position) or (prompt, position), got {ids.ndim} axes.", "Reshape them.")
-    return torch.atleast_2d(ids).long()
+def rows_of(model: Bridge, prompts: Prompts, bos: Bos) -> list[list[int]]:
+    """The ids of each prompt, of any lengths: what `tokens` gives for it alone, with all that it refuses."""
+    rows = _rows(model, prompts, bos)
+    for row in rows:
+        tokens(model, row, bos=bos if isinstance(each_of(prompts)[0], list) else "as-given")
+    return rows
 
 
-def _from_texts(model: Bridge, texts: list[str], lead: tuple[int, ...]) -> Tensor:
+def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
+    given = each_of(prompts)
+    if not given or not isinstance(given[0], str):
+        return cast(list[list[int]], given)
+    if bos == "as-given":
+        raise InputError("bos='as-given' is for token ids.", "For text say 'family', 'one' or 'none'.")
     require_tokenizer(model)
-    if not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+    if not all(isinstance(text, str) and text.strip() for text in given):
         raise InputError("The prompt is empty.", "Pass some text.")
-    rows = [[*lead, *encode(model, text)] for text in texts]
+    lead = start_ids(model, bos)
+    return [[*lead, *encode(model, cast(str, text))] for text in given]
+
+
+def _of_one_length(rows: list[list[int]]) -> Tensor:
+    if not rows or not all(rows):
+        raise InputError("The prompt is empty.", "Pass at least one token.")
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise InputError(
             f"The prompts have {lengths[0]} to {lengths[-1]} tokens; padding would change what is measured.",
-            "Measure prompts of unequal length one by one.",
+            "Measure prompts of unequal length one by one; `sensitivity`, `jacobian_norms`, `path_bound` and "
+            "`substitution_effect` do so by themselves.",
         )
     return torch.tensor(rows)
 

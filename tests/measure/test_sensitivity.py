@@ -55,11 +55,6 @@ def test_too_few_tokens_give_no_correlation(tiny: Any) -> None:
     assert ds["rank_agreement"].isnull().all()
 
 
-def test_one_prompt_only(tiny: Any) -> None:
-    with pytest.raises(InputError, match="one prompt"):
-        sl.sensitivity(tiny, ["110", "011"])
-
-
 def test_next_token_is_the_plain_models(tiny: Any) -> None:
     from transformers import AutoModelForCausalLM
 

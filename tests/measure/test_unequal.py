@@ -1,0 +1,107 @@
+"""Prompts of unequal lengths in one result: each with the numbers of its own call, the rest said to be padding."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+
+PROMPTS = ["110 =", "How many ones are in the following sequence? 0 =", "0 ="]
+LENGTHS = [5, 12, 3]
+CALLS: list[tuple[Any, dict[str, Any]]] = [
+    (sl.sensitivity, {"norm": "frobenius"}),
+    (sl.jacobian_norms, {"norm": "frobenius", "target": ["y", 3]}),
+    (sl.jacobian_norms, {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "query": 1}),
+    (sl.path_bound, {}),
+    (sl.path_bound, {"constants": "measured", "source": 5}),
+    (sl.substitution_effect, {"replacements": 2}),
+]
+
+
+@pytest.mark.parametrize(("verb", "options"), CALLS, ids=lambda value: getattr(value, "__name__", None))
+def test_each_prompt_has_the_numbers_of_its_own_call(
+    verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path
+) -> None:
+    options = options if verb is sl.path_bound and not options else options | {"progress": False}
+    found = verb(tiny, PROMPTS, **options)
+    assert found["length"].values.tolist() == LENGTHS
+    assert found.sizes["prompt"] == 3
+    assert found.sizes["position"] == 12
+    failures = []
+    for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
+        one = verb(tiny, prompt, **options)
+        ours, behind = (found.isel(prompt=number, position=part) for part in (slice(length), slice(length, None)))
+        names: list[Any] = list(one.data_vars) if isinstance(one, xr.Dataset) else [...]
+        for name in names:
+            theirs, here, padding = ((x if name is ... else x[name]) for x in (one, ours, behind))
+            np.testing.assert_array_equal(here.transpose(*theirs.dims).values, theirs.values)
+            assert "position" not in padding.dims or padding.isnull().all()
+            assert here.attrs["units"] == theirs.attrs["units"]
+        for name in ("token", "token_id"):
+            assert ours[name].values.tolist() == one[name].values.tolist()
+        assert set(behind["token"].values.tolist()) <= {""}
+        assert set(behind["token_id"].values.tolist()) <= {-1}
+        failures.append(one.attrs.get("failure_probability", 0))
+    facts = sl.provenance(found)
+    assert "by itself" in facts["unequal_lengths"]
+    assert facts["fingerprint"] == sl.provenance(verb(tiny, PROMPTS[0], **options))["fingerprint"]
+    assert found.attrs.get("failure_probability", 0) == pytest.approx(sum(failures))
+    for ending in ("nc", "json"):
+        path = sl.save(found, tmp_path / f"found.{ending}")
+        assert sl.open_result(path).identical(found), ending
+    table = sl.save(found, tmp_path / "found.csv").read_text()
+    assert "How" in table or "many" in table
+
+
+def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
+    rows = [sl.tokens(tiny, prompt)[0].tolist() for prompt in PROMPTS]
+    texts = sl.path_bound(tiny, PROMPTS)
+    for given in (rows, [torch.tensor(row) for row in rows], [np.array(row) for row in rows]):
+        np.testing.assert_array_equal(sl.path_bound(tiny, given), texts)
+    without = sl.path_bound(tiny, [row[1:] for row in rows], bos="none")
+    np.testing.assert_array_equal(without[0, :4], sl.path_bound(tiny, rows[0][1:], bos="none"))
+
+
+def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
+    found = sl.path_bound(tiny, ["110 =", "101 ="])
+    assert "unequal_lengths" not in sl.provenance(found)
+    assert "length" not in found.coords
+    both = sl.sensitivity(tiny, ["110 =", "101 ="], progress=False)
+    assert both["jacobian"].dims == ("prompt", "position")
+    assert "unequal_lengths" not in sl.provenance(both)
+    one = sl.sensitivity(tiny, ["110 ="], progress=False)
+    assert one["jacobian"].dims == ("position",)
+
+
+def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a refusal in the middle says which prompt it is about."""
+    from squashlens.measure import bound
+
+    monkeypatch.setattr(bound.Session, "start", lambda *_, **__: pytest.fail("something was measured"))
+    for given, complaint in (
+        (["110 =", "110 = onse"], "'onse' is not in this model's vocabulary"),
+        ([[2, 4], [4, 4, 4]], "0 BOS tokens"),
+        ([[2, 4], [2, 4, 9999]], "vocabulary"),
+        (["110 =", " "], "empty"),
+        ([[2, 4], [2] + [4] * 3000], "the model's context"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            sl.path_bound(tiny, given)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"Prompt 2: query=4 is not a position"):
+        sl.path_bound(tiny, PROMPTS, query=4)
+    with pytest.raises(InputError, match=r"3 to 12 tokens.*sensitivity"):
+        sl.capture(tiny, PROMPTS)
+
+
+def test_a_figure_shows_one_prompt_without_its_padding(tiny: Any) -> None:
+    found = sl.sensitivity(tiny, PROMPTS, norm="frobenius", progress=False)
+    with pytest.raises(InputError, match=r"3 prompts.*isel\(prompt=0\)"):
+        sl.figures.attribution(found)
+    figure = sl.figures.attribution(found.isel(prompt=0))
+    assert {len(line.x) for line in figure.data} == {5}

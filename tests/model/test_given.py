@@ -1,0 +1,68 @@
+"""What prompts may be given as, and what they may not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.model.given import each_of
+from tests.references import raw
+
+IDS = [2, 4, 4, 3, 76]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        IDS, tuple(IDS), [IDS], (tuple(IDS),), np.array(IDS), np.array([IDS], dtype=np.int16), torch.tensor(IDS),
+        np.array(IDS, dtype=np.uint64), [np.int64(i) for i in IDS], [torch.tensor(i) for i in IDS],
+        [torch.tensor(IDS)], [np.array(IDS)], torch.tensor([IDS], dtype=torch.int32), "110 =", ["110 ="],
+        np.array(["110 ="]), np.str_("110 ="),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_ids_in_any_form_are_the_prompt(tiny: Any, given: Any) -> None:
+    assert raw(sl.tokens)(tiny, given).tolist() == [IDS]
+
+
+def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
+    bound = sl.path_bound(tiny, "110 =")
+    for given in (IDS, (tuple(IDS),), np.array(IDS)):
+        np.testing.assert_array_equal(sl.path_bound(tiny, given), bound)
+        assert sl.capture(tiny, given).ids.tolist() == [IDS]
+        assert sl.places(tiny, given, "1") == (1, 2)
+        assert int(sl.next_token(tiny, given)["token_id"][0]) == int(sl.next_token(tiny, "110 =")["token_id"][0])
+        assert sl.hops(tiny, given).equals(sl.hops(tiny, "110 ="))
+        with sl.applied(tiny, sl.mean_residual([1], given)):
+            pass
+    both = sl.tokens(tiny, [IDS, [2, 3, 3, 4, 76]])
+    assert both.tolist() == [IDS, [2, 3, 3, 4, 76]]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ([], "empty"), ((), "empty"), ([[]], "empty"), ([IDS, []], "empty"), (np.zeros((0, 3), dtype=int), "empty"),
+        ([2, 4.0], r"integers, got 4\.0 \(float\)"), ([2, True], r"got True \(bool\)"), ([2, None], "got None"),
+        ([2, float("nan")], "got nan"), ([2, np.bool_(True)], "bool"), (np.array(IDS) * 1.0, "integers, got float64"),
+        (np.array([True]), "integers, got bool"), ([2, -1], "run from -1"), ([2, 10**9], "to 1000000000"),
+        ([2, 10**30], "no token id"), (["110 =", 2], "mixture of int and str"),
+        ([IDS, "110 ="], "mixture of a list and"),
+        ([IDS, 2], "mixture of a list and int"), ([[IDS]], "a list inside a list"), (np.array([[[2]]]), "3 axes"),
+        ([IDS, [2, 4]], "2 to 5 tokens"), ({2, 4}, "are a set"), ({"a": 1}, "are a dict"), (b"110 =", "are a bytes"),
+        (None, "are a NoneType"), (7, "are a int"), (np.array(7), "0 axes"), (np.array([IDS], dtype=object), "object"),
+        (["1", "2 2"], "2 to 3 tokens"), ([torch.tensor([IDS, IDS])], "2 rows"), (iter(IDS), "no tokens in order"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        raw(sl.tokens)(tiny, given)
+
+
+def test_strings_of_digits_are_texts() -> None:
+    assert each_of(["1", "2"]) == ["1", "2"]
+    assert each_of(np.array([[2, 4], [3, 5]])) == [[2, 4], [3, 5]]
