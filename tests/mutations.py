@@ -291,7 +291,7 @@ MUTATIONS = (
     Mutation("experts in grouped products", "model/load.py", 'experts_implementation="eager"', 'experts_implementation="grouped_mm"', LOAD),
     # tokens, hooks, results
     Mutation("two BOS pass", "model/tokens.py", "if found[0] != len(start) and", "if found[0] < len(start) and", TOKENS),
-    Mutation("BOS not prepended", "model/tokens.py", "[*lead, *encode(model, text)]", "[*encode(model, text)]", TOKENS),
+    Mutation("BOS not prepended", "model/tokens.py", "[*lead, *encode(model, cast(str, text))]", "[*encode(model, text)]", TOKENS),
     Mutation("BOS by TransformerLens's tokenizer", "model/start.py", "asked = own or held", "asked = held", START),
     Mutation("BOS that is an EOS in the text", "model/start.py", "tuple(whole[:start])", "(bare[0],)", START),
     Mutation("other tokens in front unchecked", "model/tokens.py", "if set(start) - {own}:", "if False:", START),
