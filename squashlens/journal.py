@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ import psutil
 
 from squashlens.errors import InputError, OutputError
 from squashlens.files import require_output
+from squashlens.remarks import remark
 
 APPLICATION = 0x53714C4A  # "SqLJ", in the header of every file of ours
 HEADER = b"SQLite format 3\x00"
@@ -206,10 +206,9 @@ def _logs_work(path: Path) -> bool:
     """Whether the file is on a disk of this machine; where it is not, a warning says what that means."""
     kind = _file_system(path)
     if kind in NETWORK:
-        warnings.warn(
+        remark(
             f"{path} is on a file system of the network ({kind}): a rollback journal is used, and only one machine at "
-            "a time may write to it.",
-            stacklevel=3,
+            "a time may write to it."
         )
     return kind not in NETWORK
 

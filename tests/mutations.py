@@ -38,6 +38,7 @@ BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
 GIVEN, UNEQUAL = "tests/model/test_given.py", "tests/measure/test_unequal.py"
+BARS = "tests/test_bars.py"
 START, NATIVE = "tests/model/test_start.py", "tests/model/test_native.py"
 COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
 UNCHANGED, RESULTS = "tests/measure/test_nothing_changes.py", "tests/test_results.py"
@@ -300,9 +301,9 @@ MUTATIONS = (
     Mutation("hooks left behind", "model/hooks.py", "stack.callback(_remove, point, handle)", "pass", UNCHANGED),
     Mutation("stale hooks accepted", "model/capture.py", '"hooks": (self.ambient_hooks, tuple(ambient(model)))', '"hooks": (0, 0)', CAPTURE),
     # the comparison and what is said of it
-    Mutation("ratio inverted", "measure/sensitivity.py", "(bound / null)", "(null / bound)", SENSITIVITY),
-    Mutation("null is the model", "measure/sensitivity.py", 'attention="uniform", ', "", SENSITIVITY),
-    Mutation("frozen is not frozen", "measure/sensitivity.py", 'freeze="attention", ', "", SENSITIVITY),
+    Mutation("ratio inverted", "measure/sensitivity.py", '(found["path_bound"] / found["null"])', '(found["null"] / found["path_bound"])', SENSITIVITY),
+    Mutation("null is the model", "measure/sensitivity.py", '"null": "uniform"}', '"null": "model"}', SENSITIVITY),
+    Mutation("frozen is not frozen", "measure/sensitivity.py", '"jacobian_frozen": ("attention",)', '"jacobian_frozen": ()', SENSITIVITY),
     Mutation("query token in the ranks", "measure/sensitivity.py", "reach - 1)", "reach)", SENSITIVITY),
     Mutation("Pearson for Spearman", "theory/trends.py", "np.corrcoef(stats.rankdata(x), stats.rankdata(y))", "np.corrcoef(x, y)", TRENDS),
     Mutation("below for above", "reporting/sentences.py", "(bound < truth).sum()", "(bound > truth).sum()", SENTENCES),
@@ -742,6 +743,10 @@ MUTATIONS = (
     Mutation("padding not said", "measure/_unequal.py", '{"unequal_lengths": SAID} if len(set(lengths)) > 1 else {}', "{}", UNEQUAL),
     Mutation("prompts checked when their turn comes", "model/tokens.py", "    for row in rows:\n        tokens(", "    for row in rows[:1]:\n        tokens(", UNEQUAL),
     Mutation("padding drawn", "figures/selection.py", 'if "length" in result.coords else result', "if False else result", UNEQUAL),
+    Mutation("bars above one another", "bars.py", "disable=not progress or taken", "disable=not progress", BARS),
+    Mutation("bars of an earlier task", "bars.py", "_bars.reset(token)", "pass", BARS),
+    Mutation("bars that nobody asked for", "bars.py", "disable=not progress or taken", "disable=taken", BARS),
+    Mutation("warnings at a line of ours", "remarks.py", "stacklevel=level", "stacklevel=2", BARS),
 )  # fmt: skip
 
 

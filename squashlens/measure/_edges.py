@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, Edges, Target
+from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.measure._rows import norms_at, require_causal
 from squashlens.model.budget import BATCH_MEMORY
@@ -66,7 +66,7 @@ def edges_by_autograd(
     output, leaf = span.outputs[to], span.leaf
     every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
     found = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
-    for j in tqdm(queries, desc="exact edges", unit="token", delay=1, leave=False, disable=not progress):
+    for j in bar(queries, desc="exact edges", unit="token", leave=False, progress=progress):
         found[j] = norms_at(output, j, leaf, "spectral", every, batch, norms)[0]
     return found
 

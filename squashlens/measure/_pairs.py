@@ -1,6 +1,5 @@
 """What every measurement on pairs does: run v and v* at many lengths and lay their representations side by side."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -21,6 +20,7 @@ from squashlens.model.proof import TOLERANCE, agree
 from squashlens.model.rounding import stored
 from squashlens.model.tokens import display_tokens
 from squashlens.model.unembed import require_understood
+from squashlens.remarks import remark
 from squashlens.results import Variable
 from squashlens.sequences import Sequence as Tokens
 from squashlens.theory.distances import distance, resolution, rms
@@ -183,7 +183,7 @@ def next_token_is_known(model: Bridge) -> bool:
     try:
         require_understood(model)
     except UnsoundModelError as error:
-        warnings.warn(f"The next token is left out. {error}", stacklevel=4)
+        remark(f"The next token is left out. {error}")
         return False
     return True
 

@@ -1,15 +1,15 @@
 """Vector–Jacobian products of one token: where they come from, and a sketch that takes as many as it needs."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from squashlens._typing import RowsKept, Target
+from squashlens.bars import bar
 from squashlens.measure._rows import Batches, at_query, require_causal, room_for, spectral_of, told
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import width
@@ -18,6 +18,7 @@ from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.replay import record, replayable
 from squashlens.model.spans import open_spans
 from squashlens.model.streamed import implementation
+from squashlens.remarks import remark
 from squashlens.theory.norms import mean_interval, spectral_norms
 
 FIRST = 16  # probes of a sketch that stops by itself, before it looks for the first time
@@ -58,10 +59,10 @@ class Products:
         """The products along `directions` in batches, made again as often as they are asked for."""
 
         def again() -> Iterator[Tensor]:
-            with tqdm(total=len(directions), desc="jacobian", unit="VJP", delay=1, disable=not self.progress) as bar:
+            with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as shown:
                 for rows in self._products(directions):
                     yield require_causal(rows, self.query, "The model")
-                    bar.update(len(rows))
+                    shown.update(len(rows))
 
         return again
 
@@ -92,6 +93,6 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
         if reached <= rtol or taken == d:
             break
     if reached > rtol:
-        warnings.warn(f"With {taken} probes, as many as an exact norm takes, ± {reached:.1%} is reached.", stacklevel=3)
+        remark(f"With {taken} probes, as many as an exact norm takes, ± {reached:.1%} is reached.")
     about = {"kind": "estimate", "probes": taken, "seed": seed, "rtol": rtol, "reached": reached}
     return mean.sqrt(), ends, {"sketch": about}

@@ -17,9 +17,9 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
 from squashlens._typing import Norm, RowsKept
+from squashlens.bars import bar
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.model.capture import SAY_ABOVE
 from squashlens.model.memory import available, human
@@ -95,7 +95,7 @@ def spectral_of(
                 done += len(batch)
             if kept is None:
                 raise CapacityError("There are no rows to take norms of.", "Ask for at least one cotangent.")
-            places = tqdm(range(stop - start), desc="norms", unit="token", delay=1, disable=not progress)
+            places = bar(range(stop - start), desc="norms", unit="token", progress=progress)
             found.append(torch.stack([norms(kept[:, place].to(device)) for place in places], dim=1))
             del kept
     whole = torch.cat(found, dim=1)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
-from tqdm import tqdm
 
 from squashlens._typing import Direction
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure._splits import Answers, Split
 from squashlens.theory.ridge import ridge
@@ -43,9 +43,9 @@ def scored(
     r2, control, right = np.full((3, len(numbers), len(layers), len(data.lengths)), np.nan)
     missed, spread = np.zeros((2, len(numbers), len(layers)))
     total, times = np.zeros(data.truth.shape), np.zeros(data.truth.shape)
-    bar = tqdm(numbers, desc=label, unit="split", delay=1, disable=not progress)
+    shown = bar(numbers, desc=label, unit="split", progress=progress)
     with threadpool_limits(1):  # many small fits: threads would wait for each other
-        for place, number in enumerate(bar):
+        for place, number in enumerate(shown):
             for layer, at, split, targets, predicted in _predicted(rows, data, direction, number):
                 lost, around = _sums(targets, predicted, split.weight)
                 here = place, layer, at

@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 import xarray as xr
-from tqdm.auto import tqdm
 
+from squashlens.bars import bar
 from squashlens.errors import SquashlensError
 from squashlens.model.capture import Capture
 from squashlens.model.given import each_of
@@ -52,7 +52,7 @@ def one_by_one(*, always: bool = False) -> Callable[[Callable[P, T]], Callable[P
             rest = {name: value for name, value in asked.items() if name not in ("model", second)}
             quiet: Any = rest | ({"progress": False} if "progress" in rest else {})
             measured: list[T] = []
-            prompts = tqdm(each_of(given), desc="prompts", delay=1, disable=not rest.get("progress", True))
+            prompts = bar(each_of(given), desc="prompts", progress=rest.get("progress", True))
             for number, prompt in enumerate(prompts):
                 try:
                     measured.append(cast(Any, function)(model, prompt, **quiet))

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, positive
+from squashlens.bars import bar
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
@@ -98,7 +98,7 @@ def audit(
     taken = chosen(list(all_rungs), lists["rungs"])
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
-    for rung in tqdm(taken, desc="audit", unit="rung", delay=1, disable=not progress):
+    for rung in bar(taken, desc="audit", unit="rung", progress=progress):
         start = time.perf_counter()
         try:
             found = rung.measure(session.model, session.ids).values

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, Mode, Template, positive
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.journal import Journal, checked
 from squashlens.measure._asking import Asking
@@ -114,13 +114,13 @@ def answered(
         text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [text, said.ended, len(ids[question]), len(said.ids)]
 
-    with tqdm(
-        total=len(keys), initial=len(keys) - len(missing), desc=asking.task.name, unit="answer", delay=1,
-        disable=not progress,
-    ) as bar:  # fmt: skip
+    with bar(
+        total=len(keys), initial=len(keys) - len(missing), desc=asking.task.name, unit="answer",
+        progress=progress,
+    ) as shown:  # fmt: skip
         for batch in generate(sound, [prompts[q] for q in missing], temperature=temperature, chunk=chunk):
             journal.keep({keys[missing[place]]: written(missing[place], said) for place, said in batch.items()})
-            bar.update(len(batch))
+            shown.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from squashlens._typing import Edges, Target
+from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.measure._attention import one_hot
 from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, missing, require_small, share_of
@@ -227,7 +228,7 @@ def _local(work: _Work, prompt: int, size: int) -> Made:
 
 def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:
     stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
-    yield from tqdm(stretches, desc="path bound", unit="stretch", delay=1, disable=not progress)
+    yield from bar(stretches, desc="path bound", unit="stretch", progress=progress)
 
 
 @contextmanager

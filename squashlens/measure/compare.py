@@ -9,9 +9,9 @@ from random import Random
 
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Scale, positive
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure._pairs import required
 from squashlens.measure.accuracy import Answer, accuracy, right_answer
@@ -79,8 +79,8 @@ def compare(
         if not all(isinstance(part, Change) for part in every[name]):
             raise InputError(f"{name!r} is neither hooks nor a sequence.", "Give a hook, a sequence, or several.")
     chosen = None if lengths is None else list(lengths)
-    bar = tqdm(every.items(), desc="changes", delay=1, disable=not progress)
-    found = {name: task.measured(model, parts, chosen, norm, scale, replay) for name, parts in bar}
+    shown = bar(every.items(), desc="changes", progress=progress)
+    found = {name: task.measured(model, parts, chosen, norm, scale, replay) for name, parts in shown}
     return joined(found, "change")
 
 

@@ -6,7 +6,6 @@ memory of a long prompt is that of one block; a sketch takes fewer products than
 """
 
 import math
-import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from squashlens.model.anatomy import dtype_of, width
 from squashlens.model.capture import Given
 from squashlens.model.freeze import freezing
 from squashlens.model.registry import measured
+from squashlens.remarks import remark
 from squashlens.theory.norms import sketch_factors
 
 
@@ -122,10 +122,7 @@ def jacobian_norms(
     directions, about = _directions(session, norm, method, probes, seed)
     said: dict[str, Any] = {} if method == "exact" else {"sketch": about | {"probes": probes, "seed": seed}}
     if dtype_of(session.model).itemsize < 4:
-        warnings.warn(
-            "In half precision small Jacobian entries come out several times too large; load in float32.",
-            stacklevel=2,
-        )
+        remark("In half precision small Jacobian entries come out several times too large; load in float32.")
     for to, top in spans.items():
         products = Products(session, hooks, source, top, to, n, chunk, progress)
         ends: dict[str, Tensor] = {}

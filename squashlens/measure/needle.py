@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bos, Bridge, Norm, one_of
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.measure.bound import path_bound
@@ -81,7 +81,7 @@ def needle(
         )
     found: dict[str, np.ndarray] = {}
     tokens = [""] * len(prompts)
-    bar = tqdm(total=len(prompts), desc="needle", unit="prompt", delay=1, disable=not progress)
+    counter = bar(total=len(prompts), desc="needle", unit="prompt", progress=progress)
     swaps: dict[str, Any] = {"among": among, "replacements": replacements, "seed": seed}
     sessions = []
     for rows, present in _alike(prompts):
@@ -95,8 +95,8 @@ def needle(
             found.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
         for place, (k, position) in enumerate(zip(rows, places, strict=True)):
             tokens[k] = shown[place][position]
-        bar.update(len(rows))
-    bar.close()
+        counter.update(len(rows))
+    counter.close()
     return _grouped(sessions[0], found, groups, at, positions, tokens, seed)
 
 

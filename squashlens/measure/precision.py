@@ -12,9 +12,9 @@ import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Passes, Scale, choices_of
+from squashlens.bars import bar
 from squashlens.errors import InputError, RangeError
 from squashlens.measure._pairs import NOISE, NOISE_FLOORS, Ruler, Runs, check_choices, next_token_is_known, with_y
 from squashlens.model.anatomy import dtype_of, residual_site
@@ -118,7 +118,7 @@ def _in_the_run(
     distance, enters, same = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
     require_live(runs.session.model, [residual_site(block, runs.session.model) for block in blocks], "residual-stream")
     each = list(product(range(len(formats)), blocks))
-    for number, block in tqdm(each, desc="rounding", delay=1, disable=not progress):
+    for number, block in bar(each, desc="rounding", progress=progress):
         hook = rounding(formats[number], "residual", (block,))
         try:
             v, star = runs.pairs(hooks=lambda _tokens, hook=hook: [hook], branch_hooks=(hook,))

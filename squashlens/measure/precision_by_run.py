@@ -4,20 +4,20 @@ Rounding a vector that was computed in float32 says what is lost by *storing* it
 on the way. Each run is a load of its own, proved against the plain model in the same precision.
 """
 
-import warnings
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Distance, Scale, full_name, one_of
+from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError
 from squashlens.measure.collapse import collapse
 from squashlens.measure.precision import from_then_on
 from squashlens.model.load import load
+from squashlens.remarks import remark
 from squashlens.results import attributes, joined, provenance
 from squashlens.sequences import Sequence
 
@@ -69,7 +69,7 @@ def precision_by_run(
     chosen = None if lengths is None else list(lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}
-    for run in tqdm(named, desc="runs", delay=1, disable=not progress):
+    for run in bar(named, desc="runs", progress=progress):
         try:
             dtype = "float32" if run == "int8" else run
             model = load(name, dtype=dtype, quantise="int8" if run == "int8" else None, device=device, progress=False)
@@ -77,7 +77,7 @@ def precision_by_run(
                 model, sequence, lengths=chosen, norm=norm, scale=scale, replay=replay, progress=False
             ).pipe(_with_ends)
         except SquashlensError as error:
-            warnings.warn(f"The run in {run} is left out. {error}", stacklevel=2)
+            remark(f"The run in {run} is left out. {error}")
             refused[run] = error
     if not found:
         raise next(iter(refused.values()))

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Scale, positive
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.journal import Journal, checked
 from squashlens.measure._pairs import Runs, check_choices, required
@@ -104,8 +104,8 @@ def prescribe(
             )
     what = {"content": plain.content, "alphabet": plain.alphabet, "lengths": runs.lengths}
     journal = runs.session.journal(resume, {**runs.session.facts, **what})
-    with tqdm(total=len(designs) + 1 + placements, desc="separators", delay=1, disable=not progress) as bar:
-        search = _Search(runs, task, norm, scale, journal, bar)
+    with bar(total=len(designs) + 1 + placements, desc="separators", progress=progress) as shown:
+        search = _Search(runs, task, norm, scale, journal, shown)
         none = search.tried("none", plain)
         grid = {design: search.tried(f"{design}", form) for design, form in designs.items()}
         best = max(grid, key=lambda design: _separation(grid[design]))

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Norm
+from squashlens._typing import AttentionKind, Bos, Bridge, Norm
+from squashlens.bars import bar
 from squashlens.measure._session import Session
 from squashlens.measure._unequal import one_by_one
 from squashlens.measure.bound import path_bound
@@ -58,18 +59,21 @@ def sensitivity(
     session = Session.start(model, prompts, bos, "sensitivity", norm=norm, query=query)
     shared = {"query": session.query(query), "bos": "as-given"}
     ids, reach = session.ids, session.query(query) + 1
-    bound = path_bound(model, ids, **shared)
-    null = path_bound(model, ids, attention="uniform", **shared)
-    parts = {
-        "path_bound": bound,
-        "null": null,
-        "bound_over_null": (bound / null).assign_attrs(
+    derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
+    found: dict[str, xr.DataArray] = {}
+    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity", progress=progress) as shown:
+        kinds: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
+        for name, attention in kinds.items():
+            found[name] = path_bound(model, ids, attention=attention, **shared)
+            shown.update()
+        over = (found["path_bound"] / found["null"]).assign_attrs(
             attributes("path bound relative to uniform attention", "1", session.facts)
-        ),
-        "jacobian_frozen": jacobian_norms(model, ids, norm=norm, freeze="attention", progress=progress, **shared),
-        "jacobian": jacobian_norms(model, ids, norm=norm, progress=progress, **shared),
-    }
-    dataset = xr.Dataset({n: a.rename(n) for n, a in parts.items()}).isel(position=slice(reach))
+        )
+        found["bound_over_null"] = over
+        for name, freeze in derived.items():
+            found[name] = jacobian_norms(model, ids, norm=norm, freeze=freeze, progress=progress, **shared)
+            shown.update()
+    dataset = xr.Dataset({n: a.rename(n) for n, a in found.items()}).isel(position=slice(reach))
     plain = slice(session.facts["bos_count"], reach - 1)
     inner = dataset.isel(position=plain)
     for name, (dims, values, text) in _ranks(inner).items():

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
-from tqdm import tqdm
 
 from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Passes, Scale, one_of
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure._ablations import Variant, acts, edited, hooked, separators_within, substitute_for
 from squashlens.measure._pairs import NOISE, NOISE_FLOORS, Ruler, Runs, check_choices, with_y
@@ -151,7 +151,7 @@ def _ablated(
     acting = {(kind, block): hooked(runs, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []
-    for name, variant in tqdm({**inputs, **acting}.items(), desc="ablations", delay=1, disable=not progress):
+    for name, variant in bar({**inputs, **acting}.items(), desc="ablations", progress=progress):
         own = replace(runs, sequence=variant.sequence)
         with written("hooks inside attention are compared with none"):
             pairs = own.pairs(**variant.options)

@@ -6,9 +6,9 @@ import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
-from tqdm import tqdm
 
 from squashlens._typing import Bos, Bridge, Target, positive
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure._session import Session
 from squashlens.measure._unequal import one_by_one
@@ -79,7 +79,7 @@ def substitution_effect(
     found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
     for values in found.values():
         values[:, [p for p in range(n + 1) if p not in chosen]] = torch.nan
-    bar = tqdm(total=len(session.ids), desc="substitution", unit="prompt", delay=1, disable=not progress)
+    shown = bar(total=len(session.ids), desc="substitution", unit="prompt", progress=progress)
     for prompt, ids in enumerate(session.ids.cpu()):
         places, variants = _variants(ids, chosen, choices, replacements, generator)
         moved = _read(session, torch.cat([ids[None], variants]), n, target, chunk)
@@ -90,8 +90,8 @@ def substitution_effect(
             found["effect"][prompt, place] = gaps[here].mean()
             found["effect_std"][prompt, place] = gaps[here].std(correction=0)
             found["kl"][prompt, place] = apart[here].mean()
-        bar.update()
-    bar.close()
+        shown.update()
+    shown.close()
     dims, coords = session.coords()
     texts = {
         "effect": ("mean distance of the target under replacement of the token", "model"),

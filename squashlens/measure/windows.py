@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Bridge, Distance, Scale
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure._pairs import required
 from squashlens.measure.accuracy import Answer
@@ -67,10 +67,10 @@ def windows(
     hooks = {(sink, size): sliding_window(size, sink=sink) for sink in first for size in tried}
     # Not even a hook at the longest: answers are said behind v*, where a window of its length would hide something.
     plain = task.measured(model, [], chosen, norm, scale, replay)
-    bar = tqdm(hooks.items(), desc="windows", delay=1, disable=not progress)
+    shown = bar(hooks.items(), desc="windows", progress=progress)
     found = {
         (sink, size): plain if size == whole else task.measured(model, [hook], chosen, norm, scale, replay)
-        for (sink, size), hook in bar
+        for (sink, size), hook in shown
     }
     rows = {sink: joined({size: found[sink, size] for size in tried}, "window") for sink in first}
     native = np.array([np.nan if window is None else window for window in anatomy.windows(model)], dtype=float)

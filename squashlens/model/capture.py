@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from squashlens._typing import Bos, Bridge, Store, Target, one_of
 from squashlens.errors import InputError, StaleCaptureError

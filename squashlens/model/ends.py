@@ -7,9 +7,9 @@ from typing import TypeVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm import tqdm
 
 from squashlens._typing import Bridge
+from squashlens.bars import bar
 from squashlens.model.anatomy import device_of
 from squashlens.model.branches import Ids
 from squashlens.model.budget import pass_bytes
@@ -73,11 +73,11 @@ def ends(
     with (
         torch.inference_mode(False),
         torch.no_grad(),
-        tqdm(total=len(prompts), desc=label, unit="prompt", delay=1, disable=not progress) as bar,
+        bar(total=len(prompts), desc=label, unit="prompt", progress=progress) as shown,
     ):
         for _, part in side_by_side(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)
             logits = forward(model, ids, [(site, keep(site, part)) for site in sites])
             following[part] = logits.argmax(dim=-1).cpu()
-            bar.update(len(part))
+            shown.update(len(part))
     return Ends(found, following)

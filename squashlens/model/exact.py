@@ -7,7 +7,6 @@ float32, float16 or bfloat16 gives float64 instead, and a function that returns 
 refused by name.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.anatomy import device_of, dtype_of, quantisation
 from squashlens.model.memory import require_room
+from squashlens.remarks import remark
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 CERTIFIES = "the exact derivative of the model with its stored weights and buffers, computed in float64 throughout"
@@ -96,10 +96,9 @@ def certifying(model: Bridge) -> Iterator[None]:
         )
     dtype = dtype_of(model)
     if dtype.itemsize < 4:
-        warnings.warn(
+        remark(
             f"The certificate is for these weights in exact arithmetic; in {str(dtype).removeprefix('torch.')} the "
-            "model computes something else.",
-            stacklevel=4,
+            "model computes something else."
         )
     if dtype != torch.float64:
         size = 8 * sum(parameter.numel() for parameter in model.parameters())

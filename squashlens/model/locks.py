@@ -8,13 +8,13 @@ copied and pickled, and a copy has a lock of its own.
 import functools
 import inspect
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from squashlens.errors import BusyModelError
+from squashlens.remarks import remark
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ class _Lock:
                     del _waiting[me]
                 if not (woken or warned):
                     warned = True
-                    warnings.warn(f"Waiting for another thread that holds the model {name}.", stacklevel=4)
+                    remark(f"Waiting for another thread that holds the model {name}.")
             self.owner, self.depth = me, self.depth + 1
 
     def release(self) -> None:

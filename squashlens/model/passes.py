@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from tqdm import tqdm
 from transformers import DynamicCache
 
 from squashlens._typing import Bridge, Passes, one_of, positive
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.model.branches import Branch, Ids, causal, context
@@ -213,7 +213,7 @@ def _one_by_one(plan: Plan, progress: bool) -> dict[str, Tensor]:
     """A plain forward pass for every prompt."""
     rows = _Rows(plan)
     device = device_of(plan.model)
-    for number, branch in enumerate(tqdm(plan.branches, desc="prompts", delay=1, disable=not progress)):
+    for number, branch in enumerate(bar(plan.branches, desc="prompts", progress=progress)):
         ids = torch.tensor([branch.ids(plan.trunk)] * plan.copies, device=device)
         place = _positions(plan, branch)
         setting = None if plan.positions is None else context(plan.model, place, place, causal(len(branch)))
@@ -242,7 +242,7 @@ def _together(plan: Plan, chunk: int | None, progress: bool) -> dict[str, Tensor
         with hung(model, *plan.hooks(n)):
             forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), setting)
     groups = list(_groups(plan, leaving, chunk or _chunk(plan, n)))
-    for group in tqdm(groups, desc="branches", unit="pass", delay=1, disable=not progress):
+    for group in bar(groups, desc="branches", unit="pass", progress=progress):
         _on_cache(plan, rows, group, cache, trunk_positions)
     return rows.values
 

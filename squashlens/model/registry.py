@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from squashlens._typing import Bridge
+from squashlens.bars import alone
 from squashlens.errors import BusyModelError, InputError
 from squashlens.model.fingerprint import fingerprint, modules
 from squashlens.model.hooks import ambient
@@ -112,8 +113,8 @@ def steady(model: Bridge) -> Iterator[None]:
 
 
 def measured(function: Callable[P, T]) -> Callable[P, T]:
-    """For public functions that run a model: hold it steady from beginning to end; other threads wait."""
-    return within(steady, function)
+    """For public functions that run a model: hold it steady from beginning to end; other threads wait. One bar."""
+    return within(steady, alone(function))
 
 
 def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:

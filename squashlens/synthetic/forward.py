@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
-from tqdm import tqdm
 
+from squashlens.bars import bar
 from squashlens.synthetic.draws import Drawn, chosen_lengths, chosen_seeds, draw
 from squashlens.synthetic.layers import Attention, blocks
 from squashlens.synthetic.packing import Pair, pairs
@@ -70,7 +70,7 @@ def last_tokens(
     with torch.no_grad():
         found = [
             _several(draw(stack, chosen[-1], group, dtype, torch.device(device)), chosen, torch.device(device))
-            for group in tqdm(groups, desc="seeds", unit="pass", delay=1, disable=not progress)
+            for group in bar(groups, desc="seeds", unit="pass", progress=progress)
         ]
     return _joined(found, dim=0)
 

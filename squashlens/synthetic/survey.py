@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from squashlens._typing import Distance
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
@@ -76,7 +76,7 @@ def survey(
     settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
     found = [
         _summary(convergence(cell, chosen, progress=False, **settings))
-        for cell in tqdm(cells, desc="survey", unit="stack", delay=1, disable=not progress)
+        for cell in bar(cells, desc="survey", unit="stack", progress=progress)
     ]
     shape, options = tuple(len(each) for each in values.values()), tuple(values)
     variables: dict[str, Variable] = {}

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
+from tqdm.auto import tqdm
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
 from squashlens.zoo.curriculum import CYCLES, Example, cycle_of, training_batch

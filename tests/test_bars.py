@@ -1,0 +1,76 @@
+"""Progress bars and warnings as a notebook shows them: one bar for a task, warnings at the caller's line."""
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squashlens as sl
+from squashlens import bars
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every bar that is made, shown at once."""
+    made: list[Any] = []
+    plain = bars.tqdm
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made.append(plain(*args, **kwargs | {"delay": 0}))
+        made[-1].was_shown = not made[-1].disable
+        made[-1].others = sum(not one.disable for one in made[:-1])
+        return made[-1]
+
+    monkeypatch.setattr(bars, "tqdm", make)
+    return made
+
+
+@pytest.mark.parametrize("prompts", ["110 =", ["110 =", "0 ="]], ids=["one", "several"])
+def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any], tiny: Any) -> None:
+    sl.sensitivity(tiny, prompts)
+    assert len(opened) > 2
+    assert [one.desc for one in opened if one.was_shown] == ["sensitivity" if prompts == "110 =" else "prompts"]
+
+
+def test_bars_do_not_stand_one_above_another(opened: list[Any], tiny: Any) -> None:
+    sl.path_bound(tiny, "110 =", constants="measured", edges="exact", group=2)
+    sl.collapse(tiny, sl.prompts.repeated(tiny, "1", 4))
+    assert opened
+    assert all(one.others == 0 for one in opened if one.was_shown)
+
+
+def test_a_bar_that_an_exception_left_open_hides_no_later_one(opened: list[Any], tiny: Any) -> None:
+    kept: list[BaseException] = []
+    try:
+        sl.path_bound(tiny, ["110 =", "0 ="], query=4)
+    except ValueError as error:
+        kept.append(error)  # and with it the frames in which the bar is open, as a notebook keeps them
+    opened.clear()
+    sl.jacobian_norms(tiny, "0 =")
+    assert kept
+    assert opened[0].was_shown
+
+
+def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:
+    sl.sensitivity(tiny, "110 =", progress=False)
+    assert not any(one.was_shown for one in opened)
+
+
+def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
+    model = sl.load("tiny-gemma", dtype="bf16", verify=False, progress=False)
+    calls = (
+        lambda: sl.jacobian_norms(model, "0 =", norm="frobenius", progress=False),
+        lambda: sl.path_bound(model, "0 =", constants="measured", source=5, progress=False),
+        lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius", progress=False),
+    )
+    for call in calls:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            call()
+        ours = [one for one in said if "half precision" in str(one.message) or "certificate" in str(one.message)]
+        assert ours
+        for one in ours:
+            assert one.filename == __file__
+            assert one.lineno == inspect.getsourcelines(call)[1]
