@@ -22,8 +22,9 @@ Read in this order:
 9. Check the theory itself: `statements` of appendix B on inputs of yours (`statements_page` writes them up),
    `shares_and_counts` (Proposition 6.1) on a model, random stacks of attention in `synthetic`.
 10. Intervene: `applied(model, …)` with `freeze_attention`, `freeze_norms`, `freeze_gates`; `mask_tokens`,
-   `mask_attention`, `sliding_window`, `attention_temperature`, `uniform_attention`; `zero_pattern`, `zero_values`,
-   `zero_residual`, `mean_residual`, `resample_residual`; `rounding`; or any `Hook`, around any of the above.
+   `mask_attention`, `sliding_window`, `attention_temperature`, `scale_attention`, `uniform_attention`; `zero_pattern`,
+   `zero_values`, `zero_heads`, `mean_heads`, `patch_heads`; `zero_residual`, `mean_residual`, `resample_residual`,
+   `patch_residual`; `rounding`; any `Hook`, or a pair as in TransformerLens's `fwd_hooks`, around any of the above.
 
 Names load at first use; importing squashlens imports neither torch nor TransformerLens and changes nothing.
 """
@@ -63,14 +64,17 @@ if TYPE_CHECKING:
         attention_temperature,
         mask_attention,
         mask_tokens,
+        scale_attention,
         sliding_window,
         uniform_attention,
+        zero_heads,
         zero_pattern,
         zero_residual,
         zero_values,
     )
     from squashlens.model.live import applied
     from squashlens.model.load import load
+    from squashlens.model.patches import mean_heads, patch_heads, patch_residual
     from squashlens.model.places import places
     from squashlens.model.reference import mean_residual, resample_residual
     from squashlens.model.rounding import rounding
@@ -123,11 +127,16 @@ _HOMES = {
     "attention_temperature": "model.interventions",
     "mask_attention": "model.interventions",
     "mask_tokens": "model.interventions",
+    "scale_attention": "model.interventions",
     "sliding_window": "model.interventions",
     "uniform_attention": "model.interventions",
+    "zero_heads": "model.interventions",
     "zero_pattern": "model.interventions",
     "zero_residual": "model.interventions",
     "zero_values": "model.interventions",
+    "mean_heads": "model.patches",
+    "patch_heads": "model.patches",
+    "patch_residual": "model.patches",
     "mean_residual": "model.reference",
     "resample_residual": "model.reference",
     "rounding": "model.rounding",
@@ -168,12 +177,15 @@ __all__ = [
     "load",
     "mask_attention",
     "mask_tokens",
+    "mean_heads",
     "mean_residual",
     "mechanism",
     "needle",
     "next_token",
     "open_capture",
     "open_result",
+    "patch_heads",
+    "patch_residual",
     "path_bound",
     "places",
     "precision",
@@ -187,6 +199,7 @@ __all__ = [
     "resample_residual",
     "rounding",
     "save",
+    "scale_attention",
     "sensitivity",
     "separator_ablation",
     "shares_and_counts",
@@ -202,6 +215,7 @@ __all__ = [
     "tokens",
     "uniform_attention",
     "windows",
+    "zero_heads",
     "zero_pattern",
     "zero_residual",
     "zero_values",

@@ -46,6 +46,7 @@ WALKS, PATHTOOLS = "tests/theory/test_walks.py", "tests/measure/test_walks.py"
 DISTANCES, PROMPTS, PASSES = "tests/theory/test_distances.py", "tests/test_prompts.py", "tests/model/test_passes.py"
 COLLAPSE, MECHANISM = "tests/measure/test_collapse.py", "tests/measure/test_mechanism.py"
 INTERVENTIONS = "tests/model/test_interventions.py"
+PLAIN, PATCHES = "tests/model/test_plain_hooks.py", "tests/model/test_patches.py"
 PRECISION, TOKENISATION = "tests/measure/test_precision.py", "tests/measure/test_tokenisation.py"
 TOKENPICTURES = "tests/figures/test_tokenisation_figures.py"
 ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accuracy", "compare", "windows"))
@@ -298,7 +299,19 @@ MUTATIONS = (
     Mutation("other tokens in front unchecked", "model/tokens.py", "if set(start) - {own}:", "if False:", START),
     Mutation("the tokenizer's rule is not said", "model/start.py", "rule if len(ids) == table else", "rule if True else", START),
     Mutation("a name for every folder's path", "measure/_session.py", "folder.resolve().name if", "name if", START),
-    Mutation("hooks left behind", "model/hooks.py", "stack.callback(_remove, point, handle)", "pass", UNCHANGED),
+    Mutation("hooks left behind", "model/hooks.py", "stack.callback(_remove, points[name], mine)  # first", "pass  # first", UNCHANGED),
+    Mutation("hooks hung before anybody would take them off", "model/hooks.py", "                stack.callback(_remove, points[name], mine)  # first, lest an interruption leave the hook behind\n                points[name].add_hook(mine)\n", "                points[name].add_hook(mine)\n                stack.callback(_remove, points[name], mine)\n", PLAIN),
+    Mutation("hooks that TransformerLens had not noted down", "model/hooks.py", "            del point._forward_hooks[key]", "            pass", PLAIN),
+    Mutation("every hook of that kind taken off", "model/hooks.py", "mine = replace(hook, site=name, blocks=None)", "mine = hook", PLAIN),
+    Mutation("the hook point kept from functions that want it", "model/functions.py", "    if _binds(signature, hook=_ANYTHING):\n        return True", "    if False:\n        return True", PLAIN),
+    Mutation("shapes not compared", "model/functions.py", '("shape", "dtype", "device", "layout")', '("dtype", "device", "layout")', PLAIN),
+    Mutation("dtypes not compared", "model/functions.py", '("shape", "dtype", "device", "layout")', '("shape", "device", "layout")', PLAIN),
+    Mutation("NaN let through", "model/functions.py", "if has_nan(after) and not has_nan(before):", "if False:", PLAIN),
+    Mutation("passes that end in NaN", "model/forward.py", "    if has_nan(logits):", "    if False:", PLAIN),
+    Mutation("functions of others not checked", "model/plain.py", "            if theirs:", "            if False:", PLAIN),
+    Mutation("a plain function taken for one with a name", "model/hooks.py", "if isinstance(f, Plain) or not isinstance(f, Hook))", "if not isinstance(f, Hook))", PLAIN),
+    Mutation("a point hooked under each of its names", "model/plain.py", "chosen.setdefault(id(point), alias)", "chosen.setdefault(hash(alias), alias)", PLAIN),
+    Mutation("failures under hooks as they come", "model/registry.py", "if watched and _in_a_pass(error):", "if False:", PLAIN),
     Mutation("stale hooks accepted", "model/capture.py", '"hooks": (self.ambient_hooks, tuple(ambient(model)))', '"hooks": (0, 0)', CAPTURE),
     # the comparison and what is said of it
     Mutation("ratio inverted", "measure/sensitivity.py", '(found["path_bound"] / found["null"])', '(found["null"] / found["path_bound"])', SENSITIVITY),

@@ -19,12 +19,13 @@ from squashlens.measure.bound import path_bound
 from squashlens.measure.collapse import collapse
 from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.live import applied
+from squashlens.model.plain import Pair, is_pair, one_or_several
 from squashlens.model.registry import measured
 from squashlens.results import joined
 from squashlens.sequences import Sequence
 
 AS_IT_IS = "as it is"
-Change = Hook | Recipe | Sequence
+Change = Hook | Recipe | Pair | Sequence
 
 
 @measured
@@ -45,7 +46,8 @@ def compare(
     """Collapse, bound and accuracy under each of `changes`, beside the model as it is.
 
     Args:
-        changes: by name, one or several hooks, or another form of the sequence (without BOS, say), or both.
+        changes: by name, one or several hooks as `applied` takes them, or another form of the sequence (without BOS,
+            say), or both.
         answer: from the texts of the content tokens to the right answer; no accuracy if not given.
         draws: sequences of the same form that are asked, their content drawn evenly from the alphabet with `seed`.
         lengths: numbers of content tokens; all if not given.
@@ -75,8 +77,8 @@ def compare(
     for name, change in changes.items():
         if name in every:
             raise InputError(f"A change is called {name!r}, which is what the model by itself is called.", "Rename it.")
-        every[name] = tuple(change) if isinstance(change, Iterable) else (change,)
-        if not all(isinstance(part, Change) for part in every[name]):
+        every[name] = one_or_several(change)
+        if not all(is_pair(part) or isinstance(part, Hook | Recipe | Sequence) for part in every[name]):
             raise InputError(f"{name!r} is neither hooks nor a sequence.", "Give a hook, a sequence, or several.")
     chosen = None if lengths is None else list(lengths)
     shown = bar(every.items(), desc="changes", progress=progress)

@@ -4,16 +4,14 @@ Several prompts can share one forward pass as long as nobody edits activations b
 pass need not be position 5 of a prompt. A hook that counts or records does no harm; one that edits does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
-from squashlens.model.hooks import belongs_to_a_library, distinct_points
+from squashlens.model.hooks import belongs_to_a_library, distinct_points, torch_hook
 from squashlens.model.locks import locked
 
 
@@ -29,38 +27,28 @@ def edits(model: Bridge) -> Iterator[set[str]]:
         stack.enter_context(locked(model))
         points = {point: name for name, point in distinct_points(model).items()}
         for module, name in {**{m: n for n, m in model.named_modules()}, **points}.items():
-            for table, register in ((module._forward_hooks, _on_output), (module._forward_pre_hooks, _on_input)):
+            for table, entering in ((module._forward_hooks, False), (module._forward_pre_hooks, True)):
                 if any(module in points or not belongs_to_a_library(hook) for hook in table.values()):
-                    _embrace(stack, name, found, partial(register, module))
+                    _embrace(stack, module, name, found, entering)
         yield found
 
 
-def _on_output(module: nn.Module, look: Callable[[object], None], first: bool) -> Any:
-    return module.register_forward_hook(lambda _module, _args, output: look(output), prepend=first)
-
-
-def _on_input(module: nn.Module, look: Callable[[object], None], first: bool) -> Any:
-    def see(_module: nn.Module, args: object, kwargs: object) -> None:
-        look((args, kwargs))
-
-    return module.register_forward_pre_hook(see, prepend=first, with_kwargs=True)
-
-
-def _embrace(stack: ExitStack, name: str, found: set[str], register: Callable[..., Any]) -> None:
-    """Look before the first and after the last of a module's hooks."""
+def _embrace(stack: ExitStack, module: nn.Module, name: str, found: set[str], entering: bool) -> None:
+    """Look before the first and after the last of a module's hooks, on what enters it or on what leaves it."""
     seen: list[list[tuple[object, int]]] = []
 
-    def before(value: object) -> None:
-        seen.append(_leaves(value))
+    def before(_module: nn.Module, args: object, rest: object) -> None:
+        seen.append(_leaves((args, rest) if entering else rest))
 
-    def after(value: object) -> None:
-        then, now = seen.pop(), _leaves(value)
+    def after(_module: nn.Module, args: object, rest: object) -> None:
+        then, now = seen.pop(), _leaves((args, rest) if entering else rest)
         unchanged = len(then) == len(now) and all(a is b and i == j for (a, i), (b, j) in zip(then, now, strict=True))
         if not unchanged:
             found.add(name)
 
+    options = {"with_kwargs": True} if entering else {}
     for look, first in ((before, True), (after, False)):
-        stack.callback(register(look, first).remove)
+        torch_hook(stack, module, look, before=entering, prepend=first, **options)
 
 
 def _leaves(value: object) -> list[tuple[object, int]]:

@@ -10,13 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
+from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import device_of, pattern_site
 from squashlens.model.attention import Attention
 from squashlens.model.budget import pass_bytes, queries_and_keys
 from squashlens.model.freeze import freeze_attention
-from squashlens.model.hooks import Hook, hung
+from squashlens.model.functions import has_nan
+from squashlens.model.hooks import Hook, ambient, hung
 from squashlens.model.live import applied
 from squashlens.model.memory import available, require_room
+from squashlens.model.plain import checked
 from squashlens.model.positions import forget_lengths
 from squashlens.model.streamed import See, streamed, why_not
 
@@ -51,7 +54,23 @@ def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str
     options: dict[str, Any] = {"use_cache": False} | dict(context or {})
     if "logits_to_keep" in inspect.signature(model.original_model.forward).parameters:
         options["logits_to_keep"] = 1  # position × vocabulary is the largest tensor of many models
-    return model(ids, **options)[:, -1]
+    with checked(model):
+        last = model(ids, **options)[:, -1]
+    require_numbers(model, last)
+    return last
+
+
+def require_numbers(model: Bridge, logits: Tensor) -> None:
+    """Refuse a pass that ended in NaN, naming the hooks under which it did."""
+    if has_nan(logits):
+        standing = ambient(model)
+        under = f" under the hooks that stand on it ({'; '.join(standing)})" if standing else ""
+        raise UnsoundModelError(
+            f"The model computes NaN on this prompt{under}.",
+            "Correct the hooks: rows of attention logits that are −∞ throughout give NaN too."
+            if standing
+            else "Use float32 or bfloat16, whose range is wider, if the model was loaded in float16.",
+        )
 
 
 def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:

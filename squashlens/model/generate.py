@@ -22,10 +22,11 @@ from squashlens.model.anatomy import context_length, device_of, dtype_of, n_bloc
 from squashlens.model.branches import Ids
 from squashlens.model.budget import pass_bytes, queries_and_keys
 from squashlens.model.ends import side_by_side
-from squashlens.model.forward import run
+from squashlens.model.forward import require_numbers, run
 from squashlens.model.hooks import ambient
 from squashlens.model.memory import available
 from squashlens.model.native import is_native, outcomes, says_tokens
+from squashlens.model.plain import checked
 from squashlens.model.positions import forget_lengths
 
 MEMORY = 1e9  # bytes that the prompts of one batch may take on the CPU; on CUDA, a quarter of what is free
@@ -82,12 +83,14 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: flo
         do_sample=False, max_new_tokens=room, eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0),
         use_cache=not ambient(model),
     )  # fmt: skip
-    drawn = [_Gumbel([prompt.seed for prompt in prompts], temperature, len(prompts[0].ids))] if temperature else []
+    steps: list[Any] = [_Numbers(model)]
+    if temperature:
+        steps.append(_Gumbel([prompt.seed for prompt in prompts], temperature, len(prompts[0].ids)))
     forget_lengths(model)
-    with _defaults_aside(plain), torch.inference_mode(False), torch.no_grad():
+    with _defaults_aside(plain), torch.inference_mode(False), torch.no_grad(), checked(model):
         out = plain.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config,
-            logits_processor=LogitsProcessorList(drawn),
+            logits_processor=LogitsProcessorList(steps),
         )  # fmt: skip
     return [_until_end(row, ends) for row in out[:, ids.shape[1] :].tolist()]
 
@@ -136,6 +139,19 @@ def _defaults_aside(plain: Any) -> Iterator[None]:
         yield
     finally:
         plain.generation_config = own
+
+
+class _Numbers:
+    """Refuses logits that are NaN, which greedy decoding would take for the largest."""
+
+    def __init__(self, model: Bridge) -> None:
+        self.model = model
+
+    def __call__(
+        self, ids: Int[Tensor, "branch position"], logits: Float[Tensor, "branch outcome"]
+    ) -> Float[Tensor, "branch outcome"]:
+        require_numbers(self.model, logits)
+        return logits
 
 
 class _Gumbel:

@@ -7,14 +7,16 @@ puts it on a model and takes exactly that away again; hooks that others have set
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, whole
 from squashlens.errors import InputError
+from squashlens.model.functions import function_name, require_like, takes_point
 from squashlens.model.locks import locked
 from squashlens.model.native import SCORES, is_native, scores_shown
 
@@ -26,19 +28,40 @@ if TYPE_CHECKING:
 class Hook:
     """One intervention: `edit` maps the activation at `site` to its replacement (`None`: only look).
 
+    `edit` is a function of the tensor, or of the tensor and the hook point, as TransformerLens calls it:
+    ``edit(tensor)`` or ``edit(tensor, hook=point)``, whichever its signature allows. It returns a tensor of the same
+    shape, dtype and device; anything else is refused in the pass that meets it, and so is NaN.
+
     Under its `name` it stands in the provenance of results, and searches are resumed under hooks of the same names: let
     it say all that the edit depends on.
 
     A `site` with `{block}` in it stands for that point in each of `blocks` (`None`: every block).
+
+    >>> Hook("half", "blocks.{block}.attn.hook_z", lambda z: z / 2, blocks=(1,)).points(n_blocks=3)
+    ['blocks.1.attn.hook_z']
     """
 
     name: str
     site: str
-    edit: Callable[[Tensor], Tensor | None]
-    blocks: tuple[int, ...] | None = None
+    edit: Callable[..., Any]
+    blocks: Iterable[int] | None = None
+    _with_point: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for what in ("name", "site"):
+            if not (isinstance(getattr(self, what), str) and getattr(self, what)):
+                raise InputError(f"Hook: {what}={getattr(self, what)!r} is not a {what}.", "Give some text.")
+        if not callable(self.edit):
+            raise InputError(f"{self.name}: edit={self.edit!r} is not a function.", "Give a function of a tensor.")
+        object.__setattr__(self, "_with_point", takes_point(self.edit, self.name))
+        object.__setattr__(self, "blocks", _blocks(self))
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
-        return self.edit(tensor)
+        result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
+        if result is not None:
+            site = getattr(hook, "name", None) if "{block}" in self.site else self.site
+            require_like(tensor, result, self.name, str(site))
+        return result
 
     def __repr__(self) -> str:
         return self.name
@@ -54,7 +77,37 @@ class Hook:
                 f"{self.name} names block {outside[0]}, the model has {n_blocks}.",
                 f"Use blocks 0 to {n_blocks - 1}.",
             )
-        return [self.site.format(block=b) for b in blocks]
+        return [self.site.replace("{block}", str(b)) for b in blocks]
+
+
+def _blocks(hook: Hook) -> tuple[int, ...] | None:
+    """The blocks of a hook as a tuple, each once."""
+    if hook.blocks is None:
+        return None
+    blocks = tuple(whole(b) for b in hook.blocks) if isinstance(hook.blocks, Iterable) else (hook.blocks,)
+    if not blocks or any(isinstance(b, bool | str) or not isinstance(b, int) for b in blocks):
+        raise InputError(
+            f"{hook.name}: blocks={hook.blocks!r} are not blocks.", "Give a tuple of block numbers, from 0 on, or None."
+        )
+    if "{block}" not in hook.site:
+        raise InputError(
+            f"{hook.name}: blocks= is given, but the site {hook.site!r} is one hook point.",
+            "Write {block} in the site where the number of the block belongs, or leave blocks= out.",
+        )
+    return tuple(dict.fromkeys(blocks))
+
+
+@dataclass(frozen=True, repr=False)
+class Plain(Hook):
+    """A function at a hook point, as TransformerLens's `fwd_hooks` have it: its name does not say what it does."""
+
+
+@dataclass(frozen=True, repr=False)
+class Narrowing(Hook):
+    """One of squashlens's own hooks, which keeps some of the rows that pass: what it returns is not checked."""
+
+    def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
+        return self.edit(tensor)
 
 
 @dataclass(frozen=True)
@@ -68,38 +121,61 @@ class Recipe:
         return self.name
 
 
-def spelt_out(model: Bridge, hooks: Iterable[Hook | Recipe]) -> list[Hook]:
-    """Recipes replaced by the hooks they make for this model."""
-    return [one for hook in hooks for one in (hook.make(model) if isinstance(hook, Recipe) else [hook])]
-
-
 @contextmanager
 def hung(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model` and take exactly those away again; an unknown hook point is refused.
 
-    `squashlens.applied` is this with the proof that every hook bites.
+    `squashlens.applied` is this with the proof that every hook takes effect.
     """
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
-        n_blocks = len(model.blocks)
+        known, n_blocks = model.hook_dict, len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if is_native(model) and any(name.endswith(SCORES) for _, name in points):
             stack.enter_context(scores_shown(model))
         for hook, name in points:
-            if name not in model.hook_dict:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
                 raise InputError(
                     f"{hook.name}: this model has no hook point {name!r}.",
-                    "`model.hook_dict` lists those it has.",
+                    (f"Near it: {near[0]!r}. " if near else "") + "`model.hook_dict` lists those it has.",
                 )
-            point = model.hook_dict[name]
-            handle = point.add_hook(hook)
-            stack.callback(_remove, point, handle)
+            # An object of its own for each place, so that what is taken away is what was put there.
+            mine = replace(hook, site=name, blocks=None)
+            stack.callback(_remove, known[name], mine)  # first, lest an interruption leave the hook behind
+            known[name].add_hook(mine)
         yield model
 
 
-def _remove(point: "HookPoint", handle: object) -> None:
-    handle.hook.remove()  # pyright: ignore[reportAttributeAccessIssue]
-    point.fwd_hooks[:] = [h for h in point.fwd_hooks if h is not handle]
+def _remove(point: "HookPoint", hook: Hook) -> None:
+    """Take a hook off its point, also where TransformerLens was interrupted before it noted the hook down."""
+    for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
+        handle.hook.remove()
+        point.fwd_hooks[:] = [h for h in point.fwd_hooks if h is not handle]
+    for key, function in list(point._forward_hooks.items()):
+        if any(_holds(cell, hook) for cell in getattr(function, "__closure__", None) or ()):
+            del point._forward_hooks[key]
+
+
+def _holds(cell: Any, hook: Hook) -> bool:
+    try:
+        return cell.cell_contents is hook
+    except ValueError:  # an empty cell
+        return False
+
+
+def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any], *, before: bool, **how: bool) -> None:
+    """Register a PyTorch hook before or after `module`, to be taken away when `stack` is left."""
+    stack.callback(_unregister, module, function)  # first, lest an interruption leave the hook behind
+    (module.register_forward_pre_hook if before else module.register_forward_hook)(function, **how)
+
+
+def _unregister(module: nn.Module, function: Callable[..., Any]) -> None:
+    for kind in ("_forward_hooks", "_forward_pre_hooks"):
+        table = getattr(module, kind)
+        for key in [key for key, f in table.items() if f is function]:
+            del table[key]
+            getattr(module, f"{kind}_with_kwargs").pop(key, None)
 
 
 def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
@@ -112,20 +188,27 @@ def ambient(model: Bridge) -> list[str]:
 
     Those hung on TransformerLens hook points, and PyTorch hooks that somebody hung on a module itself.
     """
-    return [f"{where}: {f.name if isinstance(f, Hook) else _function_name(f)}" for where, f in _standing(model)]
+    return [f"{where}: {f.name if isinstance(f, Hook) else function_name(f)}" for where, f in _standing(model)]
 
 
 def unnamed(model: Bridge) -> dict[str, object]:
     """Those of the standing hooks that are plain functions, of which a name does not say what they do."""
-    found = ((where, f) for where, f in _standing(model) if not isinstance(f, Hook))
-    return {f"{number} {where}: {_function_name(f)}": f for number, (where, f) in enumerate(found)}
+    found = ((where, f) for where, f in _standing(model) if isinstance(f, Plain) or not isinstance(f, Hook))
+    functions = [(where, f.edit if isinstance(f, Plain) else f) for where, f in found]
+    return {f"{number} {where}: {function_name(f)}": f for number, (where, f) in enumerate(functions)}
 
 
 def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
     """Every hook on a model, with where it stands."""
+    known = model.hook_dict
     for name, point in sorted(distinct_points(model).items()):
         for direction, handles in (("", point.fwd_hooks), (" (backward)", point.bwd_hooks)):
-            yield from ((f"{name}{direction}", handle.user_hook) for handle in handles)
+            standing = [handle.user_hook for handle in handles]
+            # A hook of ours stands where it says, under the name by which its user called that point.
+            yield from (
+                (f.site if isinstance(f, Hook) and known.get(f.site) is point else f"{name}{direction}", f)
+                for f in standing
+            )
     for name, module in model.original_model.named_modules():
         for table in _TABLES:
             functions = getattr(module, table).values()
@@ -145,11 +228,6 @@ _LIBRARIES = ("transformer_lens", "transformers.utils.output_capturing")
 def belongs_to_a_library(function: object) -> bool:
     """Whether a PyTorch hook is one that TransformerLens or transformers keeps on its modules for itself."""
     return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
-
-
-def _function_name(function: object) -> str:
-    inner = getattr(function, "func", function)  # functools.partial
-    return getattr(inner, "__qualname__", type(inner).__name__)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ always sees itself. Positions count from the prompt's start (in a pass that cont
 that a prompt does not reach are not there. Query head h reads key/value group h // (heads / groups).
 """
 
+import math
 from collections.abc import Callable, Iterable
+from numbers import Real
 
 import torch
 from jaxtyping import Float
@@ -18,7 +20,9 @@ from squashlens.model.fingerprint import digest
 from squashlens.model.hooks import Hook
 
 Blocks = tuple[int, ...] | None
-SCORES, PATTERN, VALUES = (f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v"))
+SCORES, PATTERN, VALUES, OUTPUTS = (
+    f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v", "z")
+)
 
 
 def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
@@ -62,6 +66,27 @@ def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = No
     return _rescored("uniform_attention", torch.zeros_like, blocks, heads)
 
 
+def scale_attention(
+    factor: float, positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
+    """Multiply the weights with which later tokens attend to those at `positions` by `factor`; rows renormalise.
+
+    ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, else 1. It is done by
+    adding ln(factor) to the logits, so that rows sum to what they did: a factor of 1 changes no bit, one of 0 is
+    `mask_tokens`, and factors that follow each other multiply. A token's weight to itself changes by the renormalising
+    alone. `zero_pattern` takes weights away without it.
+    """
+    if isinstance(factor, bool) or not (isinstance(factor, Real) and 0 <= factor < float("inf")):
+        raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
+    places, added = positions_of(positions, "scale_attention"), math.log(factor) if factor else -math.inf
+
+    def change(scores: Tensor) -> Tensor:
+        query, key = _grid(scores)
+        return torch.where(_among(key, places) & (query > key) & shown(scores), scores + added, scores)
+
+    return _in_heads(f"scale_attention({float(factor)!r} at {listed(places)})", SCORES, change, blocks, heads)
+
+
 def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Set the weights with which later tokens attend to `positions` to 0; the others stay, so that rows sum to less."""
     places = positions_of(positions, "zero_pattern")
@@ -85,6 +110,25 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iter
         return values.masked_fill(_among(place, places)[:, None, None], 0.0)
 
     return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2)
+
+
+def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterable[int] | None = None) -> Hook:
+    """Take the output of attention heads away: ``z_jh = 0`` for h in `heads`, at `positions` (all if not given).
+
+    z is what a head mixes from values, before the output matrix (TransformerLens's ``hook_z``); the biases of values go
+    with it, that of the output stays. `mean_heads` leaves what a head says about every prompt.
+    """
+    chosen = heads_of(heads, "zero_heads")
+    places = None if positions is None else positions_of(positions, "zero_heads")
+
+    def change(outputs: Tensor) -> Tensor:
+        if places is None:
+            return torch.zeros_like(outputs)
+        place = torch.arange(outputs.shape[1], device=outputs.device)
+        return outputs.masked_fill(_among(place, places)[:, None, None], 0.0)
+
+    name = f"zero_heads{listed(chosen)}{'' if places is None else f' at {listed(places)}'}"
+    return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks)
 
 
 def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
@@ -117,20 +161,29 @@ def _in_heads(
     name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, dim: int = 1
 ) -> Hook:
     """A hook that changes the chosen heads, which are axis `dim`, and leaves the others as they were."""
-    chosen = None if heads is None else _counted(heads, "", "heads", "counted from 0; leave it out for all")
+    if heads is None:
+        return Hook(name, site, change, blocks)
+    chosen = _counted(heads, "", "heads", "counted from 0; leave it out for all")
+    name += f" in {'groups' if site == VALUES else 'heads'} {listed(chosen)}"
+    return Hook(name, site, in_heads(change, chosen, dim), blocks)
+
+
+def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: int) -> Callable[[Tensor], Tensor]:
+    """An edit of four axes that changes the `chosen` entries of axis `dim`, the heads, and leaves the others."""
 
     def edit(before: Tensor) -> Tensor:
-        if chosen is None:
-            return change(before)
+        if before.ndim != 4:
+            raise InputError(
+                f"This model shows its heads in one row, as a tensor of shape {tuple(before.shape)}.",
+                "Interventions on single heads need them apart.",
+            )
         outside = [h for h in chosen if h >= before.shape[dim]]
         if outside:
             raise InputError(f"There is no head {outside[0]}.", f"Here are heads 0 to {before.shape[dim] - 1}.")
         ours = _among(torch.arange(before.shape[dim], device=before.device), chosen)
         return torch.where(ours.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before)
 
-    if chosen is not None:
-        name += f" in {'groups' if site == VALUES else 'heads'} {listed(chosen)}"
-    return Hook(name, site, edit, blocks)
+    return edit
 
 
 def _grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor]:
@@ -147,6 +200,11 @@ def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
 def positions_of(positions: Iterable[int], factory: str) -> tuple[int, ...]:
     """Positions as given to a factory, checked."""
     return _counted(positions, f"{factory}: ", "positions", "counted from 0 at the prompt's start")
+
+
+def heads_of(heads: Iterable[int], factory: str) -> tuple[int, ...]:
+    """Heads as given to a factory, checked, each once."""
+    return tuple(dict.fromkeys(_counted(heads, f"{factory}: ", "heads", "counted from 0")))
 
 
 def _counted(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:

@@ -16,25 +16,39 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import context_length, device_of
-from squashlens.model.hooks import Hook, Recipe, hung, spelt_out, without_ambient
+from squashlens.model.hooks import Hook, hung, without_ambient
 from squashlens.model.locks import locked
+from squashlens.model.plain import Given, spelt_out
 from squashlens.model.registry import proved, steady
 
 PROBE_TOKENS = 12
 
 
 @contextmanager
-def applied(model: Bridge, *hooks: Hook | Recipe) -> Iterator[Bridge]:
+def applied(model: Bridge, *hooks: Given) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
 
-    Hooks act in the order given, after those already there. An unknown hook point is refused, and so is one
-    where edits do nothing: each is probed at its first use on a model, and again after the model was changed. Other
-    threads that want to use the model wait until the context is left.
+    A hook is one of squashlens's, such as `mask_tokens`; a `Hook`; or a pair as in TransformerLens's `fwd_hooks`,
+    ``(hook point, function)``, with a filter of names in place of the point if wanted. Lists of them are taken too. A
+    function is called as ``function(tensor)`` or ``function(tensor, hook=point)``, as its signature allows. In the
+    provenance a pair is named by its function's qualified name, which does not say what the function does: under it
+    `resume=` is refused, and a capture is for that function alone.
 
-    Example::
+    Hooks act in the order given, after those already there. Other threads that want to use the model wait until the
+    context is left.
 
-        with squashlens.applied(model, squashlens.freeze_attention()):
-            logits = model(tokens)
+    Refuses: an unknown hook point, and one where edits do nothing (each is probed at its first use on a model, and
+    again after the model was changed); a function of another signature; and, in the pass that meets it, a function that
+    returns anything but a tensor of the same shape, dtype and device, or NaN where it was given numbers.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> def halve(z, hook):
+    ...     return z / 2
+    >>> with sl.applied(model, sl.freeze_attention(), ("blocks.3.attn.hook_z", halve)):
+    ...     answer = sl.next_token(model, "How many ones are in the following sequence? 110 =", top=1)
+    >>> sl.provenance(answer)["ambient_hooks"][-1]
+    'blocks.3.attn.hook_z: halve'
     """
     with locked(model), ExitStack() as stack:
         # Not around the body: what is run there checks for itself whether the model was changed.

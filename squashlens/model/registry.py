@@ -13,6 +13,7 @@ around everything they do (`measured`); the many proofs asked for inside cost no
 """
 
 import hashlib
+import traceback
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -21,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.bars import alone
-from squashlens.errors import BusyModelError, InputError
+from squashlens.errors import BusyModelError, InputError, SquashlensError
 from squashlens.model.fingerprint import fingerprint, modules
 from squashlens.model.hooks import ambient
 from squashlens.model.locks import locked, within
@@ -99,9 +101,18 @@ def steady(model: Bridge) -> Iterator[None]:
         _require_no_autocast()
         state.fingerprint = fingerprint(model)
         state.stamp = f"{state.fingerprint} {_in_this_process(model)}"
-        before, watched = _versions(model), bool(ambient(model))
+        before, watched = _versions(model), ambient(model)
         try:
             yield
+        except Exception as error:
+            if watched and _in_a_pass(error):
+                raise InputError(
+                    f"The model failed under the hooks that stand on it ({'; '.join(watched)}): "
+                    f"{type(error).__name__}: {error}.",
+                    "A hook is called as fn(tensor, hook=…) and returns a tensor of the same shape and dtype, or None. "
+                    "Correct it, or measure without it.",
+                ) from error
+            raise
         finally:
             state.stamp = None
         # A hook can write in ways that PyTorch does not count, so under hooks everything is read once more.
@@ -110,6 +121,13 @@ def steady(model: Bridge) -> Iterator[None]:
                 "The model's weights were changed while it was measured.",
                 "Change them before or after the call, not from a hook or another thread.",
             )
+
+
+def _in_a_pass(error: Exception) -> bool:
+    """Whether an error of another kind than ours came out of a module while the model was run."""
+    if isinstance(error, SquashlensError | torch.OutOfMemoryError):
+        return False
+    return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 
 def measured(function: Callable[P, T]) -> Callable[P, T]:

@@ -6,7 +6,7 @@ that of one block, and grows with n; the price is a forward pass for every batch
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.model.forward import run
 from squashlens.model.freeze import apart
-from squashlens.model.hooks import Hook, Recipe, ambient, hung, spelt_out
+from squashlens.model.hooks import Hook, Narrowing, Recipe, ambient, hung, torch_hook
 from squashlens.model.live import applied
+from squashlens.model.plain import spelt_out
 from squashlens.model.proof import agree
 from squashlens.model.spans import differentiable, leaf_of, vjps
 from squashlens.model.streamed import Mix, streamed, why_not
@@ -58,7 +59,7 @@ class Replay:
         # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
         # added with all its rows; those of the others are wrong then, and nobody reads them.
         behind = [name for site in BEHIND if (name := f"blocks.{block}.{site}") in self.model.hook_dict]
-        narrow = [Hook("row", name, lambda t: t[:, rows]) for name in behind if rows and alone]
+        narrow = [Narrowing("row", name, lambda t: t[:, rows]) for name in behind if rows and alone]
         with hung(self.model, *narrow):
             leaf, left = self.block(block, self.calls[block])
         return leaf, left if rows is None else left[:, rows]
@@ -130,11 +131,9 @@ def record(
 
     frozen, others = apart(hooks)
     replay = Replay(model, tuple(others), frozen, calls)
-    handles = [model.blocks[b].register_forward_pre_hook(keep(b), with_kwargs=True) for b in range(source, top)]
-    try:
+    with ExitStack() as stack:
+        for b in range(source, top):
+            torch_hook(stack, model.blocks[b], keep(b), before=True, with_kwargs=True)
         with torch.inference_mode(False), torch.no_grad(), replay.running():
             run(model, ids.clone())
-    finally:
-        for handle in handles:
-            handle.remove()
     return replay

@@ -91,6 +91,11 @@ def implementation(model: Bridge, sites: Iterable[str] = ()) -> str:
     return "streamed" if reason is None else f"eager, since {reason}"
 
 
+def streaming() -> bool:
+    """Whether the pass that is running now writes no patterns."""
+    return _stream.get() is not None
+
+
 @contextmanager
 def written(reason: str) -> Iterator[None]:
     """Write every pattern in the body's passes: what is compared bit by bit must be computed in one way."""
