@@ -41,9 +41,23 @@ def how(tmp_path: Path) -> dict[str, Any]:
             sl.resample_residual([3], ["How many 4", "How many 5"], seed=0),
             sl.resample_residual([3], ["How many 4", "How many 5"], seed=3),
         ),
+        (sl.zero_heads([0], blocks=(1,)), sl.zero_heads([0], blocks=(1,), positions=[3])),
+        (sl.scale_attention(0.5, [3]), sl.scale_attention(0.25, [3])),
+        (sl.patch_residual([3], "How many 4", bos="family"), sl.patch_residual([3], "How many 5", bos="family")),
+        (
+            sl.patch_heads([0], "How many 4 ,", positions=[2]),
+            sl.patch_heads([0], "How many 4 ,", positions=[2], from_positions=[3]),
+        ),
+        (
+            sl.mean_heads([0], ["How many 4"] * 2, over="positions"),
+            sl.mean_heads([0], ["How many 5"] * 2, over="positions"),
+        ),
     ],
-    ids=["heads", "groups", "many positions", "temperature", "reference", "seed"],
-)
+    ids=[
+        "heads", "groups", "many positions", "temperature", "reference", "seed", "places", "factor", "source", "from",
+        "mean",
+    ],
+)  # fmt: skip
 def test_hooks_that_do_something_else_have_another_name(
     tiny: Any, how: dict[str, Any], first: Any, second: Any
 ) -> None:

@@ -29,7 +29,7 @@ def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
 
 
 def outputs_of(plain: Any) -> list[Any]:
-    """The modules that hold the output matrix of each block's attention: what enters is every head's output in a row."""
+    """The modules with the output matrix of each block's attention, which the outputs of all heads enter in a row."""
     found = []
     for layer in layers_of(plain):
         attention = next(getattr(layer, name) for name in ("self_attn", "attention", "attn") if hasattr(layer, name))

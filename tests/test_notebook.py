@@ -1,0 +1,123 @@
+"""A TransformerLens user's notebook: an own bridge, `run_with_cache`, own hooks, patching, then every measurement."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import squashlens as sl
+from tests.references import fingerprint
+
+PROMPT, OTHER = (
+    "How many ones are in the following sequence? 1101 =",
+    "How many ones are in the following sequence? 1001 =",
+)
+QUIET: dict[str, Any] = {"progress": False}
+
+
+def halve(z: torch.Tensor, hook: Any) -> torch.Tensor:
+    return z / 2
+
+
+def nudge(stream: torch.Tensor) -> torch.Tensor:
+    return stream * 1.01
+
+
+def hooks_on(model: Any) -> dict[str, int]:
+    """Hooks on every module, whoever hung them."""
+    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    named = [*model.named_modules(), *model.original_model.named_modules(), *model.hook_dict.items()]
+    return {f"{name} {table}": len(getattr(module, table)) for name, module in named for table in tables}
+
+
+def state(model: Any) -> tuple[Any, ...]:
+    return fingerprint(model), hooks_on(model), model.original_model.config._attn_implementation
+
+
+@pytest.fixture(scope="module")
+def own() -> Any:
+    """A bridge that squashlens has not loaded, after a user's first lines."""
+    model = TransformerBridge.boot_transformers(str(sl.zoo.folder("tiny-gemma")), device="cpu")
+    model.eval()
+    return model
+
+
+def ones(model: Any) -> Any:
+    return sl.prompts.repeated(model, "1", 6, prompt="How many ones are in the following sequence?", suffix="=")
+
+
+TASK = "taught_count_bernoulli"
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "path_bound": lambda m: sl.path_bound(m, PROMPT),
+    "certified": lambda m: sl.path_bound(m, PROMPT, constants="measured", edges="analytic", **QUIET),
+    "composition": lambda m: sl.composition(m, PROMPT),
+    "jacobian_norms": lambda m: sl.jacobian_norms(m, PROMPT, **QUIET),
+    "sensitivity": lambda m: sl.sensitivity(m, PROMPT, **QUIET),
+    "substitution_effect": lambda m: sl.substitution_effect(m, PROMPT, replacements=1, **QUIET),
+    "hops": lambda m: sl.hops(m, PROMPT),
+    "strongest_paths": lambda m: sl.strongest_paths(m, PROMPT, k=3),
+    "depth_limit": lambda m: sl.depth_limit(m, PROMPT),
+    "next_token": lambda m: sl.next_token(m, PROMPT),
+    "capture": lambda m: sl.capture(m, PROMPT).to_xarray(),
+    "audit": lambda m: sl.audit(m, "110 =", rungs=["sketch", "top-logit"], probes=2, **QUIET),
+    "collapse": lambda m: sl.collapse(m, ones(m), lengths=[3, 6], **QUIET),
+    "mechanism": lambda m: sl.mechanism(m, ones(m), lengths=[3, 6], **QUIET),
+    "separator_ablation": lambda m: sl.separator_ablation(
+        m, sl.prompts.repeated(m, "1", 6, separator=",", every=2), from_blocks=[1], lengths=[6], **QUIET
+    ),
+    "windows": lambda m: sl.windows(m, ones(m), [4], lengths=[6], **QUIET),
+    "compare": lambda m: sl.compare(m, ones(m), {"own": ("blocks.2.attn.hook_z", halve)}, lengths=[6], **QUIET),
+    "precision": lambda m: sl.precision(m, ones(m), lengths=[6], **QUIET),
+    "accuracy": lambda m: sl.accuracy(m, [ones(m)], lambda digits: str(digits.count("1")), lengths=[6], **QUIET),
+    "behave": lambda m: sl.behave(m, sl.tasks.find(TASK), lengths=[4], seeds=2, **QUIET),
+    "shares_and_counts": lambda m: sl.shares_and_counts(m, "10"),
+    "tokenisation": lambda m: sl.tokenisation(m, 4),
+}
+
+
+def test_the_first_cells(own: Any) -> None:
+    """`run_with_cache`, own hooks in every form and patching: squashlens says what TransformerLens computes."""
+    ids = sl.tokens(own, PROMPT)
+    plain, cache = own.run_with_cache(ids)
+    before = state(own)
+    expected = own.run_with_hooks(ids, fwd_hooks=[("blocks.3.attn.hook_z", halve)])
+    likeliest = expected[0, -1].softmax(dim=-1).max().item()
+    ways = [
+        sl.applied(own, ("blocks.3.attn.hook_z", halve)),
+        sl.applied(own, [("blocks.3.attn.hook_z", lambda z: z / 2)]),
+        sl.applied(own, (lambda name: name == "blocks.3.attn.hook_z", halve)),
+        sl.applied(own, sl.Hook("halved", "blocks.3.attn.hook_z", halve)),
+        own.hooks(fwd_hooks=[("blocks.3.attn.hook_z", halve)]),
+    ]
+    for way in ways:
+        with way:
+            found = sl.next_token(own, PROMPT, top=1)
+            assert torch.equal(own(ids), expected)
+        np.testing.assert_allclose(found.item(), likeliest, rtol=1e-5)
+        assert len(sl.provenance(found)["ambient_hooks"]) == 1
+        assert state(own) == before
+    _, other = own.run_with_cache(sl.tokens(own, OTHER))
+    with sl.applied(own, sl.patch_residual(range(len(ids[0])), other, (5,))):
+        patched = own(ids)
+    torch.testing.assert_close(patched, own(sl.tokens(own, OTHER)), rtol=0, atol=0)
+    with sl.applied(own, sl.patch_heads(range(4), cache), sl.patch_residual([3], cache)):
+        assert torch.equal(own(ids), plain)
+    assert state(own) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_measurement_after_run_with_cache(own: Any, verb: str) -> None:
+    """The same numbers as before it, and under own hooks too; nothing is left on the bridge."""
+    own.run_with_cache(sl.tokens(own, PROMPT))
+    before = state(own)
+    result = VERBS[verb](own)
+    facts = sl.provenance(result)
+    assert facts.get("ambient_hooks", []) in ([], [[], ["blocks.2.attn.hook_z: halve"]])
+    assert state(own) == before
+    with sl.applied(own, ("blocks.1.hook_resid_post", nudge)):
+        hooked = VERBS[verb](own)
+    assert "nudge" in str(sl.provenance(hooked))
+    assert state(own) == before
