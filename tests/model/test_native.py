@@ -192,6 +192,7 @@ def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any
     assert (bound.values >= exact * (1 - 1e-9)).all()
     with torch.no_grad():
         assert torch.equal(model(IDS[None]), before)
+    assert not any("forward" in vars(block.attn) for block in model.blocks)
     with sl.applied(model, sl.attention_temperature(2.0)):
         assert torch.allclose(Plain(model).weights["head.weight"].float(), model.original_model.head.weight)
         run = sl.capture(model, IDS)
