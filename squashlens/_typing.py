@@ -22,6 +22,7 @@
 A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
 """
 
+from collections.abc import Hashable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -78,8 +79,8 @@ def choices_of(choices: object) -> tuple[Any, ...]:
 def one_of(value: object, choices: object, argument: str) -> None:
     """Refuse a value outside a `Literal`, naming the choices."""
     allowed = choices_of(choices)
-    if value not in allowed:
-        raise InputError(f"{argument}={value!r} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")
+    if not isinstance(value, Hashable) or value not in allowed:
+        raise InputError(f"{argument}={shown(value)} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")
 
 
 def whole(value: Any) -> Any:
@@ -87,7 +88,26 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
-def positive(value: object, argument: str, what: str) -> None:
-    """Refuse what is not a whole number of at least 1; `what` says what it should have been a number of."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{argument}={value!r} is not {what}.", "Give a positive whole number.")
+MOST = 1_000_000  # of anything counted: more than any model's context, and a slip of some zeros is refused at once
+
+
+def positive(value: object, argument: str, what: str, *, or_zero: bool = False) -> None:
+    """Refuse what is not a whole number from 1 (or 0) to `MOST`; `what` says what it should have been a number of."""
+    if isinstance(value, int) and value > MOST:
+        raise InputError(f"{argument}={shown(value)} is too much.", f"Give at most {MOST}.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < (0 if or_zero else 1):
+        wanted = "Give 0 for none, or more." if or_zero else "Give a positive whole number."
+        raise InputError(f"{argument}={shown(value)} is not {what}.", wanted)
+
+
+def shown(value: object) -> str:
+    """A value in a message: one line, not too long, also where it cannot be printed.
+
+    >>> shown([1, 2]), len(shown("1" * 5000)) < 100
+    ('[1, 2]', True)
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whatever its __repr__ raises, or a whole number too long for text
+        text = object.__repr__(value)
+    return text if len(text) <= 80 else f"{text[:50]} … {text[-20:]}"

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+LONGEST = 1200  # characters of a cause that quotes what was given; the middle of a longer one is left out
+
 
 class SquashlensError(ValueError):
     """Base of all refusals; a `ValueError`, so that ordinary handlers catch it."""
 
     def __init__(self, cause: str, remedy: str):
+        cause = cause if len(cause) <= LONGEST else f"{cause[: LONGEST // 2]} … {cause[-LONGEST // 4 :]}"
         super().__init__(f"{cause} {remedy}")
         self.cause, self.remedy = cause, remedy
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Mode, one_of, whole
+from squashlens._typing import Mode, one_of, positive, whole
+from squashlens.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
@@ -52,6 +53,7 @@ SECRET = re.compile("key|token|secret|password|auth|header|url", re.IGNORECASE) 
 ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample keeps of its question
 
 
+@validated
 def inspect_task(
     task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
 ) -> InspectTask:
@@ -74,6 +76,8 @@ def inspect_task(
     (12, 'answer_only-10-0')
     """
     seeds = whole(seeds)
+    if isinstance(seeds, int):
+        positive(seeds, "seeds", "a number of draws")
     if isinstance(seeds, int) or seeds is None:
         seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
     chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "modes": _listed(modes)}
@@ -84,6 +88,7 @@ def inspect_task(
     return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=both, name=task.name)
 
 
+@validated
 def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Dataset:
     """The answers in a log of Inspect, read anew: the Dataset that `squashlens.behave` returns.
 
@@ -134,12 +139,14 @@ def unread() -> scores.Metric:
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
+@validated
 def lenient(task: Task | str) -> scores.Scorer:
     """Right or not by the task's own reader; what was read is the answer, and why not the explanation."""
     return _scored(find(task) if isinstance(task, str) else task, as_asked=False)
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
+@validated
 def strict(task: Task | str) -> scores.Scorer:
     """As `lenient`, of answers in the form that was asked for; what was read in another is explained as such."""
     return _scored(find(task) if isinstance(task, str) else task, as_asked=True)
@@ -158,6 +165,7 @@ def _scored(asked: Task, *, as_asked: bool) -> scores.Scorer:
 
 
 @registered
+@validated
 def ask(
     name: str, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
 ) -> InspectTask:

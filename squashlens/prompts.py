@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Template, one_of, positive
+from squashlens._typing import Bos, Bridge, Template, one_of, positive, shown
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
 from squashlens.model.locks import exclusive
@@ -48,6 +49,8 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> Sequence:
 @exclusive
 def alternating(model: Bridge, n: int, *, alphabet: Items[Token] = ("1", "0"), **form: Any) -> Sequence:
     """The tokens of `alphabet` in turn: 1 0 1 0 …"""
+    if not alphabet:
+        raise InputError("alphabet is empty: there are no tokens to alternate.", "Give at least two.")
     content = [alphabet[i % len(alphabet)] for i in range(_checked(n))]
     return build(model, content, name="alternating", alphabet=alphabet, **form)
 
@@ -151,6 +154,7 @@ def build(
     return plain if separator is None else plain.every(every, one_token(model, separator))
 
 
+@validated
 def stacked(sequences: Items[Sequence]) -> Int[Tensor, "prompt position"]:
     """The ids of several sequences of the same form, each at its full length and with its suffix, one below the other.
 
@@ -178,7 +182,7 @@ def one_token(model: Bridge, token: Token) -> int:
     ids = encode(model, token)
     if len(ids) != 1:
         raise InputError(
-            f"{token!r} is {len(ids)} tokens for this tokenizer.", "Use text that is one token, or give the id."
+            f"{shown(token)} is {len(ids)} tokens for this tokenizer.", "Use text that is one token, or give the id."
         )
     return ids[0]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.files import require_output, write
 from squashlens.foreign import opened, unwrapped
@@ -69,6 +70,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
 
 
+@validated
 def provenance(result: Result) -> dict[str, Any]:
     """What made a result: model, weights, dtype, device, hooks, versions, the call.
 
@@ -130,6 +132,7 @@ def _merged(facts: Sequence[Any]) -> Any:
     return first if all(each == first for each in facts) else list(facts)
 
 
+@validated
 def save(result: Result, path: str | Path) -> Path:
     """Write a result as `.nc`, `.json` or `.csv`, by the name's ending; returns the path.
 
@@ -145,6 +148,7 @@ def save(result: Result, path: str | Path) -> Path:
     return write(path, as_bytes(result, path.suffix))
 
 
+@validated
 def open_result(path: str | Path) -> Result:
     """Read a result that `save` wrote as `.nc` or `.json`: a DataArray or Dataset, as it was.
 

@@ -15,10 +15,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bos, positive
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.branches import Branch, Ids
 
 
+@validated
 @dataclass(frozen=True)
 class Pair:
     """v = [x, a] and v* = [x, a, a], each followed by the same `suffix` tokens, as ids with their prefix.
@@ -48,6 +50,7 @@ class Pair:
         return torch.tensor(self.v), torch.tensor(self.v_star)
 
 
+@validated
 @dataclass(frozen=True)
 class Sequence:
     """A growing sequence in token space. Make one with the functions of this module.

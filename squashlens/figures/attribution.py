@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.selection import of_one_prompt
 from squashlens.figures.theme import COLOURS, INK, dress, label, token_axis
+from squashlens.given import takes
 
 NAMES = {
     "path_bound": "path bound (Thm 5.1)",
@@ -22,6 +23,7 @@ LEGEND = 120  # pixels above the plot: on a phone the legend takes a row for eac
 DASHES = {"null": "dot", "jacobian_frozen": "dash"}
 
 
+@takes("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw a `squashlens.sensitivity` Dataset: bound, null and Jacobians above, bound ÷ null below.
 

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.heading import LABELS, TITLED, Found, headed, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.theme import interval, label
@@ -21,6 +22,7 @@ SINGLE = "single answers"
 QUARTILES = ("median_error", "error_q1", "error_q3")
 
 
+@validated
 def accuracy_by_length(found: Found) -> go.Figure:
     """Draw what `squashlens.behave` found, one Dataset or several by label: the share answered rightly, by length.
 
@@ -59,6 +61,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     return headed(figure, "How often the answer is right", several.values(), names, height=330, notes=only(together))
 
 
+@validated
 def error_by_length(found: Found) -> go.Figure:
     """Draw what `squashlens.behave` found, one Dataset or several by label: median errors by length, a panel a label.
 

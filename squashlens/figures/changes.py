@@ -9,11 +9,13 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.theme import COLOURS, dress
+from squashlens.given import is_relative, takes
 
 BASE, ROW = 150, 34  # pixels
 SINKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
+@takes("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
 def changes(compared: xr.Dataset) -> go.Figure:
     """Draw what `compare` found: a row for each change, D and the answers at every length, and the bound's reach."""
     names = [str(name) for name in compared["change"].values]
@@ -36,6 +38,13 @@ def changes(compared: xr.Dataset) -> go.Figure:
     return figure.update_layout(showlegend=False).update_annotations(font_size=13)
 
 
+@takes(
+    "squashlens.windows",
+    "sink: sink",
+    "window: window",
+    "distance: sink window layer ...",
+    "bound: sink window content",
+)
 def windows(measured: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.windows` found against the window's size, a colour for each number of sinks.
 
@@ -68,7 +77,7 @@ AXES: dict[str, dict[str, Any]] = {
 
 def _panels(found: xr.Dataset) -> list[tuple[str, xr.DataArray, str]]:
     """Title, values and kind of axis, of what there is to draw."""
-    relative = found["distance"].attrs["units"] == "1"
+    relative = is_relative(found["distance"])
     panels = [("D ÷ rms(v), last layer" if relative else "D, last layer", found["distance"].isel(layer=-1), "size")]
     if "accuracy" in found:
         panels.append(("share answered rightly", found["accuracy"], "answers"))

@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.theme import COLOURS, dress, layer_map
+from squashlens.given import chosen, is_relative, takes
 
 NAMES = {
     "distance": "v and v* (last token repeated)",
@@ -21,6 +22,7 @@ NAMES = {
 LEGEND = 90  # pixels above the plot
 
 
+@takes("squashlens.collapse", "distance: layer length")
 def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None) -> go.Figure:
     """Draw a `squashlens.collapse` Dataset at one layer (the last if not given) against length, log scales.
 
@@ -30,6 +32,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     return collapse_panels({"": collapse}, layer=layer, trained=trained)
 
 
+@takes("squashlens.collapse", "distance: layer length")
 def collapse_panels(
     panels: Mapping[str, xr.Dataset], *, layer: int | None = None, trained: int | None = None
 ) -> go.Figure:
@@ -53,7 +56,7 @@ def collapse_panels(
                 annotation={"text": "trained lengths", "font": {"size": 11}}, annotation_position="bottom left",
             )  # fmt: skip
     first = next(iter(panels.values()))
-    relative = first["distance"].attrs["units"] == "1"
+    relative = is_relative(first["distance"])
     figure.update_xaxes(type="log", title="length (content tokens)", exponentformat="none", dtick="D2")
     figure.update_yaxes(type="log", exponentformat="power", dtick=1)
     figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", col=1)
@@ -64,12 +67,13 @@ def collapse_panels(
     )
 
 
+@takes("squashlens.collapse", "distance: layer length")
 def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     """Layer × length of a `collapse` Dataset measured with ``scale="relative"``; colour log₁₀ D ÷ rms(v).
 
     Zeros (v and v* identical, as at layer 0 without position embeddings) are left white.
     """
-    if collapse["distance"].attrs["units"] != "1":
+    if not is_relative(collapse["distance"]):
         raise InputError(
             "By layer, distances grow with the stream's size.", "Measure with collapse(…, scale='relative')."
         )
@@ -82,7 +86,7 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
 
 
 def _layer(collapse: xr.Dataset, layer: int | None) -> int:
-    return int(collapse["layer"].values[-1]) if layer is None else layer
+    return chosen(collapse, "layer", layer)
 
 
 def _traces(collapse: xr.Dataset, layer: int | None) -> list[go.Scatter]:

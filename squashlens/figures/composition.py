@@ -4,8 +4,10 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.figures.theme import dress, share_map, token_axis
+from squashlens.given import takes
 
 
+@takes("squashlens.composition", "values: layer position", "token: position")
 def composition(shares: xr.DataArray) -> go.Figure:
     """Draw a `squashlens.composition` result: layer × position, colour the share of paths, log scale.
 

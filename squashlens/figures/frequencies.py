@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.arguments import validated
 from squashlens.figures.heading import TITLED, Found, facts_of, headed, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.theme import COLOURS, INK, token_axis
 
@@ -21,6 +22,7 @@ BETWEEN, SLANTED = 66, 140  # pixels, for an axis and a title; with texts under 
 NAMES = ("said", "the right answer")
 
 
+@validated
 def answer_frequencies(found: Found) -> go.Figure:
     """Draw what `squashlens.answer_frequencies` counted, one Dataset or several by label: a panel a label and mode.
 

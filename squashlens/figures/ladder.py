@@ -6,6 +6,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.theme import COLOURS, dress, interval
+from squashlens.given import require_reference, takes
 
 KINDS = {
     "printed": ("as printed, no bound", COLOURS["null"]),
@@ -18,6 +19,13 @@ WAYS = {"raw": ("raw", "circle-open"), "partial": ("position held", "circle"), "
 ROW = 23  # pixels a rung
 
 
+@takes(
+    "squashlens.audit",
+    "value over_jacobian: rung prompt position",
+    "content: position",
+    "kind cost: rung",
+    "agreement agreement_low agreement_high: rung reference way",
+)
 def ladder(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     """Draw a `squashlens.audit` Dataset: one row a rung, three columns.
 
@@ -26,6 +34,7 @@ def ladder(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     time in units of the exact Jacobian's.
     """
     names = [str(name) for name in audit["rung"].values]
+    require_reference(audit, reference)
     inner = audit.isel(position=audit["content"].values)
     figure = make_subplots(
         rows=1, cols=3, shared_yaxes=True, horizontal_spacing=0.025, column_widths=[0.42, 0.36, 0.22],

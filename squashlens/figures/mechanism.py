@@ -7,6 +7,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from squashlens.figures.theme import COLOURS, dress
+from squashlens.given import chosen, takes
 
 PANELS = {
     "attention_tv_mean": "δ: total variation of the last row",
@@ -14,13 +15,19 @@ PANELS = {
 }
 
 
+@takes(
+    "squashlens.mechanism",
+    "attention_tv_mean self_weight_mean: block length",
+    "observed bound: length",
+    "share: part block length",
+)
 def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     """Draw a `squashlens.mechanism` Dataset: δ and α* by block, the bound of block 0, shares of D by block.
 
     Shares are those at one length, the longest if not given.
     """
-    chosen = int(mechanism["length"].values[-1]) if length is None else length
-    titles = [*PANELS.values(), "block 0: observed and bound", f"shares of D behind each block, length {chosen}"]
+    at = chosen(mechanism, "length", length)
+    titles = [*PANELS.values(), "block 0: observed and bound", f"shares of D behind each block, length {at}"]
     figure = make_subplots(rows=2, cols=2, subplot_titles=titles, horizontal_spacing=0.1, vertical_spacing=0.2)
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
     colours = list(map(str, sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))))
@@ -34,7 +41,7 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
         figure.add_trace(_line(mechanism[name], f"{name} ‖o − o*‖₁", colour, True), row=2, col=1)
     figure.update_yaxes(type="log", exponentformat="power", row=2, col=1)
     for part in mechanism["part"].values:
-        shares = mechanism["share"].sel(part=part, length=chosen).values
+        shares = mechanism["share"].sel(part=part, length=at).values
         figure.add_trace(
             go.Bar(x=blocks, y=shares, name=str(part), marker={"color": COLOURS[str(part)]},
                    hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>"),

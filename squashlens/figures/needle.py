@@ -7,7 +7,10 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens._typing import shown
+from squashlens.errors import InputError
 from squashlens.figures.theme import COLOURS, dress, interval
+from squashlens.given import listed, takes
 
 PANELS = {
     "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
@@ -22,13 +25,20 @@ PANELS = {
 LINES = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7", "#7F7F7F", "#1d2330")
 
 
+@takes("squashlens.needle", "prompts: group at")
 def needle(found: xr.Dataset, title: str, xlabel: str, panels: Sequence[str] | None = None) -> go.Figure:
     """Draw a `squashlens.needle` Dataset: one panel a measure, one line a group, means with their intervals, log scale.
 
     `panels` names the measures, all if not given. An axis spans a factor of two at least, so that what is flat looks
     flat.
     """
-    wanted = [name for name in PANELS if f"{name}_mean" in found] if panels is None else list(panels)
+    measured = [name for name in PANELS if f"{name}_mean" in found]
+    wanted = measured if panels is None else list(panels)
+    missing = [name for name in wanted if name not in measured]
+    if missing or not wanted:
+        raise InputError(
+            f"panels={shown(panels)} are not measures of this result.", f"Measured are {listed(measured)}."
+        )
     groups, at = [str(g) for g in found["group"].values], found["at"].values
     rows = -(-len(wanted) // 2)
     figure = make_subplots(

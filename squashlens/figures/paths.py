@@ -6,8 +6,10 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 
 from squashlens.figures.theme import COLOURS, dress, label, share_map, token_axis
+from squashlens.given import takes
 
 
+@takes("squashlens.strongest_paths", "token: position", "position_at: path layer", "share: path")
 def strongest_paths(paths: xr.Dataset) -> go.Figure:
     """Draw a `squashlens.strongest_paths` Dataset over the layer × token grid (figure 1b): wider is stronger.
 
@@ -47,6 +49,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     return dress(figure, title=title, height=460)
 
 
+@takes("squashlens.hops", "values: hop position", "token: position")
 def hops(shares: xr.DataArray) -> go.Figure:
     """Draw a `squashlens.hops` result: how often paths go through attention × where they start, log colour."""
     tokens = [str(t) for t in shares["token"].values]
@@ -56,6 +59,7 @@ def hops(shares: xr.DataArray) -> go.Figure:
     return dress(figure, title="Where paths into the query start, by hops through attention", height=420)
 
 
+@takes("squashlens.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
 def depth_limit(limit: xr.Dataset) -> go.Figure:
     """Draw a `squashlens.depth_limit` Dataset: what has not reached the first token, by depth, log scale.
 

@@ -5,8 +5,10 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.figures.theme import COLOURS, dress, layer_map
+from squashlens.given import chosen, is_relative, takes
 
 
+@takes("squashlens.precision", "bits_needed: layer length")
 def bits_needed(measured: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.precision` found: the mantissa bits that tell v from v*, by layer and length.
 
@@ -21,13 +23,14 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     return dress(figure, title="Mantissa bits needed to tell v from v*", height=380)
 
 
+@takes("squashlens.precision_by_run", "distance: run layer length")
 def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw what `squashlens.precision_by_run` found at one layer, the last if not given: D by length in every run.
 
     Crosses are the run's noise floor at the lengths that were run again; D at or below it says nothing.
     """
-    chosen = int(measured["layer"].values[-1]) if layer is None else layer
-    here = measured.sel(layer=chosen)
+    at = chosen(measured, "layer", layer)
+    here = measured.sel(layer=at)
     figure = go.Figure()
     for run in map(str, measured["run"].values):
         colour, own = COLOURS[run], here["distance"].sel(run=run)
@@ -43,7 +46,7 @@ def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
                 mode="markers", marker={"color": colour, "symbol": "x", "size": 8},
                 hovertemplate=f"{run}, noise floor at %{{x}}: %{{y:.3g}}<extra></extra>",
             )  # fmt: skip
-    relative = measured["distance"].attrs["units"] == "1"
+    relative = is_relative(measured["distance"])
     figure.update_xaxes(type="log", title="length (content tokens)")
     figure.update_yaxes(type="log", title="D ÷ rms(v)" if relative else "D", exponentformat="power")
-    return dress(figure, title=f"The same pair in runs of other precisions, layer {chosen}", height=480, top=110)
+    return dress(figure, title=f"The same pair in runs of other precisions, layer {at}", height=480, top=110)

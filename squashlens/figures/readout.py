@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 from squashlens.figures.behaviour import LENGTH
 from squashlens.figures.heading import TITLED, headed, labelled, percent
 from squashlens.figures.theme import COLOURS, FAINT, interval, layer_map
+from squashlens.given import is_relative, takes
 
 # What is drawn over length, from 0 to 1: name, colour, dash. Of prompts, and of pairs.
 PROMPTS = {
@@ -43,6 +44,7 @@ PLAIN = {"opacity": 1, "line": {"width": 0}}  # marks of several sizes are pale 
 BAND = "rgba(213, 94, 0, 0.18)"
 
 
+@takes("squashlens.collapse_vs_readout", "distance: length seed", "verdict: length")
 def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.collapse_vs_readout` found, by length: answers and probe, pairs, D, and the verdicts.
 
@@ -62,7 +64,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
         figure.add_trace(trace, row=3, col=1)
     for trace in _strip(found["verdict"]):
         figure.add_trace(trace, row=4, col=1)
-    relative = found["distance"].attrs["units"] == "1"
+    relative = is_relative(found["distance"])
     figure.update_xaxes(title=LENGTH, row=4)
     figure.update_yaxes(range=[-0.07, 1.07], row=1)
     figure.update_yaxes(range=[-0.07, 1.07], row=2)
@@ -77,6 +79,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     return figure.update_layout(bargap=0, barmode="overlay", legend2=below)
 
 
+@takes("squashlens.probe", "r2: layer length", "r2_y: length")
 def probe(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.probe` found: R² of the right answer, layer × length, y on top; below 0 coloured as 0.
 

@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 from squashlens._typing import Ablation
 from squashlens.errors import InputError
 from squashlens.figures.theme import COLOURS, dress, label, layer_map
+from squashlens.given import chosen, is_relative, takes
 
 NAMES = {
     "none": "no separators",
@@ -36,27 +37,29 @@ WIDE = ("none", "separators")
 ENDS = {"none", "separators", "delete"}  # whose `retained` is 0, 1 and 0 by definition
 
 
+@takes("squashlens.separator_ablation", "distance: edit layer length")
 def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw a `separator_ablation` Dataset by layer at one length (the longest if not given), log scale.
 
     Hooks are drawn as they act from `from_block` on, the first measured if not given.
     """
-    chosen = int(ablation["length"].values[-1]) if length is None else length
-    here = ablation.sel(length=chosen)
+    at = chosen(ablation, "length", length)
+    here = ablation.sel(length=at)
     shown = [str(name) for name in here["edit"].values if name != "delete"]  # which is `none` by another road
     figure = go.Figure([_trace(here["distance"].sel(edit=name), name, NAMES[name]) for name in shown])
     if "distance_from" in here:
-        first = int(here["from_block"].values[0]) if from_block is None else from_block
+        first = chosen(here, "from_block", from_block, last=False)
         for hook in here["hook"].values:
             values = here["distance_from"].sel(hook=hook, from_block=first)
             figure.add_trace(_trace(values, str(hook), NAMES[str(hook)].format(k=first)))
     figure.update_xaxes(title="layer ℓ", dtick=1)
-    relative = ablation["distance"].attrs["units"] == "1"
+    relative = is_relative(ablation["distance"])
     figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", type="log", exponentformat="power")
-    title = f"How far v and v* stay apart at {chosen} content tokens, by layer"
+    title = f"How far v and v* stay apart at {at} content tokens, by layer"
     return dress(figure, title=title, height=500, top=150)
 
 
+@takes("squashlens.separator_ablation", "distance: edit layer length")
 def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int | None = None) -> go.Figure:
     """From-block × layer: what is left of the separators' effect when a hook acts from that block on.
 
@@ -65,30 +68,31 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
     """
     if "retained_from" not in ablation or hook not in ablation["hook"].values:
         raise InputError(f"{hook!r} was not measured.", f"Call separator_ablation(…, kinds=[{hook!r}]).")
-    chosen = int(ablation["length"].values[-1]) if length is None else length
-    values = ablation["retained_from"].sel(hook=hook, length=chosen)
+    at = chosen(ablation, "length", length)
+    values = ablation["retained_from"].sel(hook=hook, length=at)
     scale = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], [1, "#5c2600"]]
     figure = go.Figure(layer_map(values, "retained", colorscale=scale, zmin=-1, zmax=2, hoverongaps=False))
     figure.update_xaxes(title="layer ℓ", dtick=1)
     figure.update_yaxes(title="hook acts from block", dtick=1)
-    return dress(figure, title=f"Effect left after {DOING[hook]}, at {chosen} content tokens", height=380)
+    return dress(figure, title=f"Effect left after {DOING[hook]}, at {at} content tokens", height=380)
 
 
+@takes("squashlens.separator_ablation", "distance retained: edit layer length")
 def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_block: int | None = None) -> go.Figure:
     """What is left of the separators' effect by kind of ablation: every length a dot, the median and the middle half.
 
     At one layer, the last if not given; hooks as they act from `from_block` on, the first measured if not given. Dots
     beyond −0.6 and 1.6 are drawn at the edge; lengths at which the effect is too small to be divided by are left out.
     """
-    chosen = int(ablation["layer"].values[-1]) if layer is None else layer
-    here = ablation.sel(layer=chosen)
+    at = chosen(ablation, "layer", layer)
+    here = ablation.sel(layer=at)
     rows = {
         NAMES[str(edit)]: (str(edit), here["retained"].sel(edit=edit).values)
         for edit in here["edit"].values
         if edit not in ENDS
     }
     if "retained_from" in here:
-        first = int(here["from_block"].values[0]) if from_block is None else from_block
+        first = chosen(here, "from_block", from_block, last=False)
         for hook in here["hook"].values:
             values = here["retained_from"].sel(hook=hook, from_block=first).values
             rows[NAMES[str(hook)].format(k=first)] = (str(hook), values)
@@ -103,7 +107,7 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     figure.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False
     )
-    title = f"What is left of the separators' effect at layer {chosen}"
+    title = f"What is left of the separators' effect at layer {at}"
     return dress(figure, title=title, height=BASE + ROW * len(rows)).update_layout(showlegend=False)
 
 
@@ -128,6 +132,12 @@ def _spread(figure: go.Figure, height: int, name: str, values: np.ndarray, colou
     )  # fmt: skip
 
 
+@takes(
+    "squashlens.prescribe",
+    "gain separation: separator every",
+    "separation_none best_separator best_every advantage advantage_low advantage_high:",
+    "random: placement",
+)
 def prescription(prescribed: xr.Dataset) -> go.Figure:
     """Draw what `prescribe` found: the gain of each separator and period, and the best beside random placement."""
     gain = prescribed["gain"]
@@ -167,7 +177,7 @@ def prescription(prescribed: xr.Dataset) -> go.Figure:
     for name, (height, colour) in marks.items():
         line = {"color": colour, "width": 3}
         figure.add_scatter(x=[-0.5, 0.5], y=[height] * 2, mode="lines", name=name, line=line, row=1, col=2)
-    relative = prescribed["separation"].attrs["units"] == "1"
+    relative = is_relative(prescribed["separation"])
     figure.update_yaxes(autorange="reversed", showgrid=False, row=1, col=1)
     figure.update_yaxes(title="median D ÷ rms(v)" if relative else "median D", rangemode="tozero", row=1, col=2)
     figure.update_xaxes(showticklabels=False, range=[-1, 1], row=1, col=2)

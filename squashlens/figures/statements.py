@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from squashlens.arguments import validated
+from squashlens.errors import InputError
 from squashlens.figures.theme import dress
 from squashlens.theory.statements.gallery import Exhibit
 
@@ -15,11 +17,14 @@ LEFT, RIGHT, BROKEN = "#D55E00", "#0072B2", "#7F7F7F"
 LEAST = 1e-17  # what is 0 stands here, under every rounding error of a number near 1
 
 
+@validated
 def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
     """Draw what `squashlens.statements.gallery` gives: a panel a statement, left side over right against what grows.
 
     Logarithmic both ways; a side that is 0 stands on the ground. The title's words are the claim.
     """
+    if not exhibits:
+        raise InputError("exhibits is empty: there is nothing to draw.", "Give what statements.gallery gives.")
     rows = -(-len(exhibits) // COLUMNS)
     titles = [f"<b>{e.kept[0].name}</b><br>{html.escape(e.kept[0].claim)}" for e in exhibits]
     figure = make_subplots(

@@ -12,12 +12,19 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.theme import COLOURS, INK, dress, interval
+from squashlens.given import takes
 
 LINES = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", "#1d2330")
 LENGTH = "length n (tokens)"
 BASE, ROW, HEADING = 150, 26, 34  # pixels
 
 
+@takes(
+    "squashlens.synthetic.convergence",
+    "distance total_variation: seed layer length",
+    "exponent_mean variation_exponent_mean: layer",
+    "rate:",
+)
 def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     """Draw what `squashlens.synthetic.convergence` found, one stack or several by name: figure 8.
 
@@ -46,6 +53,12 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     return figure.update_annotations(font_size=13)
 
 
+@takes(
+    "squashlens.synthetic.softmax_total_variation",
+    "total_variation: seed length",
+    "expected: length",
+    "exponent_mean leading_mean rate perturbed:",
+)
 def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.synthetic.softmax_total_variation` found: figure 9.
 
@@ -80,6 +93,7 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     return dress(figure, title="Total variation of the softmax of two growing sequences", height=440, top=80)
 
 
+@takes("squashlens.synthetic.survey", "premise exponent_mean variation_exponent_mean: ...")
 def survey(found: xr.Dataset) -> go.Figure:
     """Draw what `squashlens.synthetic.survey` found: exponents of D and δ with their intervals, a row a stack.
 

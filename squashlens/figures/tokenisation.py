@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.errors import InputError
 from squashlens.figures.theme import BOTTOM, COLOURS, INK, dress, label
+from squashlens.given import chosen, is_relative, takes
 
 # What one repeat more does to the tokens: name, symbol, colour.
 STEPS = (
@@ -24,6 +24,7 @@ COLUMNS = 2
 ABOVE = 100  # pixels over the panels, for title and legend
 
 
+@takes("squashlens.splits", "token_id piece: form repeats place", "pair grows text: form repeats")
 def splits(splits: xr.Dataset, title: str = "How repeats fall into tokens") -> go.Figure:
     """Draw a `squashlens.splits` Dataset: a panel a form, a row a number of repeats, a box a token as wide as its text.
 
@@ -56,21 +57,18 @@ def splits(splits: xr.Dataset, title: str = "How repeats fall into tokens") -> g
     return finished.update_layout(height=int(finished.layout.height) - BOTTOM + 20, margin_b=20)  # pyright: ignore
 
 
+@takes("squashlens.tokenisation", "naive distance: form layer repeats", "pair grows text: form repeats")
 def tokenisation(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw a `squashlens.tokenisation` Dataset at one layer (the last if not given), a panel a form, log scale.
 
     The line of two texts carries a mark at every number of repeats: whether they are a pair at all. Where they are,
     it lies on the line of the true pair.
     """
-    if "naive" not in measured:
-        raise InputError("No distances were measured here.", "Draw what squashlens.tokenisation gives.")
-    chosen = int(measured["layer"].values[-1]) if layer is None else layer
-    if chosen not in measured["layer"].values:
-        raise InputError(f"layer={layer!r} was not measured.", f"Layers run from 0 to {measured['layer'].values[-1]}.")
+    at = chosen(measured, "layer", layer)
     figure = _panels(measured, 210, 84, shared_yaxes="all")
     for number, form in enumerate(measured["form"].values):
         row, column = number // COLUMNS + 1, number % COLUMNS + 1
-        here = measured.sel(form=form, layer=chosen)
+        here = measured.sel(form=form, layer=at)
         naive = _positive(here["naive"])
         figure.add_trace(_line(here["distance"], "true pair", COLOURS["distance"], 4.0), row=row, col=column)
         figure.add_trace(_line(here["naive"], "two texts", COLOURS["contrast"], 1.6), row=row, col=column)
@@ -78,11 +76,11 @@ def tokenisation(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
             shown = _steps(here) == step
             figure.add_trace(_marks(step, here["repeats"].values[shown], naive[shown]), row=row, col=column)
     figure.update_xaxes(dtick=_tick(measured.sizes["repeats"]))
-    relative = measured["distance"].attrs["units"] == "1"
-    figure.update_yaxes(type="log", exponentformat="power", tickfont_size=11, dtick=_log_tick(measured, chosen))
+    relative = is_relative(measured["distance"])
+    figure.update_yaxes(type="log", exponentformat="power", tickfont_size=11, dtick=_log_tick(measured, at))
     figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", col=1)
     figure.update_xaxes(title={"text": "repeats", "standoff": 4})
-    return _finished(figure, f"Two texts, one repeat apart, and the pair they are taken for: layer {chosen}")
+    return _finished(figure, f"Two texts, one repeat apart, and the pair they are taken for: layer {at}")
 
 
 def _panels(found: xr.Dataset, each: int, between: int, **axes: str) -> go.Figure:

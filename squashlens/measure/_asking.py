@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge, Template, one_of, whole
+from squashlens._typing import Bridge, Template, one_of, positive, whole
 from squashlens.errors import InputError
 from squashlens.journal import Journal
 from squashlens.measure._session import Session
@@ -79,6 +79,8 @@ def _seeds(given: Any, task: Task, drawn: bool, draws: int) -> list[int]:
     if given is None:
         return list(range(draws if differ else 1))
     given = whole(given)
+    if isinstance(given, int):
+        positive(given, "seeds", "a number of draws")
     seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
     seeds = [whole(seed) for seed in seeds]
     if len(seeds) > 1 and not differ:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Passes, Scale, one_of
+from squashlens._typing import Bridge, Distance, Passes, Scale, one_of, positive
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
@@ -96,8 +96,7 @@ class Runs:
         Pairs that were run one prompt at a time are replayed with two copies of each prompt side by side, since the
         same passes would round the same way. Refuses a difference that is more than arithmetic.
         """
-        if isinstance(how_many, bool) or not isinstance(how_many, int) or how_many < 1:
-            raise InputError(f"replay={how_many!r} is not a number of lengths.", "Give 0 for none, or more.")
+        positive(how_many, "replay", "a number of lengths", or_zero=True)
         places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
         chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
         alone = pairs[0].route.startswith("separate")

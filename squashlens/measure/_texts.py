@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge, positive, shown
 from squashlens.errors import InputError
 from squashlens.model.branches import Ids
 from squashlens.model.tokens import display_tokens, encode, escape, require_tokenizer
@@ -64,7 +64,7 @@ def written_texts(held: Bridge, n: Any, repeat: Any, forms: Any, prompt: Any) ->
     named = isinstance(forms, Mapping) and all(isinstance(t, str) for pair in forms.items() for t in pair)
     if not named or not forms:
         raise InputError(
-            f"forms={forms!r} does not say what is written between repeats.",
+            f"forms={shown(forms)} does not say what is written between repeats.",
             "Give names with texts: forms={'joined': '', 'spaced': ' '}.",
         )
     for form, between in forms.items():

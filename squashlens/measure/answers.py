@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.errors import InputError
+from squashlens.given import takes
 from squashlens.results import Variable, attributes, provenance, signed
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
@@ -120,6 +121,7 @@ def interval(share: np.ndarray, of: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
+@takes("squashlens.behave", "value truth: mode length seed", "mode: mode")
 def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
     """How often each number was answered, and how often it was the right answer (figures 4 and 7).
 

@@ -17,6 +17,7 @@ import xarray as xr
 from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, positive
 from squashlens.bars import bar
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.given import require_reference, takes
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
@@ -193,12 +194,20 @@ def _at(values: np.ndarray, places: list[int]) -> torch.Tensor:
     return torch.from_numpy(values[:, places])
 
 
+@takes(
+    "squashlens.audit",
+    "tightness over_jacobian: rung prompt position",
+    "agreement: rung reference way",
+    "content: position",
+    "cost: rung",
+)
 def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
     """An audit as a table of one row a rung: medians over content positions, agreement with `reference`, cost.
 
     Columns: `tightness` and `over_jacobian` (medians), `least` (the least tightness anywhere, 1 or more for every
     bound), `raw`, `partial`, `over_null` (agreement), `cost`.
     """
+    require_reference(audit, reference)
     inner = audit.isel(position=audit["content"].values)
     over = ("prompt", "position")
     columns = {

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, Mode, Template, positive
@@ -79,7 +80,7 @@ def behave(
     >>> found["accuracy"].values.tolist()
     [[1.0, 1.0]]
     """
-    if not temperature >= 0:
+    if temperature != 0 and not temperature > torch.finfo(torch.float32).tiny:
         raise InputError(f"temperature={temperature!r} is not a temperature.", "Give 0 for greedy decoding, or more.")
     for name, value in (("room", room), ("chunk", chunk)):
         if value is not None:

@@ -12,6 +12,7 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Distance, Scale, full_name, one_of
+from squashlens.arguments import validated
 from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError
 from squashlens.measure.collapse import collapse
@@ -25,6 +26,7 @@ Run = Literal["float32", "bfloat16", "float16", "int8"]
 Short = Literal["fp32", "bf16", "fp16"]
 
 
+@validated
 def precision_by_run(
     name: str | Path,
     sequence: Sequence,

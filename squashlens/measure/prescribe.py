@@ -17,6 +17,7 @@ import xarray as xr
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
 from squashlens.errors import InputError
+from squashlens.given import takes
 from squashlens.journal import Journal, checked
 from squashlens.measure._pairs import Runs, check_choices, required
 from squashlens.measure.accuracy import Answer
@@ -192,6 +193,7 @@ def _dataset(
     return runs.session.dataset("separator prescription", coords, found)
 
 
+@takes("squashlens.prescribe", "separation gain cost: separator every", "separation_none:")
 def prescription_table(prescribed: xr.Dataset) -> pd.DataFrame:
     """What `prescribe` tried as a table, the largest separation first, no separators as the last row."""
     columns = [name for name in ("separation", "gain", "cost", "accuracy") if name in prescribed]

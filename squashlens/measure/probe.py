@@ -127,8 +127,7 @@ def check_probes(fit: object, twins: object) -> None:
     positive(fit, "fit", "a number of prompts")
     if fit == 1:
         raise InputError("fit=1: nothing can be fitted to one prompt.", "Give at least 2.")
-    if isinstance(twins, bool) or not isinstance(twins, int) or twins < 0:
-        raise InputError(f"twins={twins!r} is not a number of models.", "Give 0 for none, or at least 2 for a gain.")
+    positive(twins, "twins", "a number of models", or_zero=True)
 
 
 def streams(model: Bridge, shown: Ends) -> Float[Tensor, "layer branch d"]:

@@ -20,6 +20,7 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Passes, Scale
+from squashlens.arguments import validated
 from squashlens.measure._pairs import Ruler, Runs, check_choices, with_y
 from squashlens.measure._session import Session
 from squashlens.measure._texts import Text, coords_of, facts_of, held_by, table_of, written_texts
@@ -33,6 +34,7 @@ from squashlens.sequences import Pair, Sequence
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
 
 
+@validated
 def splits(
     tokenizer: Any, n: int = 12, *, repeat: str = "1", forms: Mapping[str, str] = FORMS, prompt: str = ""
 ) -> xr.Dataset:

@@ -142,7 +142,8 @@ def depth_limit(
     >>> bool((ds["first_share"].diff("depth") >= -1e-12).all())   # mass never leaves the first token
     True
     """
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 4:
+    positive(depth, "depth", "a number of layers")
+    if depth < 4:
         raise InputError(f"depth={depth!r} is too shallow for a rate.", "Give a whole number of at least 4.")
     session = _one_prompt(model, prompt, bos, "depth_limit", depth=depth, query=query)
     last, blocks = session.query(query), range(n_blocks(session.model))

@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from squashlens._typing import Bos, Bridge, Store, Target, one_of
+from squashlens.arguments import validated
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.model.anatomy import (
     check_layer,
@@ -191,6 +192,7 @@ def capture(
     return replace(open_capture(path), functions=tuple(unnamed(model).values()))
 
 
+@validated
 def open_capture(folder: str | Path) -> Capture:
     """The capture that ``capture(store="disk", folder=…)`` wrote, its tensors still on disk.
 

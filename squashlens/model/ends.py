@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
 from squashlens.model.anatomy import device_of
 from squashlens.model.branches import Ids
@@ -54,6 +54,8 @@ def ends(
 
     `chunk` prompts go side by side, as many as fit in about a gigabyte if not given.
     """
+    if chunk is not None:
+        positive(chunk, "chunk", "a number of prompts")
     found: dict[str, Tensor] = {}
     following = torch.zeros(len(prompts), dtype=torch.long)
     device = device_of(model)

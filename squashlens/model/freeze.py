@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge, Freezable, one_of
+from squashlens.arguments import validated
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import n_blocks, text_config
 from squashlens.model.hooks import Hook, Recipe, distinct_points
@@ -26,6 +27,7 @@ def freezing(freeze: Any) -> list[Hook | Recipe]:
     return [make() for name, make in FACTORIES.items() if name in names]
 
 
+@validated
 def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
     """Hold attention patterns constant: values pass, the derivative of the softmax does not.
 
@@ -41,6 +43,7 @@ def apart(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
     return bool(frozen), [h for h in hooks if h not in frozen]
 
 
+@validated
 def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
     """Hold the denominator of every norm constant: RMS or standard deviation, those on queries and keys included.
 
@@ -58,6 +61,7 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
     return Recipe("freeze_norms", make)
 
 
+@validated
 def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
     """Hold the gates of the MLPs constant, which makes each MLP linear in what enters it.
 

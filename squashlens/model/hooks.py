@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge, whole
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.functions import function_name, require_like, takes_point
 from squashlens.model.locks import locked
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
 
 
+@validated
 @dataclass(frozen=True)
 class Hook:
     """One intervention: `edit` maps the activation at `site` to its replacement (`None`: only look).

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import positive
-from squashlens.errors import InputError
+from squashlens.arguments import validated
+from squashlens.errors import InputError, RangeError
 from squashlens.model.attention import shown
 from squashlens.model.fingerprint import digest
 from squashlens.model.hooks import Hook
@@ -25,12 +26,14 @@ SCORES, PATTERN, VALUES, OUTPUTS = (
 )
 
 
+@validated
 def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Keep later tokens from attending to those at `positions`: their attention logits become −∞."""
     places = positions_of(positions, "mask_tokens")
     return _masked(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads)
 
 
+@validated
 def mask_attention(
     queries: Iterable[int], keys: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
 ) -> Hook:
@@ -40,6 +43,7 @@ def mask_attention(
     return _masked(name, lambda query, key: _among(query, asking) & _among(key, asked), blocks, heads)
 
 
+@validated
 def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: Iterable[int] | None = None) -> Hook:
     """Let each token see the last `window` ones, itself included, and the first `sink`.
 
@@ -47,25 +51,36 @@ def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: 
     Face's models; a native window that is narrower stays. With a window as long as the prompt no bit changes.
     """
     positive(window, "sliding_window: window", "a number of tokens")
-    if isinstance(sink, bool) or sink != 0:
-        positive(sink, "sliding_window: sink", "a number of tokens")
+    positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
     name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
     return _masked(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads)
 
 
+@validated
 def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Divide what enters the softmax by `temperature`: each weight becomes ``α^(1/T)``, over its row's sum."""
     if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
         raise InputError(f"attention_temperature: {temperature!r} is not a temperature.", "Give a positive number.")
-    name = f"attention_temperature({temperature!r})"
-    return _rescored(name, lambda scores: scores / temperature, blocks, heads)
+
+    def divided(scores: Tensor) -> Tensor:
+        colder = scores / temperature
+        if not bool((colder.isfinite() | ~shown(scores)).all()):
+            raise RangeError(
+                f"attention_temperature: logits ÷ {temperature!r} are beyond the range of {scores.dtype}.",
+                "Give a higher temperature.",
+            )
+        return colder
+
+    return _rescored(f"attention_temperature({temperature!r})", divided, blocks, heads)
 
 
+@validated
 def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Let each token attend evenly to all it may see: the path bound's null, made real."""
     return _rescored("uniform_attention", torch.zeros_like, blocks, heads)
 
 
+@validated
 def scale_attention(
     factor: float, positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
 ) -> Hook:
@@ -87,6 +102,7 @@ def scale_attention(
     return _in_heads(f"scale_attention({float(factor)!r} at {listed(places)})", SCORES, change, blocks, heads)
 
 
+@validated
 def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Set the weights with which later tokens attend to `positions` to 0; the others stay, so that rows sum to less."""
     places = positions_of(positions, "zero_pattern")
@@ -98,6 +114,7 @@ def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iter
     return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads)
 
 
+@validated
 def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iterable[int] | None = None) -> Hook:
     """Let the tokens at `positions` be attended to and give nothing: their value vectors, biases included, become 0.
 
@@ -112,6 +129,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iter
     return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2)
 
 
+@validated
 def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterable[int] | None = None) -> Hook:
     """Take the output of attention heads away: ``z_jh = 0`` for h in `heads`, at `positions` (all if not given).
 
@@ -131,6 +149,7 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
     return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks)
 
 
+@validated
 def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
     """Wipe the residual stream of the tokens at `positions` where it enters each of `blocks`: it becomes 0."""
     places = positions_of(positions, "zero_residual")

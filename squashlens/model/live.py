@@ -14,16 +14,18 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
+from squashlens.arguments import validated
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import context_length, device_of
 from squashlens.model.hooks import Hook, hung, without_ambient
-from squashlens.model.locks import locked
+from squashlens.model.locks import locked, require_bridge
 from squashlens.model.plain import Given, spelt_out
 from squashlens.model.registry import proved, steady
 
 PROBE_TOKENS = 12
 
 
+@validated
 @contextmanager
 def applied(model: Bridge, *hooks: Given) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`; on leaving, also by an exception, they are gone.
@@ -50,6 +52,7 @@ def applied(model: Bridge, *hooks: Given) -> Iterator[Bridge]:
     >>> sl.provenance(answer)["ambient_hooks"][-1]
     'blocks.3.attn.hook_z: halve'
     """
+    require_bridge(model)
     with locked(model), ExitStack() as stack:
         # Not around the body: what is run there checks for itself whether the model was changed.
         with steady(model):

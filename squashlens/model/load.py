@@ -15,11 +15,13 @@ import torch
 
 from squashlens import zoo
 from squashlens._typing import SHORT, Bridge, Quantised, full_name
+from squashlens.arguments import validated
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 from squashlens.model.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
 from squashlens.model.complete import require_complete, require_finite
+from squashlens.model.folder import require_plausible, require_readable
 from squashlens.model.hub import not_here, require_reachable
-from squashlens.model.memory import available, human, require_room
+from squashlens.model.memory import available, device_named, human, require_room
 from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
 from squashlens.model.quantised import require_quantiser, round_weights, torchao_hushed
 from squashlens.model.start import start_of
@@ -49,6 +51,7 @@ WELL_KNOWN = (
 )
 
 
+@validated
 def load(
     name: str | Path,
     *,
@@ -90,15 +93,18 @@ def load(
     """
     if device is not None and device_map is not None:
         raise InputError("device= and device_map= both say where the model goes.", "Give one of them.")
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
     dtype = _dtype_to_run_in(dtype)
     source = _resolve(name)
     if not Path(source).is_dir():
         require_reachable(source, revision, _nearest(source))
     with torchao_hushed(), _transformers_hushed(progress):
         require_quantiser(quantise, dtype)
+        if Path(source).is_dir():
+            require_readable(Path(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
+        require_plausible(config, source, dtype, device)
         empty = _on_no_device(config, source)
         if device_map is None:  # else accelerate places it, and says where it does not fit
             _require_fit(empty, source, device, dtype, progress)
@@ -209,7 +215,14 @@ def _access_error(source: str, error: Exception) -> ModelAccessError:
         return ModelAccessError(f"The architecture of {source} is unknown here.", "Update transformers.")
     if "connect" in said or "offline" in said or "resolve" in said or "timed out" in said:
         return not_here(source, _nearest(source))
-    return ModelAccessError(f"{source} cannot be opened: {str(error).splitlines()[0]}", _nearest(source) or AGAIN)
+    if Path(source).is_dir():
+        reason = " ".join(str(error).split())[:300]
+        return ModelAccessError(
+            f"{source} cannot be opened as its config.json describes it ({type(error).__name__}: {reason}).",
+            "Check that config.json belongs to these weights.",
+        )
+    said = (str(error).splitlines() or [""])[0]
+    return ModelAccessError(f"{source} cannot be opened: {said}", _nearest(source) or AGAIN)
 
 
 def _require_decoder(config: Any, source: str) -> None:

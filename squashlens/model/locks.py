@@ -7,13 +7,16 @@ copied and pickled, and a copy has a lock of its own.
 
 import functools
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from squashlens.errors import BusyModelError
+from squashlens._typing import Bridge
+from squashlens.arguments import validated
+from squashlens.errors import BusyModelError, InputError
 from squashlens.remarks import remark
 
 T = TypeVar("T")
@@ -87,18 +90,33 @@ def exclusive(function: Callable[P, T]) -> Callable[P, T]:
     return within(locked, function)
 
 
+def require_bridge(model: object) -> None:
+    """Refuse what is not a model of TransformerLens, or is one of another kind."""
+    home = sys.modules.get("transformer_lens.model_bridge")  # until this is imported there is no bridge
+    if home is None or not isinstance(model, home.TransformerBridge):
+        raise InputError(
+            f"model must be a TransformerBridge, not {type(model).__name__}.",
+            "Load one: `squashlens.load('tiny-gemma')`, or `TransformerBridge.boot_transformers(…)`.",
+        )
+
+
 def within(context: Callable[[Any], AbstractContextManager[None]], function: Callable[P, T]) -> Callable[P, T]:
     """`function`, whose first parameter is `model`, run inside a context on that model.
 
-    Anything but a bridge is left to the function's own checks.
+    Other arguments are checked first (`squashlens.arguments`). Anything but a bridge is refused, unless the annotation
+    of `model` allows it.
     """
-    if next(iter(inspect.signature(function).parameters)) != "model":
+    first = next(iter(inspect.signature(function).parameters.values()))
+    if first.name != "model":
         raise TypeError(f"{function.__name__} does not take the model first.")
 
+    @validated
     @functools.wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
         model: Any = args[0] if args else kwargs.get("model")
-        if getattr(model, "original_model", None) is None:
+        if first.annotation is Bridge:
+            require_bridge(model)
+        elif getattr(model, "original_model", None) is None:
             return function(*args, **kwargs)
         with context(model):
             return function(*args, **kwargs)

@@ -3,7 +3,8 @@
 import psutil
 import torch
 
-from squashlens.errors import CapacityError
+from squashlens._typing import shown
+from squashlens.errors import CapacityError, InputError
 from squashlens.sizes import human
 
 
@@ -14,6 +15,21 @@ def available(device: torch.device) -> int:
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + reusable
     return psutil.virtual_memory().available
+
+
+def device_named(given: str | torch.device) -> torch.device:
+    """A device by its name; one that is not on this machine, or holds no numbers, is refused."""
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [""])[0][:120]
+        raise InputError(
+            f"device={shown(given)} is not on this machine ({reason}).", "Use 'cpu', or 'cuda'."
+        ) from error
+    if device.type == "meta":
+        raise InputError("device='meta' holds no numbers.", "Use 'cpu', or 'cuda'.")
+    return device
 
 
 def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:

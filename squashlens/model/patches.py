@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Over, one_of
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.hooks import Hook, Recipe
@@ -23,6 +24,7 @@ from squashlens.model.tokens import Prompts, tokens
 Places = tuple[int, ...] | None
 
 
+@validated
 def patch_residual(
     positions: Iterable[int],
     source: Source,
@@ -69,6 +71,7 @@ def patch_residual(
     return Recipe(what, make)
 
 
+@validated
 def patch_heads(
     heads: Iterable[int],
     source: Source,
@@ -109,6 +112,7 @@ def patch_heads(
     return Recipe(what, make)
 
 
+@validated
 def mean_heads(
     heads: Iterable[int],
     reference: Prompts,

@@ -24,6 +24,7 @@ from squashlens.model.complete import require_finite
 from squashlens.model.fingerprint import modules
 from squashlens.model.hooks import Hook, distinct_points, hung, without_ambient
 from squashlens.model.live import probe_ids, require_live
+from squashlens.model.locks import require_bridge
 from squashlens.model.native import SCORES, is_native, outputs_of, rebuilt, require_causal
 from squashlens.model.parts import require_same_parts
 from squashlens.model.positions import forget_lengths
@@ -69,15 +70,9 @@ def accept_unverified(model: Bridge) -> None:
     registry.record(model, _PROOF, UNVERIFIED)
 
 
-def require_sound(model: object) -> Bridge:
+def require_sound(model: Any) -> Bridge:
     """Refuse what cannot be measured; prove a bridge from elsewhere, or one that was changed since."""
-    from transformer_lens.model_bridge import TransformerBridge
-
-    if not isinstance(model, TransformerBridge):
-        raise InputError(
-            f"Expected a TransformerBridge, got {type(model).__name__}.",
-            "Load one: `squashlens.load('tiny-gemma')`, or `TransformerBridge.boot_transformers(…)`.",
-        )
+    require_bridge(model)
     if not is_native(model) and getattr(model.original_model, "config", None) is None:
         raise InputError(
             f"This bridge wraps a {type(model.original_model).__name__}, which is neither a Hugging Face model nor one "

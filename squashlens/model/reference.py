@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bos, Bridge
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.fingerprint import digest
@@ -53,6 +54,7 @@ class StandIn:
         return edit
 
 
+@validated
 def mean_residual(
     positions: Iterable[int], reference: Prompts, blocks: Blocks = None, *, bos: Bos = "family"
 ) -> Recipe:
@@ -76,6 +78,7 @@ def mean_residual(
     )
 
 
+@validated
 def resample_residual(
     positions: Iterable[int], reference: Prompts, blocks: Blocks = None, *, seed: int, bos: Bos = "family"
 ) -> Recipe:

@@ -9,13 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from squashlens._typing import choices_of, full_name, one_of
+from squashlens._typing import choices_of, full_name, one_of, shown
+from squashlens.arguments import validated
 from squashlens.errors import InputError, RangeError
 from squashlens.model.hooks import Hook
 
 Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
 Short = Literal["bf16", "fp16"]
 Rounded = Literal["residual", "keys", "values", "patterns"]
+MOST_BITS = 52  # behind the leading one, in float64
 SITES: dict[Rounded, str] = {
     "residual": "blocks.{block}.hook_resid_pre",
     "keys": "blocks.{block}.attn.hook_k",
@@ -24,6 +26,7 @@ SITES: dict[Rounded, str] = {
 }
 
 
+@validated
 def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
     """Round `what` in each of `blocks` to a format, or to so many bits behind the leading one.
 
@@ -33,9 +36,10 @@ def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple
     """
     one_of(what, Rounded, "what")
     form: Stored | int = full_name(to)
-    if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and form >= 0)):
+    if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and 0 <= form <= MOST_BITS)):
         raise InputError(
-            f"rounding: {to!r} is not a format.", f"Use one of {', '.join(choices_of(Stored))}, or mantissa bits."
+            f"rounding: to={shown(to)} is not a format.",
+            f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",
         )
 
     def edit(tensor: Tensor) -> Tensor:

@@ -12,13 +12,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, one_of
+from squashlens._typing import Bos, Bridge, one_of, shown
 from squashlens.errors import InputError
 from squashlens.model.anatomy import context_length, device_of
 from squashlens.model.fingerprint import digest
 from squashlens.model.given import Prompts, each_of
 from squashlens.model.locks import exclusive
 from squashlens.model.start import start_of
+from squashlens.model.templates import rendered
 from squashlens.model.vocabulary import refuse_unknown_words
 
 
@@ -138,11 +139,11 @@ def encode(model: Bridge, text: str) -> list[int]:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if unknown_id is not None and unknown_id in ids:
         raise InputError(
-            f"The tokenizer does not know part of {text!r} and puts {tokenizer.unk_token!r} there.",
+            f"The tokenizer does not know part of {shown(text)} and puts {tokenizer.unk_token!r} there.",
             "Rephrase the prompt, or pass the ids if that token is meant.",
         )
     if not ids:
-        raise InputError(f"{text!r} has no tokens.", "Pass some text.")
+        raise InputError(f"{shown(text)} has no tokens.", "Pass some text.")
     return ids
 
 
@@ -152,7 +153,7 @@ def as_chat(model: Bridge, text: str) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
     turn = [{"role": "user", "content": text}]
-    return tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    return rendered(tokenizer, turn)
 
 
 def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:

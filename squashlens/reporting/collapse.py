@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Edit, Kind
+from squashlens._typing import Bridge, Edit, Kind, positive
 from squashlens.errors import InputError, SquashlensError
 from squashlens.reporting import collapse_sentences as say
 from squashlens.reporting.section import Section
@@ -140,10 +140,15 @@ def _why(mechanism: xr.Dataset | SquashlensError) -> Section:
 _OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.against_contrast, say.above_noise)
 
 
+def check_digits(digits: int) -> None:
+    """Refuse too few digits for a curve, and more than any model takes."""
+    positive(digits, "digits", "a number of digits")
+    if digits < 3:
+        raise InputError(f"digits={digits} are too few.", "Ask for sequences of at least 3.")
+
+
 def try_to_measure(model: Bridge, digits: int, *, progress: bool) -> Findings | SquashlensError:
     """The findings, or why this model cannot have them (digits that are not one token, say)."""
-    if isinstance(digits, bool) or not isinstance(digits, int) or digits < 3:
-        raise InputError(f"digits={digits!r} are too few.", "Ask for sequences of at least 3.")
     return _or_why_not(lambda: measure(model, digits, progress=progress))
 
 

@@ -67,6 +67,7 @@ def report(
     from squashlens.reporting import collapse
 
     out = require_output(out, (".html", ".htm"))
+    collapse.check_digits(digits)
     bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)

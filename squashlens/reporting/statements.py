@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 
+from squashlens.arguments import validated
 from squashlens.theory.statements import Exhibit
 
 ROUNDING = 1e-12  # what depends on the machine
@@ -21,6 +22,7 @@ as 0.
 """
 
 
+@validated
 def statements_page(exhibits: Sequence[Exhibit], figure: str = "images/statements.png") -> str:
     """Markdown: of each statement what it says, why, both sides at inputs that grow, and a premise taken away.
 

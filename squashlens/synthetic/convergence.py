@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Distance, one_of
+from squashlens.arguments import validated
 from squashlens.results import Variable, signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
@@ -27,6 +28,7 @@ HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
 NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
 
 
+@validated
 def convergence(
     stack: Stack,
     lengths: Iterable[int],
@@ -35,7 +37,7 @@ def convergence(
     norm: Distance = "l1",
     tail: float = 0.5,
     dtype: torch.dtype = torch.float64,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     progress: bool = True,
 ) -> xr.Dataset:
     """D between the last tokens of v and v*, δ of their attention rows, and how fast both fall with length.

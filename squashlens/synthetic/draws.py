@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import whole
+from squashlens._typing import positive, whole
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.synthetic.encodings import BUCKETS, sinusoids
 from squashlens.synthetic.stack import Stack
@@ -103,6 +104,8 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
     [0, 1, 2]
     """
     given: Any = [seeds] if isinstance(seeds, bool) else whole(seeds)
+    if isinstance(given, int):
+        positive(given, "seeds", "a number of draws")
     chosen = list(range(given)) if isinstance(given, int) else list(map(whole, given))
     if not chosen or not all(_from(0, seed) for seed in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"seeds={seeds!r} names no draws.", "Give how many, or different whole numbers from 0.")
@@ -121,6 +124,7 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     return sorted(set(chosen))
 
 
+@validated
 def lengths_up_to(longest: int, many: int = 40) -> list[int]:
     """Lengths from 10 to `longest`, in tokens, evenly on a log scale: what exponents are fitted on.
 
@@ -135,6 +139,7 @@ def lengths_up_to(longest: int, many: int = 40) -> list[int]:
     [10, 22, 46, 100, 215, 464, 1000]
     """
     longest, many = whole(longest), whole(many)
+    positive(many, "many", "a number of lengths")
     if not _from(FEWEST_MANY, many):
         raise InputError(
             f"many={many!r} gives too few lengths to fit an exponent on their upper half.",

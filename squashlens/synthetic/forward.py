@@ -8,7 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from squashlens.arguments import validated
 from squashlens.bars import bar
+from squashlens.model.memory import device_named
 from squashlens.synthetic.draws import Drawn, chosen_lengths, chosen_seeds, draw
 from squashlens.synthetic.layers import Attention, blocks
 from squashlens.synthetic.packing import Pair, pairs
@@ -28,6 +30,7 @@ class LastTokens:
     self_weight: Float[Tensor, "seed layer length head"]
 
 
+@validated
 def last_tokens(
     stack: Stack,
     lengths: Iterable[int],
@@ -65,11 +68,12 @@ def last_tokens(
     """
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     stack.check_lengths(chosen)
+    place = device_named(device)
     together = max(1, NUMBERS // (chosen[-1] * stack.width))
     groups = [numbers[start : start + together] for start in range(0, len(numbers), together)]
     with torch.no_grad():
         found = [
-            _several(draw(stack, chosen[-1], group, dtype, torch.device(device)), chosen, torch.device(device))
+            _several(draw(stack, chosen[-1], group, dtype, place), chosen, place)
             for group in bar(groups, desc="seeds", unit="pass", progress=progress)
         ]
     return _joined(found, dim=0)

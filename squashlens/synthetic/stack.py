@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass
 
 from squashlens._typing import Encoding, Mask, Projections, StackNorm, one_of, positive
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 
 INPUT_ENCODINGS = ("sinusoidal", "learned")
 
 
+@validated
 @dataclass(frozen=True)
 class Stack:
     """A random decoder, layer by layer; nothing in it is trained.
@@ -90,9 +92,7 @@ def _check_values(stack: Stack) -> None:
     for name, choices in (("encoding", Encoding), ("mask", Mask), ("norm", StackNorm), ("projections", Projections)):
         one_of(getattr(stack, name), choices, name)
     for name in ("sinks", "prefix", "mlp"):
-        value = getattr(stack, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{name}={value!r} is not a count.", "Give a whole number, 0 for none.")
+        positive(getattr(stack, name), name, "a count", or_zero=True)
     for name in ("base", "scale"):
         value = getattr(stack, name)
         if not 0 < value < math.inf:

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Distance
+from squashlens.arguments import validated
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.results import Variable, signed
@@ -29,6 +30,7 @@ BY_CELL = {
 BY_SEED = {"distance": TOP, "total_variation": FIRST, "self_weight": FIRST}
 
 
+@validated
 def survey(
     stack: Stack,
     over: Mapping[str, Sequence[Any]],
@@ -38,7 +40,7 @@ def survey(
     norm: Distance = "l1",
     tail: float = 0.5,
     dtype: torch.dtype = torch.float64,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     progress: bool = True,
 ) -> xr.Dataset:
     """`convergence` of `stack` with every combination of options: D at the top, δ where positions alone act.

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import positive
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.results import signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
@@ -22,6 +23,7 @@ LARGEST = math.log(sys.float_info.max)  # the greatest noise whose exponential i
 INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
 
 
+@validated
 def softmax_variation(
     x: Float[Tensor, "*many outcome"], star: Float[Tensor, "*many outcome"]
 ) -> Float[Tensor, "*many"]:
@@ -36,6 +38,7 @@ def softmax_variation(
     return total_variation(x.softmax(dim=-1), star.softmax(dim=-1))
 
 
+@validated
 def softmax_total_variation(
     lengths: Iterable[int],
     *,

@@ -6,6 +6,8 @@ was taught (`taught`). `Task` makes your own; `reading` has the readers of answe
 
 import difflib
 
+from squashlens._typing import shown
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks import reading
 from squashlens.tasks.copying import COPYING
@@ -24,6 +26,7 @@ def names() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
+@validated
 def find(name: str) -> Task:
     """A task by its name; an unknown one is refused, with near ones.
 
@@ -32,5 +35,5 @@ def find(name: str) -> Task:
     """
     if name not in _TASKS:
         near = difflib.get_close_matches(str(name), _TASKS, n=3, cutoff=0.5) or [*_TASKS][:14]
-        raise InputError(f"There is no task {name!r}.", f"Near it: {', '.join(near)}.")
+        raise InputError(f"There is no task {shown(name)}.", f"Near it: {', '.join(near)}.")
     return _TASKS[name]

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from squashlens._typing import Mode, one_of, positive, whole
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.paper import EXAMPLES, STEPS
 from squashlens.tasks.echo import FAR, is_echo, symbols
@@ -33,6 +34,7 @@ def joined(items: Sequence[str]) -> str:
     return "".join(items)
 
 
+@validated
 @dataclass(frozen=True, repr=False)
 class Task:
     """A question about `n` items.

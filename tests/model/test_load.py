@@ -156,7 +156,7 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
     processed.enable_compatibility_mode()
     with pytest.raises(InputError, match="compatibility mode"):
         sl.path_bound(processed, ids)
-    with pytest.raises(InputError, match="Expected a TransformerBridge, got str"):
+    with pytest.raises(InputError, match="model must be a TransformerBridge, not str"):
         sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
 
 

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import shown
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
 from squashlens.theory.statements.limits import check_lengths, decays
@@ -16,6 +19,7 @@ ROUNDING = 1e-9
 Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # of n and of n + 1 tokens
 
 
+@validated
 def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: float) -> Statement:
     """‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}) for the last token a and the same repeated,
     at one layer, and the right side tends to 0 where positional information decays.
@@ -85,6 +89,7 @@ def _apart(row: Float[Tensor, " position"], star: Float[Tensor, " and_one"]) -> 
     return float(total_variation(row.double(), star[:-1].double())), float(star[-1])
 
 
+@validated
 def corollary_b10(
     y: Float[Tensor, " d"],
     y_star: Float[Tensor, " d"],
@@ -114,6 +119,8 @@ def corollary_b10(
         )
     same = float(identical(y.flatten(), y_star.flatten(), dtype))
     answers = [count(rows.to(dtype)) for rows in (y, y_star)]
+    if not all(isinstance(answer, Real) for answer in answers):
+        raise InputError(f"count gave {shown(answers)}.", "Let it give a whole number.")
     wrong = sum(answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True))
     return Statement(
         "Corollary B.10",

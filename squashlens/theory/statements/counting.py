@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import positive, shown
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance
 from squashlens.theory.statements.statement import Statement
@@ -15,6 +17,7 @@ ROUNDING = 1000  # units in the last place of the largest coordinate, of the dty
 Layer = Callable[[Tensor, bool], Tensor]
 
 
+@validated
 def proposition_b9(
     layers: Sequence[Layer],
     symbols: Float[Tensor, "symbol d"],
@@ -48,6 +51,11 @@ def proposition_b9(
     if times < 2 or not sequence:
         raise InputError(
             f"{times} times {len(sequence)} symbols is no other count.", "Repeat some symbols, twice or more."
+        )
+    positive(times, "times", "a number of repeats")
+    if not all(0 <= symbol < len(symbols) for symbol in sequence):
+        raise InputError(
+            f"sequence={shown(sequence)} has symbols that are not there.", f"Use numbers from 0 to {len(symbols) - 1}."
         )
     longer = [symbol for symbol in sequence for _ in range(times)]
     generator = torch.Generator().manual_seed(seed)
@@ -85,9 +93,14 @@ def _through(
     """Tokens behind the last layer, and whether every layer gave the tokens in other orders what it gave them."""
     tokens, fair = symbols[list(chosen)], True
     if positions is not None:
-        tokens = tokens + positions(len(chosen)).to(tokens)
+        added = positions(len(chosen))
+        if not isinstance(added, Tensor) or added.shape != tokens.shape:
+            raise InputError(f"positions({len(chosen)}) gave {shown(added)}.", "Let it give a tensor (position, d).")
+        tokens = tokens + added.to(tokens)
     for layer in layers:
         entered, tokens = tokens, layer(tokens, causal)
+        if not isinstance(tokens, Tensor) or tokens.shape != entered.shape:
+            raise InputError(f"A layer gave {shown(tokens)}.", "Let each of layers give a tensor (position, d).")
         for _ in range(ORDERS):
             order = torch.randperm(len(entered), generator=generator)
             off = float((layer(entered[order], causal) - tokens[order]).abs().max())

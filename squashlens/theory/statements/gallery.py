@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from squashlens.arguments import validated
 from squashlens.theory.statements.collapse import corollary_b10, theorem_b3
 from squashlens.theory.statements.counting import proposition_b9
 from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
@@ -40,6 +41,7 @@ class Exhibit:
         return tuple(Step(at, one.left, one.right, one.holds) for at, one in zip(self.at, self.kept, strict=True))
 
 
+@validated
 def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
     """All statements, in the paper's order; what is drawn at random is drawn with `seed`, in float64."""
     generator = torch.Generator().manual_seed(seed)

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import positive
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.statements.statement import Statement, distributions, rounding
 
@@ -13,6 +15,7 @@ ROUNDING = 1e-9
 TRIANGULAR, TWO = "triangular", "each row but the first has two entries or more"
 
 
+@validated
 def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     """The largest eigenvalue is 1, once, if every row but the first has two entries that are not 0.
 
@@ -43,6 +46,7 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     )
 
 
+@validated
 def lemma_b7(
     first: Float[Tensor, "query key"], second: Float[Tensor, "query key"], *, triangular: bool = True
 ) -> Statement:
@@ -77,6 +81,7 @@ def lemma_b7(
     return Statement("Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed))
 
 
+@validated
 def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) -> Statement:
     """(½(Λ + I))^L tends to the first column: what is elsewhere is at most Σ_{k<n−1} C(L, k) λ^{L−k} ν^k, with λ the
     second-largest eigenvalue, max_{i>1} (1 + α_ii)/2, and falls by λ a layer in the limit.
@@ -101,6 +106,7 @@ def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) ->
     ('holds', 0.75, 0.75)
     """
     a = _square(pattern)
+    positive(depth, "depth", "a number of layers")
     if depth < 2 or len(a) < 2:
         raise InputError(f"{len(a)} tokens and {depth} layers show no rate.", "Give two of each, or more.")
     stays = torch.log1p(-_left(a)[1:] / 2)  # log of (1 + α_ii)/2, to full precision where α_ii is nearly 1

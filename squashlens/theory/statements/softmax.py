@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import positive
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
 from squashlens.theory.statements.limits import check_lengths, decays, growing
@@ -23,6 +24,7 @@ EPS = torch.finfo(torch.float64).eps
 WEIGHT, VARIATION = 1.0, 2.0  # the most that a weight and a total variation can be
 
 
+@validated
 def lemma_b1(
     a: Float[Tensor, " position"], b: float, c: float, *, bound: float, lengths: Sequence[int] | None = None
 ) -> Statement:
@@ -66,6 +68,7 @@ def lemma_b1(
     )
 
 
+@validated
 def lemma_b2(
     x: Float[Tensor, " position"],
     x_star: Float[Tensor, " position"],
@@ -148,6 +151,7 @@ def _of_a_limit(
     )  # fmt: skip
 
 
+@validated
 def proposition_b4(n: int) -> Statement:
     """Alternating sequences stay apart: of 1010… and 0101…, δ(y, y*) = 2(e − 1)/(e + 1) at every even n.
 

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import shown
+from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.paths import sweep
@@ -20,6 +22,7 @@ ROUNDING = 1e-9
 Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
 
 
+@validated
 def theorem_51(
     attention: Sequence[Attention],
     tokens: Float[Tensor, "position d"],
@@ -61,6 +64,7 @@ def theorem_51(
         raise InputError(f"betas={betas!r}, sigma={sigma!r}.", "Give three positive numbers, and a finite sigma >= 0.")
     v, (first, second, third) = tokens.detach().double(), betas
     n = len(v)
+    _require_tokens("mlp", mlp(v), v)
     patterns: list[Tensor] = []
     slopes: list[float] = []
     steady, local, shares = True, True, True
@@ -75,7 +79,10 @@ def theorem_51(
 
     now = v
     for block in attention:
-        given = (block(now) if callable(block) else block).detach()
+        given = block(now) if callable(block) else block
+        if not isinstance(given, Tensor):
+            raise InputError(f"A function in attention gave {shown(given)}.", "Let it give a tensor (query, key).")
+        given = given.detach()
         shares &= distributions(given)  # in its own dtype, which says how far rounding may take a sum from 1
         pattern = given.double()
         if pattern.shape != (n, n):
@@ -117,6 +124,11 @@ def theorem_51(
         },
         f"the Jacobian and the bound at all {n} positions of one input, whose premise on ψ is measured where it goes",
     )
+
+
+def _require_tokens(argument: str, given: object, tokens: Tensor) -> None:
+    if not isinstance(given, Tensor) or given.shape != tokens.shape:
+        raise InputError(f"{argument} gave {shown(given)} for tokens.", "Let it give a tensor of the tokens' shape.")
 
 
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:

@@ -1,0 +1,299 @@
+"""Arguments of public functions, checked against their annotations before anything is computed.
+
+`validated` wraps a function. It reads the signature, and refuses each given argument that is not what the annotation
+says, with the argument's name. What has one meaning is converted: a NumPy number to Python's, a generator, an array or
+a range to a list. An annotation says the kind of a value; its range (a positive number, a length that the sequence
+has) is checked by the function itself.
+
+    int         a whole number that fits into 64 bits; not True or False
+    float       a finite number, neither NaN nor so small that arithmetic loses its digits
+    Literal     one of the choices
+    Sequence    a list, tuple, range, generator or array of at most `MOST` items, each of its own kind; not text
+                (unless the items are tokens), bytes or a dict; a set only where the order does not matter
+    Tensor      a dense tensor with data, of the dtype and number of axes; a gradient is not followed (`detach`)
+
+Of prompts only the kind is checked here; the rest is said by `squashlens.tokens`, and of models by `require_bridge`.
+"""
+
+import functools
+import inspect
+import itertools
+import math
+import os
+import sys
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from squashlens._typing import MOST, shown
+from squashlens.errors import InputError
+
+NAMES: dict[Any, str] = {
+    int: "a whole number of at most 64 bits",
+    float: "a finite number",
+    bool: "True or False",
+    str: "text",
+    Path: "a path",
+    NoneType: "None",
+}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def validated(function: F) -> F:
+    """`function` (or a dataclass, at its `__init__`), refusing arguments of another kind than its annotations say."""
+    if isinstance(function, type):
+        setattr(function, "__init__", validated(function.__init__))  # noqa: B010
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        signature = _signature(function)
+        bound = signature.bind(*args, **kwargs)  # a TypeError for a missing or unknown argument is Python's own
+        for name, value in bound.arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(fitted(one, parameter.annotation, name) for one in value)
+            else:
+                bound.arguments[name] = fitted(value, parameter.annotation, name)
+        return function(*bound.args, **bound.kwargs)
+
+    call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
+    return typing.cast(F, call)
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function, eval_str=True)
+
+
+def fitted(value: Any, hint: Any, argument: str) -> Any:
+    """`value` as the annotation `hint` has it, or a refusal that names `argument`."""
+    if hint is inspect.Parameter.empty or hint is Any or isinstance(hint, TypeVar):
+        return value
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return _one_of_several(value, hint, argument)
+    if origin is Literal:
+        if isinstance(value, str | int) and any(value == c and _plain(value) is type(c) for c in get_args(hint)):
+            return value
+        raise _refused(value, hint, argument)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(value, hint, argument)
+    if origin in (Sequence, Iterable, Collection, tuple, list):
+        return _items(value, hint, argument)
+    if origin is Callable or hint is Callable:
+        return _accepted(value, callable(value), hint, argument)
+    if hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor":
+        return _tensor(value, hint, argument)
+    if isinstance(hint, type):
+        return _single(value, hint, argument)
+    return value
+
+
+def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
+    options = get_args(hint)
+    if Any in options:
+        return value
+    if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
+        return _prompts(value, options, argument)
+    refusals = []
+    if Path in options and isinstance(value, str | os.PathLike):
+        value = _path(value, argument)
+    for option in options:
+        try:
+            return fitted(value, option, argument)
+        except InputError as refusal:
+            refusals.append(refusal)
+    wanted = [option for option in options if option is not NoneType]
+    # With one choice beside None, its own refusal says more than the list of kinds.
+    raise refusals[options.index(wanted[0])] if len(wanted) == 1 else _refused(value, hint, argument)
+
+
+def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
+    """Text, texts or ids. Whether they are prompts of a model is said by `squashlens.tokens`."""
+    if any(isinstance(option, type) and isinstance(value, option) for option in options):
+        if hasattr(value, "is_meta") and (value.is_meta or value.is_sparse):
+            raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give an ordinary one.")
+        return _text(value, argument) if isinstance(value, str) else value
+    if hasattr(value, "__array__") and getattr(value, "ndim", 0):
+        return value
+    try:
+        items = _listed(value, False, list[str], argument)
+    except InputError as error:
+        raise InputError(
+            f"{argument}={shown(value)} ({type(value).__name__}) is not a prompt.",
+            "Give text, a list of texts, or token ids.",
+        ) from error
+    return [_text(item, argument) if isinstance(item, str) else item for item in items]
+
+
+def _single(value: Any, hint: type, argument: str) -> Any:
+    if hint is bool:
+        return bool(_accepted(value, _plain(value) is bool, hint, argument))
+    if hint is int:
+        whole = isinstance(value, Integral) and _plain(value) is not bool
+        return int(_accepted(value, whole and -(2**63) <= int(value) < 2**63, hint, argument))
+    if hint is float:
+        return _number(value, argument)
+    if hint is str:
+        return _text(_accepted(value, isinstance(value, str), hint, argument), argument)
+    if hint is Path:
+        return _path(value, argument)
+    if hint.__module__ == "torch" and hint.__name__ == "dtype":
+        floating = isinstance(value, hint) and value.is_floating_point  # pyright: ignore[reportAttributeAccessIssue]
+        return _accepted(value, floating, hint, argument)
+    return _accepted(value, isinstance(value, hint), hint, argument)
+
+
+def _number(value: Any, argument: str) -> Any:
+    if not isinstance(value, Real) or _plain(value) is bool:
+        raise _refused(value, float, argument)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or 0 < abs(number) < sys.float_info.min:
+        raise _refused(value, float, argument)
+    return value if isinstance(value, int) and abs(value) < 2**63 else number
+
+
+def _text(value: str, argument: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{argument}={shown(value)} has half of a surrogate pair, which is no character.", "Correct the text."
+        ) from error
+    return value
+
+
+def _path(value: Any, argument: str) -> Any:
+    name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(name, str) or "\0" in name:
+        raise _refused(value, Path, argument)
+    if any(len(os.fsencode(_text(part, argument))) > 255 for part in name.split(os.sep)):
+        raise InputError(f"{argument}={shown(value)} is longer than the name of a file can be.", "Shorten it.")
+    return value
+
+
+def _items(value: Any, hint: Any, argument: str) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    fixed = origin is tuple and inner and inner[-1] is not Ellipsis
+    of = inner[0] if inner else Any
+    if isinstance(value, str):
+        tokens = get_origin(of) in (Union, UnionType) and {str, int} <= set(get_args(of))
+        return _text(_accepted(value, tokens, hint, argument), argument)
+    listed = _listed(value, origin in (Iterable, Collection), hint, argument)
+    if fixed:
+        if len(listed) != len(inner):
+            raise _refused(value, hint, argument)
+        return tuple(fitted(item, kind, f"{argument}[{k}]") for k, (item, kind) in enumerate(zip(listed, inner)))  # noqa: B905
+    if isinstance(listed, range) and of is int:
+        return tuple(listed) if origin is tuple else listed
+    if of is int and set(map(type, listed)) == {int} and min(listed) >= -(2**63) and max(listed) < 2**63:
+        made = listed  # what long lists of token ids are
+    else:
+        made = [fitted(item, of, f"{argument}[{k}]") for k, item in enumerate(listed)]
+    return tuple(made) if origin is tuple or isinstance(value, tuple) else list(made)
+
+
+def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
+    """The items, in order."""
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, Mapping | bytes | bytearray | memoryview) or (isinstance(value, Set) and not unordered):
+        raise _refused(value, hint, argument)
+    if isinstance(value, Set):
+        try:
+            return sorted(value)
+        except TypeError as error:
+            raise _refused(value, hint, argument) from error
+    if hasattr(value, "__array__"):  # of NumPy, xarray, pandas, PyTorch
+        import numpy as np
+
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # without data, sparse, or with a gradient
+            raise _refused(value, hint, argument) from error
+        return _accepted(array.tolist(), array.ndim >= 1, hint, argument)
+    try:
+        items = value if isinstance(value, range) else list(itertools.islice(value, MOST + 1))
+    except TypeError as error:
+        raise _refused(value, hint, argument) from error
+    if len(items) > MOST:
+        raise InputError(f"{argument} has more than {MOST:,} items.", "Give fewer.")
+    return items
+
+
+def _mapping(value: Any, hint: Any, argument: str) -> Any:
+    inner = get_args(hint)
+    _accepted(value, isinstance(value, Mapping), hint, argument)
+    if type(value) is not dict or not inner:  # others may read their values from a disk
+        return value
+    return {
+        fitted(k, inner[0], f"key of {argument}"): fitted(v, inner[1], f"{argument}[{shown(k)}]")
+        for k, v in value.items()
+    }
+
+
+def _tensor(value: Any, hint: Any, argument: str) -> Any:
+    import torch
+
+    _accepted(value, isinstance(value, torch.Tensor), hint, argument)
+    if value.layout != torch.strided or value.is_meta or value.is_quantized:
+        raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give an ordinary one.")
+    if hasattr(hint, "array_type"):  # not `isinstance`, which would compare the axes with those of the caller
+        axes = value.ndim - len(hint.dims)
+        alike = axes == 0 if hint.index_variadic is None else axes >= -1
+        _accepted(value, alike and str(value.dtype).removeprefix("torch.") in hint.dtypes, hint, argument)
+    return value.detach()
+
+
+def _plain(value: Any) -> type:
+    """The Python type of a number or text, also where it is NumPy's."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool
+    return str if isinstance(value, str) else int if isinstance(value, Integral) else type(value)
+
+
+def _accepted(value: Any, holds: object, hint: Any, argument: str) -> Any:
+    if not holds:
+        raise _refused(value, hint, argument)
+    return value
+
+
+def _refused(value: Any, hint: Any, argument: str) -> InputError:
+    choices = get_args(hint)
+    if get_origin(hint) is Literal:
+        return InputError(
+            f"{argument}={shown(value)} is not a choice.", f"Use one of: {', '.join(map(repr, choices))}."
+        )
+    what = described(hint)
+    return InputError(f"{argument}={shown(value)} ({type(value).__name__}) is not {what}.", f"Give {what}.")
+
+
+def described(hint: Any) -> str:
+    """An annotation in words."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(described(option) for option in inner if option is not NoneType))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, inner)) if len(inner) > 1 else repr(inner[0])
+    if origin is Callable or hint is Callable:
+        return "a function"
+    if origin in (Sequence, Iterable, Collection, tuple, list):
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return f"a tuple of {len(inner)} items"
+        return f"a list in which each item is {described(inner[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a dict of which each value is {described(inner[1])}"
+    if hasattr(hint, "array_type"):
+        return f"a tensor of floating-point numbers ({hint.dim_str})"
+    name = NAMES.get(hint) or getattr(hint, "__name__", str(hint))
+    return name if hint in NAMES else f"a{'n' * (name[0] in 'AEIOU')} {name}"

@@ -1,0 +1,63 @@
+"""Every figure and table given every kind of result: it is drawn, or refused with the name of the right measurement."""
+
+import inspect
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests import odd
+
+# Results that are what a figure draws: its usual one, and others with the same variables.
+TABLES = {"audit_table": "audit", "prescription_table": "prescribe", "answer_frequencies": "behave"}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return {name: odd.result(name) for name in odd.result("")}
+
+
+def drawers() -> dict[str, Any]:
+    figures = {f"figures.{name}": getattr(sl.figures, name) for name in sl.figures.__all__ if name != "statements"}
+    return figures | {name: getattr(sl, name) for name in TABLES}
+
+
+@pytest.mark.parametrize("name", drawers())
+def test_another_result_is_refused_with_the_measurement_to_call(name: str, results: dict[str, Any]) -> None:
+    function = drawers()[name]
+    first, *others = inspect.signature(function).parameters.values()
+    rest = {one.name: "title" for one in others if one.default is one.empty}
+    drawn = []
+    for label, result in results.items():
+        given = {"a": result} if first.name == "panels" else result
+        try:
+            found = function(given, **rest)
+        except InputError as refusal:
+            said = str(refusal)
+            assert "squashlens." in said or "is not a" in said or "Measure with" in said, (label, said)
+            assert "\n" not in said
+        else:
+            drawn.append(label)
+            assert isinstance(found, go.Figure) or name in TABLES
+    assert drawn, "no result of ours is drawn"
+    assert len(drawn) <= 4, drawn
+
+
+def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse,"):
+        sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
+    with pytest.raises(InputError, match="has no values"):
+        sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
+    with pytest.raises(InputError, match="layer=99 was not measured. Measured are 0, 1"):
+        sl.figures.collapse_curve(results["collapse"], layer=99)
+    with pytest.raises(InputError, match="there is no result in it"):
+        sl.figures.collapse_panels({})
+
+
+def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -> None:
+    with xr.set_options(keep_attrs=False):
+        doubled = results["collapse"][["distance"]] * 2
+    assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)

@@ -1,0 +1,172 @@
+"""Arguments of public functions: what is converted, what is refused by name, and a walk over every function."""
+
+import inspect
+import itertools
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import MOST, positive, shown
+from squashlens.arguments import fitted, validated
+from squashlens.errors import InputError
+from tests import odd
+
+ROWS = Float[Tensor, "query key"]
+ACCEPTED = [
+    (np.int64(3), int, 3),
+    (np.float32(0.5), float, 0.5),
+    (2, float, 2),
+    (Fraction(1, 4), float, 0.25),
+    (np.bool_(True), bool, True),
+    ("l1", Literal["l1", "l2"], "l1"),
+    (None, int | None, None),
+    ((n for n in (1, 2)), Iterable[int], [1, 2]),
+    (np.array([1, 2]), Iterable[int], [1, 2]),
+    (torch.tensor([1, 2]), Sequence[int], [1, 2]),
+    (xr.DataArray([1, 2]), Iterable[int], [1, 2]),
+    ({3, 1}, Iterable[int], [1, 3]),
+    ([1, 2], tuple[int, ...] | None, (1, 2)),
+    (range(3), Iterable[int], range(3)),
+    ("110", Sequence[str | int], "110"),
+    (["a"], Collection[Literal["a", "b"]], ["a"]),
+    ({"a": [1]}, Mapping[str, Iterable[int]], {"a": [1]}),
+    ("x.nc", str | Path, "x.nc"),
+    (torch.bfloat16, torch.dtype | None, torch.bfloat16),
+    ((1, 2.5), tuple[float, float], (1, 2.5)),
+]
+REFUSED = [
+    (True, int),
+    (1.0, int),
+    ("1", int),
+    (2**63, int),
+    (torch.tensor(1), int),
+    (math.nan, float),
+    (math.inf, float),
+    (1e-320, float),
+    (10**400, float),
+    (True, float),
+    (1j, float),
+    (1, bool),
+    ("yes", bool),
+    ("l3", Literal["l1", "l2"]),
+    ([], Literal["l1"]),
+    (True, Literal[1]),
+    (b"x", str),
+    ("\ud800", str),
+    ("12", Iterable[int]),
+    (b"12", Iterable[int]),
+    ({1: 2}, Iterable[int]),
+    ({1, 2}, Sequence[int]),
+    ({1, "a"}, Iterable[int]),
+    ([math.nan], Iterable[int]),
+    ([True], Iterable[int]),
+    ([10**30], Iterable[int]),
+    (itertools.count(), Iterable[int]),
+    (np.array([[1]]), Iterable[int]),
+    (np.array(1), Iterable[int]),
+    (torch.ones(2, device="meta"), Iterable[int]),
+    (torch.ones(2).to_sparse(), Iterable[float]),
+    ("a", Collection[Literal["a", "b"]]),
+    ({1: 1}, Mapping[str, int]),
+    ([("a", 1)], Mapping[str, int]),
+    (3, str | Path),
+    ("a\0b", Path),
+    (torch.int8, torch.dtype | None),
+    ((1.0,), tuple[float, float]),
+    (3, Callable[[int], int]),
+    (torch.ones(3), ROWS),
+    (torch.ones(3, 3, dtype=torch.int64), ROWS),
+    (torch.ones(3, 3, dtype=torch.complex64), ROWS),
+    (torch.ones(3, 3, device="meta"), ROWS),
+    (torch.eye(3).to_sparse(), ROWS),
+    (odd.Unprintable(), int),
+    ([odd.Unprintable()], Iterable[int]),
+    (None, str | Sequence[str] | Tensor),
+    ({"a": 1}, str | Sequence[str] | Tensor),
+    (["\ud800"], str | Sequence[str] | Tensor),
+    (torch.ones(3, device="meta"), str | Sequence[str] | Tensor),
+]
+
+
+@pytest.mark.parametrize(("value", "hint", "wanted"), ACCEPTED, ids=str)
+def test_what_has_one_meaning_is_converted(value: Any, hint: Any, wanted: Any) -> None:
+    found = fitted(value, hint, "it")
+    assert found == wanted
+    assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda part: shown(part))
+def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> None:
+    with pytest.raises(InputError, match=r"\bit\b") as refusal:
+        fitted(value, hint, "it")
+    assert len(str(refusal.value)) < 400
+
+
+def test_a_gradient_is_not_followed() -> None:
+    assert not fitted(torch.ones(2, 2, requires_grad=True), ROWS, "it").requires_grad
+
+
+def test_defaults_and_keywords_are_left_as_they_are() -> None:
+    @validated
+    def function(first: int, *rest: int, other: float = math.inf, **form: Any) -> tuple[Any, ...]:
+        return first, rest, other, form
+
+    assert function(np.int8(1), np.int8(2), more=math.nan)[:3] == (1, (2,), math.inf)
+    with pytest.raises(InputError, match="rest='x'"):
+        function(1, "x")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="missing"):  # which is Python's own
+        function()  # pyright: ignore[reportCallIssue]
+
+
+def test_counts_have_a_limit() -> None:
+    positive(MOST, "n", "a number")
+    for n in (MOST + 1, 10**30, 10**5000):
+        with pytest.raises(InputError, match="n=.* is too much"):
+            positive(n, "n", "a number")
+
+
+def test_every_public_function_is_validated() -> None:
+    bare = []
+    for name, function in odd.public().items():
+        if name in odd.MADE_BY_US or not odd.parameters(function):
+            continue
+        call = function.__init__ if inspect.isclass(function) else function
+        while not hasattr(call, "__validated__") and hasattr(call, "__wrapped__"):
+            call = call.__wrapped__
+        if not hasattr(call, "__validated__"):
+            bare.append(name)
+    assert not bare, "These do not refuse odd arguments: put `validated`, `takes`, `measured` or `exclusive` over them."
+
+
+def walked(*arguments: str, seconds: int) -> list[str]:
+    """What went wrong in a process of its own, where the type checker of the tests does not come first."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.odd", *arguments],
+        capture_output=True, text=True, timeout=seconds, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    lines = run.stdout.splitlines()
+    assert run.returncode == 0, (run.stderr[-2000:], lines[-1:])
+    assert lines
+    return [line for line in lines if not line.endswith(("|refused", "|accepted"))]
+
+
+def test_odd_values_are_refused_by_name_or_right() -> None:
+    assert walked("--sample", "900", seconds=300) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_odd_value_of_every_argument() -> None:
+    assert walked(seconds=7000) == []
