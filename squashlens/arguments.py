@@ -32,7 +32,7 @@ from squashlens._typing import MOST, shown
 from squashlens.errors import InputError
 
 NAMES: dict[Any, str] = {
-    int: "a whole number of at most 64 bits",
+    int: "a whole number",
     float: "a finite number",
     bool: "True or False",
     str: "text",
@@ -138,7 +138,10 @@ def _single(value: Any, hint: type, argument: str) -> Any:
         return bool(_accepted(value, _plain(value) is bool, hint, argument))
     if hint is int:
         whole = isinstance(value, Integral) and _plain(value) is not bool
-        return int(_accepted(value, whole and -(2**63) <= int(value) < 2**63, hint, argument))
+        number = int(_accepted(value, whole, hint, argument))
+        if not -(2**63) <= number < 2**63:
+            raise InputError(f"{argument}={shown(value)} has more than 64 bits.", "Give a smaller number.")
+        return number
     if hint is float:
         return _number(value, argument)
     if hint is str:
@@ -295,5 +298,7 @@ def described(hint: Any) -> str:
         return f"a dict of which each value is {described(inner[1])}"
     if hasattr(hint, "array_type"):
         return f"a tensor of floating-point numbers ({hint.dim_str})"
+    if hint is Any:
+        return "anything"
     name = NAMES.get(hint) or getattr(hint, "__name__", str(hint))
     return name if hint in NAMES else f"a{'n' * (name[0] in 'AEIOU')} {name}"

@@ -77,7 +77,7 @@ def inspect_task(
     """
     seeds = whole(seeds)
     if isinstance(seeds, int):
-        positive(seeds, "seeds", "a number of draws")
+        positive(max(seeds, 1), "seeds", "a number of draws")  # 0 is refused below
     if isinstance(seeds, int) or seeds is None:
         seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
     chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "modes": _listed(modes)}

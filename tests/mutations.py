@@ -54,6 +54,7 @@ PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
 TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
 TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
+ARGUMENTS, GIVEN, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
 FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
 PAGE = "tests/reporting/test_page.py"
 ASKING = "tests/measure/test_asking.py"
@@ -80,6 +81,23 @@ REPLAY, BUDGET = "tests/model/test_replay.py", "tests/model/test_budget.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
 MUTATIONS = (
+    # what is refused before anything is computed
+    Mutation("True taken for a number", "squashlens/arguments.py", "isinstance(value, Integral) and _plain(value) is not bool", "isinstance(value, Integral)", ARGUMENTS),
+    Mutation("infinity taken for a number", "squashlens/arguments.py", "not math.isfinite(number) or 0 <", "0 <", ARGUMENTS),
+    Mutation("numbers that lose their digits", "squashlens/arguments.py", "< sys.float_info.min", "< 0", ARGUMENTS),
+    Mutation("numbers of more than 64 bits", "squashlens/arguments.py", "<= number < 2**63", "<= number < 2**99", ARGUMENTS),
+    Mutation("half of a surrogate pair", "squashlens/arguments.py", "        value.encode()", "        value.encode(errors='replace')", ARGUMENTS),
+    Mutation("a set where the order matters", "squashlens/arguments.py", "isinstance(value, Set) and not unordered", "isinstance(value, Set) and unordered", ARGUMENTS),
+    Mutation("tensors without data", "squashlens/arguments.py", "value.layout != torch.strided or value.is_meta", "value.layout != torch.strided", ARGUMENTS),
+    Mutation("integers as dtypes", "squashlens/arguments.py", "isinstance(value, hint) and value.is_floating_point", "isinstance(value, hint)", ARGUMENTS),
+    Mutation("a gradient that is kept", "squashlens/arguments.py", "return value.detach()", "return value", ARGUMENTS),
+    Mutation("counts without a limit", "squashlens/_typing.py", "isinstance(value, int) and value > MOST", "False", ARGUMENTS),
+    Mutation("dimensions that are not looked at", "squashlens/given.py", "here is None or not", "here is None and not", GIVEN),
+    Mutation("layers that were not measured", "squashlens/given.py", "if value not in measured:", "if False:", GIVEN),
+    Mutation("blocks without a limit", "squashlens/model/folder.py", "if blocks > MOST_BLOCKS:", "if blocks > 10**10:", FOLDER),
+    Mutation("sizes of zero", "squashlens/model/folder.py", "not 1 <= value < 2**63", "not -9 <= value < 2**63", FOLDER),
+    Mutation("JSON that is no object", "squashlens/model/folder.py", "not isinstance(found, Mapping)", "found is None", FOLDER),
+    Mutation("templates that are not tried", "squashlens/model/templates.py", "    if why:", "    if not why and template is why:", FOLDER),
     # attention that is not written down
     Mutation("the next token is seen", "model/attention.py", ".triu(1)", ".triu(2)", ATTENTION),
     Mutation("a window one too long", "model/attention.py", "(behind >= self.window)", "(behind > self.window)", ATTENTION),

@@ -80,7 +80,7 @@ def _seeds(given: Any, task: Task, drawn: bool, draws: int) -> list[int]:
         return list(range(draws if differ else 1))
     given = whole(given)
     if isinstance(given, int):
-        positive(given, "seeds", "a number of draws")
+        positive(max(given, 1), "seeds", "a number of draws")  # 0 is refused below
     seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
     seeds = [whole(seed) for seed in seeds]
     if len(seeds) > 1 and not differ:

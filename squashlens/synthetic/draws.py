@@ -105,7 +105,7 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
     """
     given: Any = [seeds] if isinstance(seeds, bool) else whole(seeds)
     if isinstance(given, int):
-        positive(given, "seeds", "a number of draws")
+        positive(max(given, 1), "seeds", "a number of draws")  # 0 is refused below
     chosen = list(range(given)) if isinstance(given, int) else list(map(whole, given))
     if not chosen or not all(_from(0, seed) for seed in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"seeds={seeds!r} names no draws.", "Give how many, or different whole numbers from 0.")
@@ -139,7 +139,7 @@ def lengths_up_to(longest: int, many: int = 40) -> list[int]:
     [10, 22, 46, 100, 215, 464, 1000]
     """
     longest, many = whole(longest), whole(many)
-    positive(many, "many", "a number of lengths")
+    positive(max(many, 1), "many", "a number of lengths")
     if not _from(FEWEST_MANY, many):
         raise InputError(
             f"many={many!r} gives too few lengths to fit an exponent on their upper half.",

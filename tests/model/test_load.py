@@ -106,8 +106,8 @@ def test_remote_code_is_refused(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_random(CONFIGS["gemma"], tmp_path)
-    monkeypatch.setattr(memory, "available", lambda device: 1000)
-    with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 1 kB free"):
+    monkeypatch.setattr(memory, "available", lambda device: 10_000)
+    with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 10 kB free"):
         sl.load(folder, device="cpu", progress=False)
 
 
