@@ -163,7 +163,7 @@ def walked(*arguments: str, seconds: int) -> list[str]:
 
 
 def test_odd_values_are_refused_by_name_or_right() -> None:
-    assert walked("--sample", "900", seconds=300) == []
+    assert walked("--sample", "700", seconds=600) == []
 
 
 @pytest.mark.slow

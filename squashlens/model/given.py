@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from squashlens._typing import shown
 from squashlens.errors import InputError
 
 Id = int | np.integer
@@ -79,7 +80,7 @@ def _ids(given: Sequence[Any]) -> list[int]:
     for one in given:
         number = one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
         if isinstance(number, bool) or not isinstance(number, Integral):
-            kind = "a list inside a list" if _holds_ids(one) else f"{one!r}"
+            kind = "a list inside a list" if _holds_ids(one) else shown(one)
             raise InputError(f"Token ids must be integers, got {kind} ({type(one).__name__}).", ALLOWED)
         if not -WIDEST <= int(number) < WIDEST:
             raise InputError(f"{number} is no token id.", "Tokenise with this model's tokenizer.")
