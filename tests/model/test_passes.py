@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError
-from squashlens.model import passes, registry
+from squashlens.model import passes
 from squashlens.model.anatomy import pattern_site
 from squashlens.model.branches import Branch
 from squashlens.model.edits import edits
@@ -155,16 +155,12 @@ def test_a_model_whose_passes_cannot_be_shared_is_run_prompt_by_prompt(
     assert found.route == "separate, since its prompts cannot share a pass"
 
 
-def test_sharing_is_tried_before_it_is_believed(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharing_is_tried_before_it_is_believed(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask that lets branches see one another is found out."""
-    model = bridge_of("llama")
-    registry.forget(model)
+    model = sl.load(folder_of("llama"), device="cpu", progress=False)  # of which nothing has been tried
     honest = passes.context
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
-    try:
-        assert read(model, TRUNK, [Branch(9, (4,))], SITES).route.startswith("separate, since its prompts")
-    finally:
-        registry.forget(model)
+    assert read(model, TRUNK, [Branch(9, (4,))], SITES).route.startswith("separate, since its prompts")
 
 
 def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
