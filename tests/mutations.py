@@ -406,7 +406,6 @@ MUTATIONS = (
     Mutation("the longest prompt left unchecked", "model/passes.py", "chosen = {order[0], order[-1]}", "chosen = {order[0]}", POSITIONS),
     Mutation("one trunk's agreement taken for another's", "model/passes.py", "key = (few.trunk, few.branches, few.sites, few.positions)", "key = len(few.branches)", POSITIONS),
     Mutation("earlier passes remembered", "model/forward.py", "    forget_lengths(model)\n", "", POSITIONS),
-    Mutation("earlier answers remembered", "model/generate.py", "    forget_lengths(model)\n", "", POSITIONS),
     Mutation("sharing believed untried", "model/passes.py", "<= tolerance * max(1.0, rows.abs().max().item())", "<= float('inf')", PASSES),
     Mutation("writing in place is looking", "model/edits.py", "a is b and i == j", "a is b", PASSES),
     # collapse

@@ -27,7 +27,6 @@ from squashlens.model.hooks import ambient
 from squashlens.model.memory import available
 from squashlens.model.native import is_native, outcomes, says_tokens
 from squashlens.model.plain import checked
-from squashlens.model.positions import forget_lengths
 
 MEMORY = 1e9  # bytes that the prompts of one batch may take on the CPU; on CUDA, a quarter of what is free
 
@@ -86,7 +85,6 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], room: int, temperature: flo
     steps: list[Any] = [_Numbers(model)]
     if temperature:
         steps.append(_Gumbel([prompt.seed for prompt in prompts], temperature, len(prompts[0].ids)))
-    forget_lengths(model)
     with _defaults_aside(plain), torch.inference_mode(False), torch.no_grad(), checked(model):
         out = plain.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config,
