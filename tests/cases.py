@@ -124,6 +124,18 @@ def random_model(config: Any, seed: int = 0) -> PreTrainedModel:
     return model.eval()
 
 
+def draw(plain: PreTrainedModel, seed: int, scale: float) -> None:
+    """Weights of a certain size; gains about 1, biases small."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            if parameter.ndim == 1:
+                parameter.copy_((0.0 if "bias" in name else 1.0) + 0.3 * noise)
+            else:
+                parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
+
+
 def save_random(config: Any, folder: Path, seed: int = 0) -> Path:
     """A random model as a Hugging Face folder, without a tokenizer."""
     random_model(config, seed).save_pretrained(folder)

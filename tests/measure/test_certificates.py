@@ -18,25 +18,13 @@ from squashlens.model.exact import in_float64
 from squashlens.model.freeze import freezing
 from squashlens.model.local import opened
 from squashlens.model.replay import record, replayable
-from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, random_model
+from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, random_model
 from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
 EVERY = CONFIGS | MORE | OTHERS
 # Edge kind and group; a sketch has neither.
 KINDS = [("local", 1), ("analytic", 1), ("attention", 1), ("exact", 1), ("exact", 2), ("exact", 3), ("sketch", 16)]
-
-
-def draw(plain: Any, seed: int, scale: float) -> None:
-    """Weights of a certain size; gains about 1, biases small."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in plain.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            if parameter.ndim == 1:
-                parameter.copy_((0.0 if "bias" in name else 1.0) + 0.3 * noise)
-            else:
-                parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
 
 
 def loaded(config: Any, folder: Path, change: Callable[[Any], None], dtype: torch.dtype) -> tuple[Any, Any]:

@@ -30,6 +30,7 @@ from tests.cases import (
     FREEZABLE,
     FREEZE_SETS,
     MORE,
+    draw,
     random_model,
     save_random,
     with_freeze_sets,
@@ -43,14 +44,8 @@ KINDS = ("local", *MATRICES)
 
 def drawn(family: str, seed: int, scale: float) -> Any:
     """A family's model, float64, with weights of a certain size; gains about 1."""
-    plain, generator = random_model((CONFIGS | MORE)[family]), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in plain.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            if parameter.ndim == 1:
-                parameter.copy_((0.0 if "bias" in name else 1.0) + 0.3 * noise)
-            else:
-                parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
+    plain = random_model((CONFIGS | MORE)[family])
+    draw(plain, seed, scale)
     with tempfile.TemporaryDirectory() as folder:
         plain.save_pretrained(folder)
         return sl.load(folder, dtype=torch.float64, device="cpu", progress=False)
