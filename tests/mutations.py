@@ -157,6 +157,8 @@ MUTATIONS = (
     Mutation("rounding not allowed for", "theory/edges.py", "edges * (1 + rounding) + torch", "edges * (1 - 3 * rounding) + torch", EXACTLY),
     Mutation("zero certified by local edges", "measure/_local.py", "self.attention.visible(block, keys), self.rounding)", "self.attention.visible(block, keys) & False, self.rounding)", EXACTLY),
     Mutation("what is missing is not added", "measure/_edges.py", "found[j, : j + 1] = factor * off", "found[j, : j + 1] = 0 * off", EXACTLY),
+    Mutation("nothing is moved", "model/exact.py", "JITTER = 4.0", "JITTER = 0.0", EXACTLY),
+    Mutation("what rounding takes from a group is left out", "measure/certified.py", "return work.completed(found, lost)", "return work.completed(found, 0 * lost)", EXACTLY),
     Mutation("a block of another form", "measure/_edges.py", "if not share <= SHARE:", "if not share <= 1e9:", EXACTLY),
     Mutation("tokens from behind", "measure/_rows.py", "rows[:, :, query + 1 :].count_nonzero()", "rows[:, :, query + 2 :].count_nonzero()", EXACTLY),
     Mutation("tokens that meet one way", "measure/_local.py", "(places >> digit) % 2 == value", "(places >> digit) % 2 == 0", EXACTLY),

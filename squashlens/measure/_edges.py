@@ -1,6 +1,6 @@
 """The edges of the measured bound, block by block, and what a block does beyond what they are derived from."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -71,30 +71,44 @@ def edges_by_autograd(
     return found
 
 
-def missing(
-    block: int, span: Span, to: Target, maps: Maps, queries: Sequence[int], chance: float, batch: int
-) -> Float[Tensor, "query key"]:
-    """What no ‖∂v'_j/∂v_i − what `maps` has of it‖₂ exceeds, but for `chance`: for every j of `queries` and all i ≤ j.
+Rows = Callable[[Sequence[int], Tensor], Iterable[Float[Tensor, "cotangent key in"]]]
 
-    Both are applied to the same `PROBES` random directions u. The norm of the differences, times `direction_factor`, is
-    above the spectral norm of what is missing, whatever that is.
-    """
+
+def rows_of(span: Span, to: Target, batch: int) -> Rows:
+    """Products of cotangents with ∂output_j/∂leaf_i, for each query j of a few."""
     output, leaf = span.outputs[to], span.leaf
-    n, width = leaf.shape[1], output.shape[-1]
-    generator = torch.Generator().manual_seed(0)  # any directions serve, as long as nobody chose them for the model
-    directions = torch.randn(PROBES, width, generator=generator, dtype=torch.float64).to(leaf)
-    factor = direction_factor(PROBES, chance / (len(queries) * n))
-    found = torch.zeros(n, n, dtype=torch.float64, device=leaf.device)
-    size = max(1, batch // PROBES)
-    for start in range(0, len(queries), size):
-        places = queries[start : start + size]
-        cotangents = output.new_zeros(len(places), PROBES, *output.shape)
+
+    def rows(places: Sequence[int], directions: Tensor) -> Float[Tensor, "query cotangent key in"]:
+        cotangents = output.new_zeros(len(places), len(directions), *output.shape)
         for place, j in enumerate(places):
             cotangents[place, :, 0, j] = directions
-        rows = torch.cat([part for (part,) in vjps(output, [leaf], cotangents.flatten(0, 1), batch)])
-        for j, truth in zip(places, rows.unflatten(0, (len(places), PROBES))[:, :, 0], strict=True):
+        found = torch.cat([part for (part,) in vjps(output, [leaf], cotangents.flatten(0, 1), batch)])
+        return found.unflatten(0, (len(places), len(directions)))[:, :, 0]
+
+    return rows
+
+
+def missing(
+    block: int, jittered: Span, to: Target, rows: Rows, queries: Sequence[int], chance: float, batch: int
+) -> Float[Tensor, "query key"]:
+    """What no ‖∂v'_j/∂v_i − what `rows` has of it‖₂ exceeds, but for `chance`: for every j of `queries` and all i ≤ j.
+
+    Both are applied to the same `PROBES` random directions u. The norm of the differences, times `direction_factor`, is
+    above the spectral norm of what is missing, whatever that is. The span is of a pass with `Jittered` results, so that
+    what rounding does to either counts as missing.
+    """
+    n, width = jittered.leaf.shape[1], jittered.outputs[to].shape[-1]
+    generator = torch.Generator().manual_seed(0)  # any directions serve, as long as nobody chose them for the model
+    directions = torch.randn(PROBES, width, generator=generator, dtype=torch.float64).to(jittered.leaf)
+    factor = direction_factor(PROBES, chance / (len(queries) * n))
+    found = torch.zeros(n, n, dtype=torch.float64, device=jittered.leaf.device)
+    size, true_rows = max(1, batch // PROBES), rows_of(jittered, to, batch)
+    for start in range(0, len(queries), size):
+        places = queries[start : start + size]
+        pairs = zip(places, true_rows(places, directions), rows(places, directions), strict=True)
+        for j, truth, known in pairs:
             require_causal(truth[:, None], j, f"Block {block}")
-            off = truth[:, : j + 1].double() - maps.pulled(j, directions)
+            off = truth[:, : j + 1].double() - known[:, : j + 1].double()
             found[j, : j + 1] = factor * off.square().sum(dim=(0, 2)).sqrt()
     return found
 
@@ -106,8 +120,8 @@ def require_small(
     share = share_of(missing, edges)
     if not share <= SHARE:  # NaN too
         raise UnsoundModelError(
-            f"Block {block} of {type(model.original_model).__name__} does not work as the edges are derived: at "
-            f"some token, {share:.2g} of its largest edge may be missing.",
+            f"Block {block} of {type(model.original_model).__name__} does not work as the edges are derived, or loses "
+            f"as much to rounding: at some token, {share:.2g} of its largest edge may be missing.",
             "Use edges='exact', which needs no knowledge of it; or take standing hooks away, if there are any.",
         )
 

@@ -15,23 +15,24 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Edges, Target
+from squashlens._typing import Bridge, Edges, Target
 from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.measure._attention import one_hot
-from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, missing, require_small, share_of
+from squashlens.measure._edges import edges_by_autograd, edges_of, maps_of, missing, require_small, rows_of, share_of
 from squashlens.measure._local import local_edges, require_apart, require_local_form
 from squashlens.measure._session import Session
 from squashlens.model.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.model.budget import cotangents_on_graph, local_bytes, tokens_at_a_time
 from squashlens.model.dissection import OpenBlock, open_blocks
-from squashlens.model.exact import CERTIFIES, certifying
+from squashlens.model.exact import CERTIFIES, Jittered, certifying
 from squashlens.model.freeze import freezing
+from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.local import opened
 from squashlens.model.memory import human, require_room
 from squashlens.model.replay import record, require_replayable
 from squashlens.model.sight import Sight, reached, rounding_in, sights
-from squashlens.model.spans import open_spans
+from squashlens.model.spans import Span, open_spans
 from squashlens.theory.edges import with_rounding
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 from squashlens.theory.norms import spectral_norms
@@ -145,6 +146,17 @@ class _Work:
         self.rounding = max(self.rounding, found)
         return found
 
+    def chance(self, queries: Sequence[int]) -> float:
+        """Of all that may fail in what is missing, the part of one stretch."""
+        return FAILURE * len(queries) * self.session.positions / self.pairs
+
+    def completed(
+        self, edges: Float[Tensor, "query key"], lost: Float[Tensor, "query key"]
+    ) -> Float[Tensor, "query key"]:
+        """Edges with what is missing of them added, and that noted."""
+        self.form, self.missing = FAILURE, max(self.missing, share_of(lost, edges))
+        return (edges + lost).cpu()
+
     def certificate(self) -> dict[str, Any]:
         """What the numbers hold for, and how surely."""
         return {
@@ -180,26 +192,42 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
     if group == 1 and len(blocks):
         with _allowed_where(edges == "exact"):
             cut = open_blocks(model, ids, hooks, blocks, batch)
-    whole = open_spans(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
+    jittered = _jittered(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
     for bottom, to in _top_down(wanted, work.progress):
         queries = wanted[bottom, to]
-        span = whole.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to])[bottom]
+        beside = jittered.get(bottom) or _jittered(model, ids, hooks, [bottom], tops[to])[bottom]
         found: Tensor | None = None
         if bottom in cut:
             with _allowed_where(edges == "exact"):
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
-                chance = FAILURE * len(queries) * session.positions / work.pairs
-                lost = missing(bottom, span, to, maps, queries, chance, batch)
+                lost = missing(bottom, beside, to, maps.rows, queries, work.chance(queries), batch)
                 derived = edges_of(maps, edges, queries, norms)
                 require_small(model, bottom, lost, derived)
-                found = (derived + lost).cpu()
-                work.form, work.missing = FAILURE, max(work.missing, share_of(lost, derived))
+                found = work.completed(derived, lost)
         if found is None:
             if work.progress and group == 1 and bottom < n_blocks(model):
                 tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
-            found = edges_by_autograd(span, to, queries, norms, batch, work.progress).cpu()
+            found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], beside, batch)
         leading = reached(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
         yield (bottom, to), with_rounding(found, leading, work.allowance(seen, (bottom, to)))
+
+
+def _jittered(
+    model: Bridge, ids: Tensor, hooks: Sequence[Hook | Recipe], bottoms: Sequence[int], top: int
+) -> dict[int, Span]:
+    """The spans of a pass that shows, beside an ordinary one, what rounding does."""
+    return open_spans(model, ids, hooks, bottoms, top, within=Jittered(device_of(model)))
+
+
+def _by_autograd(
+    work: _Work, hooks: Sequence[Hook | Recipe], ids: Tensor, stretch: Stretch, top: int, beside: Span, batch: int
+) -> Float[Tensor, "query key"]:
+    """The edges of a stretch whatever is in it, with what rounding may have taken from them."""
+    (bottom, to), queries = stretch, work.wanted[stretch]
+    span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
+    found = edges_by_autograd(span, to, queries, work.norms, batch, work.progress)
+    lost = missing(bottom, beside, to, rows_of(span, to, batch), queries, work.chance(queries), batch)
+    return work.completed(found, lost)
 
 
 def _local(work: _Work, prompt: int, size: int) -> Made:
@@ -211,8 +239,8 @@ def _local(work: _Work, prompt: int, size: int) -> Made:
     for bottom, to in _top_down(wanted, work.progress):
         queries = wanted[bottom, to]
         if bottom == top:  # nothing but the final norm
-            span = open_spans(model, ids, hooks, [bottom], top)[bottom]
-            found = edges_by_autograd(span, to, queries, norms, size, work.progress).cpu()
+            beside = _jittered(model, ids, hooks, [bottom], top)[bottom]
+            found = _by_autograd(work, hooks, ids, (bottom, to), top, beside, size)
             here = torch.eye(session.positions, dtype=torch.bool)
             yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
             continue

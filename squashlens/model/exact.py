@@ -23,6 +23,7 @@ from squashlens.remarks import remark
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 CERTIFIES = "the exact derivative of the model with its stored weights and buffers, computed in float64 throughout"
+JITTER = 4.0  # units in the last place; correct rounding is within 1/2
 CASTS = {Tensor.float, Tensor.half, Tensor.bfloat16}
 
 
@@ -47,6 +48,29 @@ class _Wide(TorchFunctionMode):
 
 def _is_wide(argument: Any) -> bool:
     return isinstance(argument, Tensor) and argument.dtype == torch.float64
+
+
+class Jittered(TorchFunctionMode):
+    """Every result of the body moved at random by up to `JITTER` units in its last place, and with it every derivative.
+
+    What a computation loses to rounding is a matter of its intermediate results, of which those that cancel leave no
+    trace in the end. Done twice, once so, its two results differ by several times what rounding did to one of them,
+    wherever in forward or backward pass that was. Views and results written in place are left alone.
+    """
+
+    def __init__(self, device: torch.device, seed: int = 0) -> None:
+        super().__init__()
+        self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if type(found) is not Tensor or not found.is_floating_point() or found.device != self.device:
+            return found
+        place = found.untyped_storage().data_ptr()
+        if any(isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place for a in args):
+            return found
+        moved = torch.empty_like(found, requires_grad=False).uniform_(-JITTER, JITTER, generator=self.generator)
+        return found * (1 + torch.finfo(found.dtype).eps * moved)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Stretches of a model that can be differentiated alone: a leaf below, a result above, from one forward pass."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -47,10 +48,11 @@ def open_spans(
     bottoms: Sequence[int],
     top: int,
     also: Iterable[Watch] = (),
+    within: AbstractContextManager[Any] | None = None,
 ) -> dict[int, Span]:
     """One forward pass with `hooks`, cut at each of the ascending `bottoms`: a span from each to the next, or to `top`.
 
-    Standing hooks and `hooks` act before the cuts. `also` is watched in the same pass.
+    Standing hooks and `hooks` act before the cuts. `also` is watched in the same pass, which is run `within` a context.
     """
     leaves: dict[int, Tensor] = {}
     outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
@@ -75,7 +77,7 @@ def open_spans(
     if top == n_blocks(model):
         watch.append((residual_site("y", model), read(bottoms[-1], "y")))
     frozen, others = apart(hooks)
-    with differentiable(), applied(model, *others):
+    with differentiable(), applied(model, *others), within or nullcontext():
         forward(model, ids.clone(), [*watch, *also], frozen=frozen)
     return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
 

@@ -19,7 +19,7 @@ which rows sum to less than 1, are keys without a value.
 Source: Barbero et al. 2024, Theorem 5.1, whose constants these are for a real model; derivation in docs/bound.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -119,6 +119,12 @@ class Maps:
         found = einsum(closing, self.transfer(query, slice(0, query + 1)), "u s, i s d -> u i d")
         found[:, query] += directions @ self.direct[query]
         return found
+
+    def rows(
+        self, queries: Sequence[int], directions: Float[Tensor, "direction out"]
+    ) -> Iterator[Float[Tensor, "direction key in"]]:
+        """`pulled` of several queries in turn."""
+        return (self.pulled(j, directions) for j in queries)
 
 
 Norms = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
