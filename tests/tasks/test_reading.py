@@ -526,3 +526,9 @@ def test_nothing_behind_a_new_line_cuts_an_answer(before: str, said: str, after:
 )
 def test_what_is_a_whole_number(text: str, whole: bool) -> None:
     assert reading.is_number(text) == whole
+
+
+def test_an_answer_that_is_taken_back_is_none() -> None:
+    """Behind the words that were asked for another answer is announced, in other words."""
+    check(reading.number, f"{MATHS} 7\nNo, I was wrong. The answer is 8.", MATHS, "several")
+    check(reading.number, f"{MATHS} 7\nI counted twice. The answer is 7.", MATHS, "7")

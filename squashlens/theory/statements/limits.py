@@ -38,10 +38,9 @@ def check_lengths(lengths: Sequence[int]) -> list[int]:
 def decays(lengths: Sequence[int], values: Sequence[float]) -> bool:
     """Whether values of 0 or more fall at every step as a limit of 0 would have it; needed for it, never enough.
 
-    Of the largest value from each length on, T, every step has ``T_{i+1} ≤ T_i (log(n_i + 1)/log(n_{i+1} + 1))^½``. A
-    sequence tends to 0 exactly where T does. 1/√n, 1/log n, 1/n and exponentials pass; constants, what stops falling,
-    what rises and what returns to its size do not. What will level off beyond the last length passes. So does what is
-    0 throughout. NaN and infinity do not.
+    Every step has ``x_{i+1} ≤ x_i (log(n_i + 1)/log(n_{i+1} + 1))^½``. 1/√n, 1/log n, 1/n and exponentials pass;
+    constants, what stops falling, what rises and what returns to its size do not. What will level off beyond the last
+    length passes. So does what is 0 throughout. NaN and infinity do not.
 
     >>> n = [10, 30, 100, 300, 1000]
     >>> decays(n, [1 / math.log(k) for k in n]), decays(n, [1.0, 1.0, 0.1, 0.1, 0.1])
@@ -51,6 +50,5 @@ def decays(lengths: Sequence[int], values: Sequence[float]) -> bool:
     """
     if not all(0 <= value < math.inf for value in values):
         return False
-    tails = [max(values[k:]) for k in range(len(values))]
-    steps = zip(pairwise(lengths), pairwise(tails), strict=True)
+    steps = zip(pairwise(lengths), pairwise(values), strict=True)
     return all(b <= a * (math.log(n + 1) / math.log(m + 1)) ** RATE for (n, m), (a, b) in steps)
