@@ -194,7 +194,7 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
             cut = open_blocks(model, ids, hooks, blocks, batch)
     jittered = _jittered(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
     for bottom, to in _top_down(wanted, work.progress):
-        queries = wanted[bottom, to]
+        queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
         beside = jittered.get(bottom) or _jittered(model, ids, hooks, [bottom], tops[to])[bottom]
         found: Tensor | None = None
         if bottom in cut:
@@ -209,7 +209,7 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
                 tqdm.write(f"path bound: block {bottom} is of no known form and goes by autograd, query by query")
             found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], beside, batch)
         leading = reached(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
-        yield (bottom, to), with_rounding(found, leading, work.allowance(seen, (bottom, to)))
+        yield (bottom, to), with_rounding(found, leading, rounding)
 
 
 def _jittered(

@@ -1,5 +1,6 @@
 """The probe on planted signals, on noise and on random weights, against closed forms, and on the bundled model."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import stats
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError
 from squashlens.measure import _splits
+from squashlens.measure import probe as probing
 from squashlens.measure._scores import Scores, gains, interval, of_length, scored
 from squashlens.measure._splits import Answers
 from squashlens.model import twin as twin_module
@@ -309,3 +311,16 @@ def test_words_are_no_numbers(tiny: Any) -> None:
 def test_the_least_to_test_on_is_what_the_docs_say() -> None:
     assert _splits.TESTED == 16
     assert "16 more" in str(sl.probe.__doc__)
+
+
+def test_a_gain_is_over_the_control_too(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control that the probe learns well, as one of great capacity would, leaves little of any R²."""
+
+    def learned(*given: Any) -> Scores:
+        found = scored(*given)
+        return replace(found, control=np.where(np.isnan(found.control), np.nan, 0.95))
+
+    monkeypatch.setattr(probing, "scored", learned)
+    found = sl.probe(tiny, COUNT, lengths=[24], seeds=24, fit=8, twins=1, progress=False)
+    assert found["gain"].notnull().all()
+    assert (found["gain"] <= found["r2"] - 0.95 + 1e-9).all()
