@@ -47,7 +47,7 @@ def validated(function: F) -> F:
     """`function` (or a dataclass, at its `__init__`), refusing arguments of another kind than its annotations say."""
     if isinstance(function, type):
         setattr(function, "__init__", validated(function.__init__))  # noqa: B010
-        return function
+        return typing.cast(F, function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +163,7 @@ def _number(value: Any, argument: str) -> Any:
         number = math.inf
     if not math.isfinite(number) or 0 < abs(number) < sys.float_info.min:
         raise _refused(value, float, argument)
-    return value if isinstance(value, int) and abs(value) < 2**63 else number
+    return value if type(value) is int and abs(value) < 2**63 else number
 
 
 def _text(value: str, argument: str) -> str:
@@ -287,7 +287,7 @@ def described(hint: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(described(option) for option in inner if option is not NoneType))
     if origin is Literal:
-        return "one of " + ", ".join(map(repr, inner)) if len(inner) > 1 else repr(inner[0])
+        return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
     if origin is Callable or hint is Callable:
         return "a function"
     if origin in (Sequence, Iterable, Collection, tuple, list):
