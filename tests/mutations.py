@@ -94,7 +94,6 @@ MUTATIONS = (
     Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > MOST", "False", ARGUMENTS),
     Mutation("dimensions that are not looked at", "given.py", "here is None or not", "here is None and not", GIVEN),
     Mutation("layers that were not measured", "given.py", "if value not in measured:", "if False:", GIVEN),
-    Mutation("blocks without a limit", "model/folder.py", "if blocks > MOST_BLOCKS:", "if blocks > 10**10:", FOLDER),
     Mutation("sizes of zero", "model/folder.py", "not 1 <= value < 2**63", "not -9 <= value < 2**63", FOLDER),
     Mutation("JSON that is no object", "model/folder.py", "not isinstance(found, Mapping)", "found is None", FOLDER),
     Mutation("templates that are not tried", "model/templates.py", "    if why:", "    if not why and template is why:", FOLDER),
