@@ -52,7 +52,7 @@ def ones(model: Any) -> Any:
 TASK = "taught_count_bernoulli"
 VERBS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
-    "certified": lambda m: sl.path_bound(m, PROMPT, constants="measured", edges="analytic", **QUIET),
+    "certified": lambda m: sl.path_bound(m, "110 =", constants="measured", edges="exact", **QUIET),
     "composition": lambda m: sl.composition(m, PROMPT),
     "jacobian_norms": lambda m: sl.jacobian_norms(m, PROMPT, **QUIET),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, **QUIET),

@@ -47,10 +47,10 @@ def applied(model: Bridge, *hooks: Given) -> Iterator[Bridge]:
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> def halve(z, hook):
     ...     return z / 2
-    >>> with sl.applied(model, sl.freeze_attention(), ("blocks.3.attn.hook_z", halve)):
+    >>> with sl.applied(model, ("blocks.3.attn.hook_z", halve)):
     ...     answer = sl.next_token(model, "How many ones are in the following sequence? 110 =", top=1)
-    >>> sl.provenance(answer)["ambient_hooks"][-1]
-    'blocks.3.attn.hook_z: halve'
+    >>> sl.provenance(answer)["ambient_hooks"]
+    ['blocks.3.attn.hook_z: halve']
     """
     require_bridge(model)
     with locked(model), ExitStack() as stack:

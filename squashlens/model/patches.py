@@ -138,8 +138,8 @@ def mean_heads(
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> prompts = [f"What is the last digit in this sequence? 4,{digit} =" for digit in "0123456789"]
     >>> with sl.applied(model, sl.mean_heads(range(4), prompts, blocks=(1,))):
-    ...     [str(t) for t in sl.next_token(model, prompts[7:9])["token"].values[:, 0]]
-    ['6', '6']
+    ...     str(sl.next_token(model, prompts[7])["token"].values[0])  # what block 1 says of all ten, not 7
+    '0'
     """
     one_of(over, Over, "over")
     chosen_heads = heads_of(heads, "mean_heads")

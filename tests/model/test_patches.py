@@ -147,6 +147,20 @@ def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path
         pass
 
 
+def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
+    """Hooks that stand have no part in what is put in place."""
+    model, wipe = bridge_of("llama"), sl.zero_residual((1,), blocks=(0,))
+    for hook in (
+        sl.patch_residual(PLACES, OTHER, (1,), **GIVEN),
+        sl.patch_heads(HEADS, OTHER, (1,), **GIVEN),
+        sl.mean_heads(HEADS, OTHERS, (1,), **GIVEN),
+    ):
+        with sl.applied(model, wipe), sl.applied(model, hook):
+            nested = logits(model)
+        with sl.applied(model, wipe, hook):
+            assert torch.equal(logits(model), nested)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
     """In passes that write attention patterns and in passes that do not; so does a factor of 1."""
