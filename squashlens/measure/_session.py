@@ -19,6 +19,7 @@ from squashlens.model.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.model.capture import Capture, Given
 from squashlens.model.hooks import ambient, unnamed
 from squashlens.model.quantised import stored_as
+from squashlens.model.repeatable import require_repeatable
 from squashlens.model.start import start_of
 from squashlens.model.streamed import implementation
 from squashlens.model.tokens import count_bos, display_tokens, tokenizer_digest, tokens
@@ -60,6 +61,7 @@ class Session:
         }
         if held is not None:
             held.require_current(sound, str(facts["fingerprint"]))
+        require_repeatable(sound, ids)
         return cls(sound, ids, facts, held)
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:

@@ -22,7 +22,10 @@ from squashlens.model.memory import require_room
 from squashlens.remarks import remark
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
-CERTIFIES = "the exact derivative of the model with its stored weights and buffers, computed in float64 throughout"
+CERTIFIES = (
+    "the exact derivative of the model with its stored weights and buffers, under the hooks that stand and with the "
+    "constants they hold, computed in float64 throughout"
+)
 JITTER = 4.0  # units in the last place; correct rounding is within 1/2
 CASTS = {Tensor.float, Tensor.half, Tensor.bfloat16}
 

@@ -59,6 +59,10 @@ def _rows(array: np.ndarray | Tensor) -> list[list[int]]:
         raise InputError(f"Token ids must be integers, got {array.dtype}.", "Pass text, or convert the ids.")
     if array.ndim not in (1, 2):
         raise InputError(f"Token ids must be (position) or (prompt, position), got {array.ndim} axes.", "Reshape them.")
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError("The token ids are a masked array.", "Pass the ids that are meant: `ids.compressed()`.")
+    if isinstance(array, np.ndarray) and array.size and array.max() >= WIDEST:
+        raise InputError(f"{array.max()} is no token id.", ALLOWED)
     return array.tolist() if array.ndim == 2 else [array.tolist()]
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
+from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import n_blocks, residual_site
 from squashlens.model.forward import forward
 from squashlens.model.freeze import apart
@@ -90,6 +91,12 @@ def vjps(
         with differentiable():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
             rows = torch.func.vmap(partial(_pulled, output, leaves))(part)
+        if not all(bool(row.isfinite().all()) for row in rows):
+            raise UnsoundModelError(
+                "The model's derivative is NaN or infinite on this prompt.",
+                "Look for a hook without a derivative where it acts, such as a square root at 0; load a model in "
+                "float16 in float32.",
+            )
         yield rows
 
 
