@@ -24,7 +24,7 @@ A single axis is written with a leading space, `Float[Tensor, " position"]`, for
 
 from collections.abc import Hashable
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from squashlens.errors import InputError
 
@@ -88,13 +88,15 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
+# A real number that may be infinite or NaN: of statements, whose premises say what they make of it.
+Extended = Annotated[float, "also infinite or NaN"]
 MOST = 1_000_000  # of anything counted: more than any model's context, and a slip of some zeros is refused at once
 
 
-def positive(value: object, argument: str, what: str, *, or_zero: bool = False) -> None:
-    """Refuse what is not a whole number from 1 (or 0) to `MOST`; `what` says what it should have been a number of."""
-    if isinstance(value, int) and value > MOST:
-        raise InputError(f"{argument}={shown(value)} is too much.", f"Give at most {MOST}.")
+def positive(value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST) -> None:
+    """Refuse what is not a whole number from 1 (or 0) to `most`; `what` says what it should have been a number of."""
+    if isinstance(value, int) and value > most:
+        raise InputError(f"{argument}={shown(value)} is too much.", f"Give at most {most}.")
     if isinstance(value, bool) or not isinstance(value, int) or value < (0 if or_zero else 1):
         wanted = "Give 0 for none, or more." if or_zero else "Give a positive whole number."
         raise InputError(f"{argument}={shown(value)} is not {what}.", wanted)

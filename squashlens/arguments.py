@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from squashlens._typing import MOST, shown
 from squashlens.errors import InputError
@@ -91,9 +91,7 @@ def fitted(value: Any, hint: Any, argument: str) -> Any:
         return _accepted(value, callable(value), hint, argument)
     if hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor":
         return _tensor(value, hint, argument)
-    if isinstance(hint, type):
-        return _single(value, hint, argument)
-    return value
+    return _single(value, hint, argument)
 
 
 def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
@@ -133,7 +131,11 @@ def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
     return [_text(item, argument) if isinstance(item, str) else item for item in items]
 
 
-def _single(value: Any, hint: type, argument: str) -> Any:
+def _single(value: Any, hint: Any, argument: str) -> Any:
+    if get_origin(hint) is Annotated:  # a real number, whatever its size
+        return _accepted(value, isinstance(value, Real) and _plain(value) is not bool, float, argument)
+    if not isinstance(hint, type):
+        return value
     if hint is bool:
         return bool(_accepted(value, _plain(value) is bool, hint, argument))
     if hint is int:

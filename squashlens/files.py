@@ -75,6 +75,7 @@ def require_output(path: object, endings: Sequence[str] = (), argument: str = "o
         raise InputError(f"Cannot write {path.name!r}.", f"End the name in {', '.join(endings)}.")
     target = _target(path)
     with refusing(path):
+        _sweep(target.parent)
         partial, file = _partial(target.parent)
         file.close()
         partial.unlink(missing_ok=True)

@@ -91,7 +91,7 @@ MUTATIONS = (
     Mutation("tensors without data", "arguments.py", "value.layout != torch.strided or value.is_meta", "value.layout != torch.strided", ARGUMENTS),
     Mutation("integers as dtypes", "arguments.py", "isinstance(value, hint) and value.is_floating_point", "isinstance(value, hint)", ARGUMENTS),
     Mutation("a gradient that is kept", "arguments.py", "return value.detach()", "return value", ARGUMENTS),
-    Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > MOST", "False", ARGUMENTS),
+    Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > most", "False", ARGUMENTS),
     Mutation("dimensions that are not looked at", "given.py", "here is None or not", "here is None and not", GIVEN),
     Mutation("layers that were not measured", "given.py", "if value not in measured:", "if False:", GIVEN),
     Mutation("sizes of zero", "model/folder.py", "not 1 <= value < 2**63", "not -9 <= value < 2**63", FOLDER),

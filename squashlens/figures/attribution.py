@@ -23,7 +23,7 @@ LEGEND = 120  # pixels above the plot: on a phone the legend takes a row for eac
 DASHES = {"null": "dot", "jacobian_frozen": "dash"}
 
 
-@takes("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
+@takes("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position ...")
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw a `squashlens.sensitivity` Dataset: bound, null and Jacobians above, bound ÷ null below.
 

@@ -135,7 +135,7 @@ def _spread(figure: go.Figure, height: int, name: str, values: np.ndarray, colou
 @takes(
     "squashlens.prescribe",
     "gain separation: separator every",
-    "separation_none best_separator best_every advantage advantage_low advantage_high:",
+    "separation_none best_separator best_every:",
     "random: placement",
 )
 def prescription(prescribed: xr.Dataset) -> go.Figure:

@@ -96,10 +96,10 @@ def load(
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
     dtype = _dtype_to_run_in(dtype)
     source = _resolve(name)
+    require_quantiser(quantise, dtype)
     if not Path(source).is_dir():
         require_reachable(source, revision, _nearest(source))
     with torchao_hushed(), _transformers_hushed(progress):
-        require_quantiser(quantise, dtype)
         if Path(source).is_dir():
             require_readable(Path(source))
         config = _open_config(source, revision)

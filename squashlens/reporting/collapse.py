@@ -149,6 +149,7 @@ def check_digits(digits: int) -> None:
 
 def try_to_measure(model: Bridge, digits: int, *, progress: bool) -> Findings | SquashlensError:
     """The findings, or why this model cannot have them (digits that are not one token, say)."""
+    check_digits(digits)
     return _or_why_not(lambda: measure(model, digits, progress=progress))
 
 

@@ -104,7 +104,9 @@ def test_what_the_model_says_is_right(family: str, worded: Any) -> None:
     for kind, share in (("over", 1), ("carried on", 0), ("other", 0)):
         asked = texts[kind]
         assert len(asked) >= 2, kind
-        found = sl.accuracy(model, asked, lambda said, asked=asked: asked[content[said]], lengths=[6], progress=False)
+        found = sl.accuracy(
+            model, list(asked), lambda said, asked=asked: asked[content[said]], lengths=[6], progress=False
+        )
         assert found.item() == share, kind
 
 

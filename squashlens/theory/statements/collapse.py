@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import shown
+from squashlens._typing import Extended, shown
 from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
@@ -20,7 +20,7 @@ Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # of n and of n + 1 toke
 
 
 @validated
-def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: float) -> Statement:
+def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: Extended) -> Statement:
     """‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}) for the last token a and the same repeated,
     at one layer, and the right side tends to 0 where positional information decays.
 

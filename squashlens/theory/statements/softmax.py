@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import positive
+from squashlens._typing import Extended, positive
 from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
@@ -26,7 +26,7 @@ WEIGHT, VARIATION = 1.0, 2.0  # the most that a weight and a total variation can
 
 @validated
 def lemma_b1(
-    a: Float[Tensor, " position"], b: float, c: float, *, bound: float, lengths: Sequence[int] | None = None
+    a: Float[Tensor, " position"], b: Extended, c: Extended, *, bound: Extended, lengths: Sequence[int] | None = None
 ) -> Statement:
     """One entry more takes weight from the last: 0 < softmax([a c])_n − softmax([a b c])_{n+1} ≤ e^{2M}/n, which tends
     to 0.
@@ -73,7 +73,7 @@ def lemma_b2(
     x: Float[Tensor, " position"],
     x_star: Float[Tensor, " position"],
     *,
-    bound: float,
+    bound: Extended,
     lengths: Sequence[int] | None = None,
 ) -> Statement:
     """Sequences that grow alike have softmaxes that do: δ(y, y*) ≤ 2 e^{2M} · mean_i |x_i − x*_i|, which tends to 0.
@@ -163,7 +163,7 @@ def proposition_b4(n: int) -> Statement:
     >>> print(proposition_b4(10))
     Proposition B.4: 0.924234 = 0.924234, holds
     """
-    positive(n, "n", "a number of entries")
+    positive(n, "n", "a number of entries", most=10**8)
     x = torch.arange(1, n + 1, dtype=torch.float64) % 2
     left = float(total_variation(x.softmax(dim=0), (1 - x).softmax(dim=0)))
     right = 2 * (math.e - 1) / (math.e + 1)
