@@ -41,7 +41,7 @@ def products_bytes(model: Bridge, prompts: int, n: int, chunk: int) -> int:
     """Vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents in it."""
     d, m, q, k = _widths(model)
     kept = n_blocks(model) * d + 4 * m + 4 * (q + k) + 10 * d
-    each = max(3 * m + 2 * d, 2 * d + 5 * q + 4 * k)
+    each = max(3 * m + 4 * d, 4 * d + 5 * q + 4 * k)  # of d: entering and leaving, and as they are gathered
     return prompts * n * (kept + chunk * each) * dtype_of(model).itemsize + 4 * _cells(model, prompts, n)
 
 
