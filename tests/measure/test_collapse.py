@@ -90,7 +90,8 @@ def test_neighbours_are_not_pairs(tiny: Any) -> None:
 
 def test_one_forward_pass_for_every_length(tiny: Any) -> None:
     counted: list[int] = []
-    hooks = [("embed.hook_out", lambda t, hook: counted.append(t.shape[1]))]
+    # A hook with a name: whether a plain function may be relied on would be tried in passes of its own.
+    hooks: Any = [("embed.hook_out", sl.Hook("count", "embed.hook_out", lambda t: counted.append(t.shape[1])))]
     prefix = len(sl.tokens(tiny, COUNT)[0])
     with tiny.hooks(fwd_hooks=hooks):
         sl.collapse(tiny, PANELS["a"](tiny, 512), progress=False)
