@@ -116,8 +116,8 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
 def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
     """Text, texts or ids. Whether they are prompts of a model is said by `squashlens.tokens`."""
     if any(isinstance(option, type) and isinstance(value, option) for option in options):
-        if hasattr(value, "is_meta") and (value.is_meta or value.is_sparse):
-            raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give an ordinary one.")
+        if hasattr(value, "is_meta"):
+            _require_dense(value, argument)
         return _text(value, argument) if isinstance(value, str) else value
     if hasattr(value, "__array__") and getattr(value, "ndim", 0):
         return value
@@ -251,13 +251,19 @@ def _tensor(value: Any, hint: Any, argument: str) -> Any:
     import torch
 
     _accepted(value, isinstance(value, torch.Tensor), hint, argument)
-    if value.layout != torch.strided or value.is_meta or value.is_quantized:
-        raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give an ordinary one.")
+    _require_dense(value, argument)
     if hasattr(hint, "array_type"):  # not `isinstance`, which would compare the axes with those of the caller
         axes = value.ndim - len(hint.dims)
         alike = axes == 0 if hint.index_variadic is None else axes >= -1
         _accepted(value, alike and str(value.dtype).removeprefix("torch.") in hint.dtypes, hint, argument)
     return value.detach()
+
+
+def _require_dense(tensor: Any, argument: str) -> None:
+    import torch
+
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give an ordinary one.")
 
 
 def _plain(value: Any) -> type:

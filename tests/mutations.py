@@ -88,7 +88,7 @@ MUTATIONS = (
     Mutation("numbers of more than 64 bits", "arguments.py", "<= number < 2**63", "<= number < 2**99", ARGUMENTS),
     Mutation("half of a surrogate pair", "arguments.py", "        value.encode()", "        value.encode(errors='replace')", ARGUMENTS),
     Mutation("a set where the order matters", "arguments.py", "isinstance(value, Set) and not unordered", "isinstance(value, Set) and unordered", ARGUMENTS),
-    Mutation("tensors without data", "arguments.py", "value.layout != torch.strided or value.is_meta", "value.layout != torch.strided", ARGUMENTS),
+    Mutation("tensors without data", "arguments.py", "tensor.layout != torch.strided or tensor.is_meta", "tensor.layout != torch.strided", ARGUMENTS),
     Mutation("integers as dtypes", "arguments.py", "isinstance(value, hint) and value.is_floating_point", "isinstance(value, hint)", ARGUMENTS),
     Mutation("a gradient that is kept", "arguments.py", "return value.detach()", "return value", ARGUMENTS),
     Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > most", "False", ARGUMENTS),

@@ -21,6 +21,7 @@ from squashlens.model.fingerprint import digest
 from squashlens.model.hooks import Hook
 
 Blocks = tuple[int, ...] | None
+STREAMS = "blocks.{block}.hook_resid_pre"
 SCORES, PATTERN, VALUES, OUTPUTS = (
     f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v", "z")
 )
@@ -158,7 +159,7 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         place = torch.arange(stream.shape[1], device=stream.device)
         return stream.masked_fill(_among(place, places)[:, None], 0.0)
 
-    return Hook(f"zero_residual{listed(places)}", "blocks.{block}.hook_resid_pre", edit, blocks)
+    return Hook(f"zero_residual{listed(places)}", STREAMS, edit, blocks)
 
 
 def _masked(name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:

@@ -17,8 +17,8 @@ from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.hooks import Hook, Recipe
-from squashlens.model.interventions import OUTPUTS, Blocks, heads_of, in_heads, listed, positions_of
-from squashlens.model.sources import STREAMS, Activations, Source, activations, mean_activations
+from squashlens.model.interventions import OUTPUTS, STREAMS, Blocks, heads_of, in_heads, listed, positions_of
+from squashlens.model.sources import Activations, Source, activations, mean_activations
 from squashlens.model.tokens import Prompts, tokens
 
 Places = tuple[int, ...] | None

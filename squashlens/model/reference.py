@@ -19,10 +19,8 @@ from squashlens.model.anatomy import n_blocks
 from squashlens.model.fingerprint import digest
 from squashlens.model.forward import forward
 from squashlens.model.hooks import Hook, Recipe, without_ambient
-from squashlens.model.interventions import Blocks, listed, positions_of
+from squashlens.model.interventions import STREAMS, Blocks, listed, positions_of
 from squashlens.model.tokens import Prompts, tokens
-
-ENTRY = "blocks.{block}.hook_resid_pre"
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,11 @@ class StandIn:
 
     def hooks(self, blocks: Blocks = None, tokens: int | None = None) -> list[Hook]:
         """A hook for each of `blocks`; with `tokens`, only at places before that many tokens."""
-        Hook(self.name, ENTRY, lambda stream: stream, blocks).points(
+        Hook(self.name, STREAMS, lambda stream: stream, blocks).points(
             len(self.rows)
         )  # refuses blocks that are not there
         return [
-            Hook(self.name, ENTRY, self._edit(block, tokens), (block,))
+            Hook(self.name, STREAMS, self._edit(block, tokens), (block,))
             for block in (range(len(self.rows)) if blocks is None else blocks)
         ]
 
@@ -120,7 +118,7 @@ def _streams(
     def keep(block: int) -> Callable[[Tensor], None]:
         return lambda stream: found[block].append(stream[0, here].detach())
 
-    watch = [(ENTRY.format(block=block), keep(block)) for block in range(len(found))]
+    watch = [(STREAMS.format(block=block), keep(block)) for block in range(len(found))]
     with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
         for ids in reference.split(1):
             forward(model, ids, watch)

@@ -16,7 +16,7 @@ import hashlib
 import traceback
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
@@ -39,11 +39,13 @@ P = ParamSpec("P")
 
 @dataclass
 class _Known:
-    """What is known of one model: its proofs by stamp, and, while it is held steady, its stamp and fingerprint."""
+    """What is known of one model: its proofs by stamp; while it is held steady, its stamp, its fingerprint, and what
+    was tried in this call."""
 
     proofs: "OrderedDict[str, dict[tuple[Any, ...], Any]]" = field(default_factory=OrderedDict)
     stamp: str | None = None
     fingerprint: str = ""
+    tried: dict[tuple[Any, ...], object] = field(default_factory=dict)
 
     def of(self, stamp: str) -> dict[tuple[Any, ...], Any]:
         found = self.proofs.setdefault(stamp, {})
@@ -63,6 +65,15 @@ def proved(model: Bridge, what: str, make: Callable[[], T], *key: Any) -> T:
         if name not in found:
             found[name] = make()
         return found[name]
+
+
+def once(model: Bridge, try_it: Callable[[], None], about: Sequence[object], *key: Any) -> None:
+    """Try something once in the outermost call that holds the model steady, for these very objects and this `key`."""
+    with steady(model):
+        tried, name = _known[model].tried, (*map(id, about), *key)
+        if name not in tried:
+            try_it()
+            tried[name] = about  # kept alive, so that no other object can have its identity meanwhile
 
 
 def known(model: Bridge, what: str, *key: Any) -> Any:
@@ -115,6 +126,7 @@ def steady(model: Bridge) -> Iterator[None]:
             raise
         finally:
             state.stamp = None
+            state.tried.clear()
         # A hook can write in ways that PyTorch does not count, so under hooks everything is read once more.
         if _versions(model) != before or (watched and fingerprint(model) != state.fingerprint):
             raise BusyModelError(

@@ -14,6 +14,7 @@ from squashlens.model.anatomy import dtype_of, residual_site
 from squashlens.model.forward import forward
 from squashlens.model.hooks import unnamed
 from squashlens.model.proof import agree
+from squashlens.model.registry import once
 
 
 def require_repeatable(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
@@ -22,10 +23,14 @@ def require_repeatable(model: Bridge, ids: Int[Tensor, "prompt position"]) -> No
     The other prompt has the same tokens in the opposite order. Where a function takes one prompt only, nothing is
     compared: a measurement that runs several ends with that function's own refusal.
     """
-    functions = list(unnamed(model))
-    if not functions:
-        return
-    one = ids[:1]
+    functions = unnamed(model)
+    if functions:
+        one = ids[:1]
+        # A measurement made of others asks again for each of them.
+        once(model, lambda: _try(model, one, list(functions)), list(functions.values()), tuple(one[0].tolist()))
+
+
+def _try(model: Bridge, one: Int[Tensor, "prompt position"], functions: list[str]) -> None:
     alone, again = _final(model, one), _final(model, one)
     names = ", ".join(name.partition(" ")[2] for name in functions[:3])
     if not torch.equal(alone, again):

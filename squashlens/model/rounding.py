@@ -13,13 +13,14 @@ from squashlens._typing import choices_of, full_name, one_of, shown
 from squashlens.arguments import validated
 from squashlens.errors import InputError, RangeError
 from squashlens.model.hooks import Hook
+from squashlens.model.interventions import STREAMS
 
 Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
 Short = Literal["bf16", "fp16"]
 Rounded = Literal["residual", "keys", "values", "patterns"]
 MOST_BITS = 52  # behind the leading one, in float64
 SITES: dict[Rounded, str] = {
-    "residual": "blocks.{block}.hook_resid_pre",
+    "residual": STREAMS,
     "keys": "blocks.{block}.attn.hook_k",
     "values": "blocks.{block}.attn.hook_v",
     "patterns": "blocks.{block}.attn.hook_pattern",

@@ -21,13 +21,13 @@ from squashlens.model.capture import Capture
 from squashlens.model.fingerprint import digest
 from squashlens.model.forward import forward
 from squashlens.model.hooks import without_ambient
+from squashlens.model.interventions import STREAMS
 from squashlens.model.memory import available
 from squashlens.model.registry import fingerprint_of
 from squashlens.model.streamed import streaming, why_not, written
 from squashlens.model.tokens import tokens
 from squashlens.model.words import tensor_digest
 
-STREAMS = "blocks.{block}.hook_resid_pre"
 # A prompt, a capture of one, or what TransformerLens's `run_with_cache` returns: tensors by the names of hook points.
 Source = Any
 Rows = dict[int, Float[Tensor, "position ..."]]

@@ -7,6 +7,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model import repeatable
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
@@ -47,6 +48,16 @@ def test_functions_that_make_another_model_of_each_pass_are_refused(
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: function(z))])
     with theirs, pytest.raises(InputError, match=complaint[-20:]):
         sl.jacobian_norms(model, IDS, **SHARED)
+
+
+def test_a_measurement_made_of_others_tries_its_functions_once(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tried = bridge_of("llama"), []
+    monkeypatch.setattr(repeatable, "_try", lambda model, ids, functions: tried.append(functions))
+    with sl.applied(model, (SITE, every_one)):
+        sl.sensitivity(model, IDS, **SHARED)
+        assert len(tried) == 1
+        sl.jacobian_norms(model, IDS, **SHARED)
+        assert len(tried) == 2
 
 
 def test_functions_that_treat_prompts_alike_are_measured(bridge_of: Any) -> None:
