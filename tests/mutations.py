@@ -697,7 +697,7 @@ MUTATIONS = (
     Mutation("a file written where it stands", "files.py", "os.replace(partial, target)\n            if", "target.write_bytes(partial.read_bytes())\n            if", FILES),
     Mutation("a link replaced by a file", "files.py", "target = Path(os.path.realpath(path))", "target = Path(path)", FILES),
     Mutation("read-only files replaced", "files.py", "if not about.st_mode & 0o222 or not os.access(target, os.W_OK):", "if False:", FILES),
-    Mutation("temporary files left behind", "files.py", "        _sweep(target.parent)\n", "", FILES),
+    Mutation("temporary files left behind", "files.py", "if PARTIAL.fullmatch(entry.name):", "if False:", FILES),
     Mutation("a living writer's file removed", "files.py", "            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "", FILES),
     Mutation("permissions of the new file", "files.py", "partial.chmod(stat.S_IMODE(target.stat().st_mode))", "pass", FILES),
     Mutation("folders not tried", "files.py", "        partial, file = _partial(target.parent)\n        file.close()\n        partial.unlink(missing_ok=True)\n", "        pass\n", FILES),

@@ -41,16 +41,11 @@ def test_bars_do_not_stand_one_above_another(opened: list[Any], tiny: Any) -> No
     assert all(one.others == 0 for one in opened if one.was_shown)
 
 
-def test_a_bar_that_an_exception_left_open_hides_no_later_one(opened: list[Any], tiny: Any) -> None:
-    kept: list[BaseException] = []
-    try:
-        sl.path_bound(tiny, ["110 =", "0 ="], query=4)
-    except ValueError as error:
-        kept.append(error)  # and with it the frames in which the bar is open, as a notebook keeps them
-    opened.clear()
-    sl.jacobian_norms(tiny, "0 =")
-    assert kept
-    assert opened[0].was_shown
+def test_a_bar_that_an_earlier_task_left_open_hides_none(opened: list[Any]) -> None:
+    task = bars.alone(lambda: bars.bar([1], progress=True))
+    first, second = task(), task()
+    assert not first.disable
+    assert second.was_shown
 
 
 def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:
