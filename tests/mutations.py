@@ -54,7 +54,7 @@ PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
 TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
 TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
-ARGUMENTS, GIVEN, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
+ARGUMENTS, WANTED, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
 FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
 PAGE = "tests/reporting/test_page.py"
 ASKING = "tests/measure/test_asking.py"
@@ -92,8 +92,8 @@ MUTATIONS = (
     Mutation("integers as dtypes", "arguments.py", "isinstance(value, hint) and value.is_floating_point", "isinstance(value, hint)", ARGUMENTS),
     Mutation("a gradient that is kept", "arguments.py", "return value.detach()", "return value", ARGUMENTS),
     Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > most", "False", ARGUMENTS),
-    Mutation("dimensions that are not looked at", "given.py", "here is None or not", "here is None and not", GIVEN),
-    Mutation("layers that were not measured", "given.py", "if value not in measured:", "if False:", GIVEN),
+    Mutation("dimensions that are not looked at", "given.py", "here is None or not", "here is None and not", WANTED),
+    Mutation("layers that were not measured", "given.py", "if value not in measured:", "if False:", WANTED),
     Mutation("sizes of zero", "model/folder.py", "not 1 <= value < 2**63", "not -9 <= value < 2**63", FOLDER),
     Mutation("JSON that is no object", "model/folder.py", "not isinstance(found, Mapping)", "found is None", FOLDER),
     Mutation("templates that are not tried", "model/templates.py", "    if why:", "    if not why and template is why:", FOLDER),

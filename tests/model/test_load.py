@@ -2,6 +2,7 @@
 
 import json
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,13 @@ def test_a_dtype_goes_by_its_name_too() -> None:
     assert repr(sl.rounding("bf16")) == repr(sl.rounding("bfloat16"))
 
 
-def test_runs_go_by_short_names_once(tiny: Any) -> None:
+def test_runs_go_by_short_names_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, loads = import_module("squashlens.measure.precision_by_run"), []
+    monkeypatch.setattr(module, "load", lambda *args, **kwargs: loads.append(args) or sl.load(*args, **kwargs))
     ones = sl.prompts.repeated(tiny, "1", 4)
     found = sl.precision_by_run("tiny-gemma", ones, runs=["bf16", "bfloat16"], replay=0, progress=False)
     assert found["run"].values.tolist() == ["bfloat16"]
+    assert len(loads) == 1
 
 
 def test_model_states_that_are_refused(tmp_path: Path) -> None:
