@@ -102,7 +102,7 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
         return _prompts(value, options, argument)
     refusals = []
     if Path in options and isinstance(value, str | os.PathLike):
-        value = _path(value, argument)
+        value = _path(value, argument)  # whose refusal says more than the list of kinds
     for option in options:
         try:
             return fitted(value, option, argument)
@@ -133,7 +133,7 @@ def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
 
 def _single(value: Any, hint: Any, argument: str) -> Any:
     if get_origin(hint) is Annotated:  # a real number, whatever its size
-        return _accepted(value, isinstance(value, Real) and _plain(value) is not bool, float, argument)
+        return _real(value, argument)
     if not isinstance(hint, type):
         return value
     if hint is bool:
@@ -151,20 +151,34 @@ def _single(value: Any, hint: Any, argument: str) -> Any:
     if hint is Path:
         return _path(value, argument)
     if hint.__module__ == "torch" and hint.__name__ == "dtype":
-        floating = isinstance(value, hint) and value.is_floating_point  # pyright: ignore[reportAttributeAccessIssue]
-        return _accepted(value, floating, hint, argument)
+        return _floating(_accepted(value, isinstance(value, hint), hint, argument), argument)
     return _accepted(value, isinstance(value, hint), hint, argument)
 
 
-def _number(value: Any, argument: str) -> Any:
+def _floating(dtype: Any, argument: str) -> Any:
+    if not dtype.is_floating_point:
+        raise InputError(f"{argument}={dtype} is not a floating-point dtype.", "Give one such as torch.float32.")
+    return dtype
+
+
+def _real(value: Any, argument: str) -> float:
     if not isinstance(value, Real) or _plain(value) is bool:
         raise _refused(value, float, argument)
     try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or 0 < abs(number) < sys.float_info.min:
-        raise _refused(value, float, argument)
+        return float(value)
+    except OverflowError as error:
+        raise InputError(f"{argument}={shown(value)} is beyond the range of float64.", "Give a smaller one.") from error
+
+
+def _number(value: Any, argument: str) -> Any:
+    number = _real(value, argument)
+    if not math.isfinite(number):
+        raise InputError(f"{argument}={shown(value)} is not a finite number.", "Give a finite number.")
+    if 0 < abs(number) < sys.float_info.min:
+        raise InputError(
+            f"{argument}={shown(value)} is a subnormal number: float64 keeps too few of its digits.",
+            f"Give 0, or a number whose size is at least {sys.float_info.min:.2g}.",
+        )
     return value if type(value) is int and abs(value) < 2**63 else number
 
 
@@ -180,8 +194,10 @@ def _text(value: str, argument: str) -> str:
 
 def _path(value: Any, argument: str) -> Any:
     name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(name, str) or "\0" in name:
+    if not isinstance(name, str):
         raise _refused(value, Path, argument)
+    if "\0" in name:
+        raise InputError(f"{argument}={shown(value)} has a null character, which no path can have.", "Remove it.")
     if any(len(os.fsencode(_text(part, argument))) > 255 for part in name.split(os.sep)):
         raise InputError(f"{argument}={shown(value)} is longer than the name of a file can be.", "Shorten it.")
     return value
@@ -197,7 +213,7 @@ def _items(value: Any, hint: Any, argument: str) -> Any:
     listed = _listed(value, origin in (Iterable, Collection), hint, argument)
     if fixed:
         if len(listed) != len(inner):
-            raise _refused(value, hint, argument)
+            raise InputError(f"{argument}={shown(value)} has {len(listed)} items.", f"Give {described(hint)}.")
         return tuple(fitted(item, kind, f"{argument}[{k}]") for k, (item, kind) in enumerate(zip(listed, inner)))  # noqa: B905
     if isinstance(listed, range) and of is int:
         return tuple(listed) if origin is tuple else listed
@@ -218,15 +234,21 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
         try:
             return sorted(value)
         except TypeError as error:
-            raise _refused(value, hint, argument) from error
-    if hasattr(value, "__array__"):  # of NumPy, xarray, pandas, PyTorch
+            raise InputError(
+                f"{argument}={shown(value)} is a set whose items cannot be sorted.", f"Give {described(hint)}."
+            ) from error
+    if hasattr(value, "is_meta"):
+        _require_dense(value, argument)
+        return _accepted(value, value.ndim >= 1, hint, argument).tolist()
+    if hasattr(value, "__array__"):  # of NumPy, xarray, pandas
         import numpy as np
 
         try:
             array = np.asarray(value)
-        except (TypeError, ValueError, RuntimeError) as error:  # without data, sparse, or with a gradient
+        except (TypeError, ValueError, RuntimeError) as error:
             raise _refused(value, hint, argument) from error
-        return _accepted(array.tolist(), array.ndim >= 1, hint, argument)
+        _accepted(value, array.ndim >= 1, hint, argument)
+        return array.tolist()
     try:
         items = value if isinstance(value, range) else list(itertools.islice(value, MOST + 1))
     except TypeError as error:
@@ -285,8 +307,17 @@ def _refused(value: Any, hint: Any, argument: str) -> InputError:
         return InputError(
             f"{argument}={shown(value)} is not a choice.", f"Use one of: {', '.join(map(repr, choices))}."
         )
-    what = described(hint)
-    return InputError(f"{argument}={shown(value)} ({type(value).__name__}) is not {what}.", f"Give {what}.")
+    return InputError(f"{argument}={shown(value)} is {_kind(value)}.", f"Give {described(hint)}.")
+
+
+def _kind(value: Any) -> str:
+    """The type of a value in words, of an array or tensor with its dtype and shape."""
+    if value is None or isinstance(value, bool):
+        return "not allowed"
+    kind = f"of type {type(value).__name__}"
+    if hasattr(value, "dtype") and hasattr(value, "__len__"):  # not a NumPy scalar, whose type says it all
+        kind += f", dtype {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
+    return kind
 
 
 def described(hint: Any) -> str:

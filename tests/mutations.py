@@ -83,13 +83,13 @@ SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/t
 MUTATIONS = (
     # what is refused before anything is computed
     Mutation("True taken for a number", "arguments.py", "isinstance(value, Integral) and _plain(value) is not bool", "isinstance(value, Integral)", ARGUMENTS),
-    Mutation("infinity taken for a number", "arguments.py", "not math.isfinite(number) or 0 <", "0 <", ARGUMENTS),
+    Mutation("infinity taken for a number", "arguments.py", "if not math.isfinite(number):", "if math.isnan(number):", ARGUMENTS),
     Mutation("numbers that lose their digits", "arguments.py", "< sys.float_info.min", "< 0", ARGUMENTS),
     Mutation("numbers of more than 64 bits", "arguments.py", "<= number < 2**63", "<= number < 2**99", ARGUMENTS),
     Mutation("half of a surrogate pair", "arguments.py", "        value.encode()", "        value.encode(errors='replace')", ARGUMENTS),
     Mutation("a set where the order matters", "arguments.py", "isinstance(value, Set) and not unordered", "isinstance(value, Set) and unordered", ARGUMENTS),
     Mutation("tensors without data", "arguments.py", "tensor.layout != torch.strided or tensor.is_meta", "tensor.layout != torch.strided", ARGUMENTS),
-    Mutation("integers as dtypes", "arguments.py", "isinstance(value, hint) and value.is_floating_point", "isinstance(value, hint)", ARGUMENTS),
+    Mutation("integers as dtypes", "arguments.py", "if not dtype.is_floating_point:", "if dtype is None:", ARGUMENTS),
     Mutation("a gradient that is kept", "arguments.py", "return value.detach()", "return value", ARGUMENTS),
     Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > most", "False", ARGUMENTS),
     Mutation("dimensions that are not looked at", "given.py", "here is None or not", "here is None and not", WANTED),

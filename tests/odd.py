@@ -12,16 +12,19 @@ import itertools
 import math
 import os
 import random
+import select
 import shutil
 import signal
 import sys
 import tempfile
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,10 +34,12 @@ import torch
 import xarray as xr
 
 import squashlens as sl
+from squashlens._typing import Extended
 from squashlens.errors import SquashlensError
 from squashlens.model.hooks import Recipe
 
-SECONDS = 60  # for one case
+SECONDS = 60  # of processor time for one case, whatever else the machine does
+SILENT = 600  # seconds after which a case that uses no processor time, or cannot be interrupted, is given up
 
 
 class Unprintable:
@@ -458,8 +463,8 @@ def outcome(case: Case) -> str:
     function = public()[case.function]
     positional, named = arguments(case)
     hint = parameters(function)[case.argument].annotation
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, _late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     there = os.getcwd()
     os.chdir(FOLDER)
     try:
@@ -485,7 +490,7 @@ def outcome(case: Case) -> str:
         place = f"{Path(where.tb_frame.f_code.co_filename).name}:{where.tb_lineno}" if where else ""
         return f"RAW {type(error).__name__}: {str(error)[:80]!r} at {place}"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         os.chdir(there)
     return "accepted" if allowed(ODD[case.odd](), hint, case) else "WRONGLY accepted"
 
@@ -494,6 +499,8 @@ def allowed(value: Any, hint: Any, case: Case) -> bool:
     """Whether the annotation has this value, by beartype and three rules: no bool for a number, no NaN, no infinity."""
     from beartype.door import is_bearable
 
+    if hint is Extended:
+        return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
     if isinstance(value, float) and (not math.isfinite(value) or 0 < abs(value) < sys.float_info.min):
         return False
     if hint is inspect.Parameter.empty or hint is Any:
@@ -518,6 +525,61 @@ def allowed(value: Any, hint: Any, case: Case) -> bool:
     return is_bearable(value, hint)
 
 
+def run(chosen: list[Case]) -> Iterator[tuple[Case, str]]:
+    """The outcome of each case, also of one that ends the interpreter or never returns to it.
+
+    A fork of this process works through the cases and writes one line for each. Where it dies or says nothing for
+    longer than a case may take, that is the outcome of the case at hand, and another fork goes on with the next one.
+    """
+    model()  # once, for all forks
+    done = 0
+    while done < len(chosen):
+        reading, writing = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            os.close(reading)
+            _work(chosen[done:], writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb", buffering=0) as lines:
+            while done < len(chosen):
+                said = _line(lines)
+                if not said:
+                    break
+                yield chosen[done], said
+                done += 1
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL if said is None else 0)
+        status = os.waitpid(worker, 0)[1]
+        if done < len(chosen):
+            yield chosen[done], "STUCK" if said is None else f"DIED with status {os.waitstatus_to_exitcode(status)}"
+            done += 1
+
+
+def _work(chosen: list[Case], writing: int) -> None:
+    code = 1
+    try:
+        for case in chosen:
+            os.write(writing, f"{' '.join(outcome(case).split())}\n".encode("utf-8", "replace"))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # nothing of the parent is to be run again here
+
+
+def _line(lines: Any) -> str | None:
+    """One line of a worker; empty where it has died, None where it is silent for too long."""
+    said = b""
+    while not said.endswith(b"\n"):
+        if not select.select([lines], [], [], SILENT)[0]:
+            return None
+        part = lines.read(1)
+        if not part:
+            return ""
+        said += part
+    return said.decode().strip()
+
+
 def main(arguments: list[str]) -> None:
     """Run all cases, those whose names begin as given, or a fixed sample; one line a case, `name|argument|value|…`."""
     torch.set_num_threads(1)
@@ -528,11 +590,12 @@ def main(arguments: list[str]) -> None:
         random.Random(0).shuffle(quick)
         first = {(case.function, case.argument): case for case in quick}
         chosen = [*first.values(), *quick][: int(arguments[1])]
+    elif arguments[:1] == ["--from"]:  # a place in the list of cases, and where to stop
+        chosen = chosen[slice(*map(int, arguments[1:]))]
     elif arguments:
         chosen = [case for case in chosen if f"{case.function}.{case.argument}".startswith(tuple(arguments))]
-    for case in chosen:
-        print(case.function, case.argument, case.odd, sep="|", end="|", flush=True)
-        print(outcome(case), flush=True)
+    for case, said in run(chosen):
+        print(case.function, case.argument, case.odd, said, sep="|", flush=True)
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 

@@ -19,9 +19,10 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import MOST, positive, shown
+import squashlens as sl
+from squashlens._typing import MOST, Extended, positive, shown
 from squashlens.arguments import fitted, validated
-from squashlens.errors import InputError
+from squashlens.errors import InputError, SquashlensError
 from tests import odd
 
 ROWS = Float[Tensor, "query key"]
@@ -30,6 +31,9 @@ ACCEPTED = [
     (np.float32(0.5), float, 0.5),
     (2, float, 2),
     (Fraction(1, 4), float, 0.25),
+    (Fraction(1, 4), Extended, 0.25),
+    (-(10**30), Extended, -1e30),
+    (math.inf, Extended, math.inf),
     (np.bool_(True), bool, True),
     ("l1", Literal["l1", "l2"], "l1"),
     (None, int | None, None),
@@ -118,6 +122,44 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
     with pytest.raises(InputError, match=r"\bit\b") as refusal:
         fitted(value, hint, "it")
     assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "said"),
+    [
+        (1e-320, float, "subnormal number: .* at least 2.2e-308"),
+        (math.nan, float, "it=nan is not a finite number. Give a finite number.$"),
+        (10**400, float, "it=.* is beyond the range of float64"),
+        (10**400, Extended, "it=.* is beyond the range of float64"),
+        (True, Extended, "it=True is not allowed"),
+        ("x", float, "it='x' is of type str. Give a finite number.$"),
+        (True, int, "it=True is not allowed. Give a whole number.$"),
+        (np.float32("nan"), int, "it=.* is of type float32. Give a whole number.$"),
+        (3, str | Path, "it=3 is of type int. Give text or a path.$"),
+        (torch.int8, torch.dtype, "it=torch.int8 is not a floating-point dtype"),
+        (torch.ones(2, device="meta"), Iterable[int], "has no data"),
+        (torch.ones(2, 2), Iterable[int], r"it\[0\]=.* is of type list. Give a whole number.$"),
+        (torch.ones(3), ROWS, r"of type Tensor, dtype float32 and shape \(3,\). Give a tensor of .*query key"),
+        ((1.0,), tuple[float, float], "has 1 items. Give a tuple of 2 items.$"),
+        ({1, 2j}, Iterable[int], "is a set whose items cannot be sorted"),
+        ("a\0b", Path, "null character"),
+    ],
+    ids=lambda part: named(shown(part)),
+)
+def test_refusals_say_what_is_wrong_once(value: Any, hint: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        fitted(value, hint, "it")
+
+
+@pytest.mark.parametrize("name", [object(), 3, b"x", None, {}, [], "", " ", "a\0b"], ids=lambda v: named(shown(v)))
+def test_what_is_no_name_of_a_model_is_refused(name: Any) -> None:
+    raw = inspect.unwrap(sl.load)  # without the tests' own type checks, which would answer first
+    with pytest.raises(SquashlensError, match="^name="):
+        validated(raw)(name)
+
+
+def test_tensors_are_read_as_lists_whatever_their_dtype() -> None:
+    assert fitted(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), Iterable[float], "it") == [1.0, 1.0]
 
 
 def test_a_gradient_is_not_followed() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge, whole
+from squashlens._typing import Bridge, shown, whole
 from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.functions import function_name, require_like, takes_point
@@ -52,9 +52,9 @@ class Hook:
     def __post_init__(self) -> None:
         for what in ("name", "site"):
             if not (isinstance(getattr(self, what), str) and getattr(self, what)):
-                raise InputError(f"Hook: {what}={getattr(self, what)!r} is not a {what}.", "Give some text.")
+                raise InputError(f"Hook: {what}={shown(getattr(self, what))} is not a {what}.", "Give some text.")
         if not callable(self.edit):
-            raise InputError(f"{self.name}: edit={self.edit!r} is not a function.", "Give a function of a tensor.")
+            raise InputError(f"{self.name}: edit={shown(self.edit)} is not a function.", "Give a function of a tensor.")
         object.__setattr__(self, "_with_point", takes_point(self.edit, self.name))
         object.__setattr__(self, "blocks", _blocks(self))
 
@@ -89,7 +89,8 @@ def _blocks(hook: Hook) -> tuple[int, ...] | None:
     blocks = tuple(whole(b) for b in hook.blocks) if isinstance(hook.blocks, Iterable) else (hook.blocks,)
     if not blocks or any(isinstance(b, bool | str) or not isinstance(b, int) for b in blocks):
         raise InputError(
-            f"{hook.name}: blocks={hook.blocks!r} are not blocks.", "Give a tuple of block numbers, from 0 on, or None."
+            f"{hook.name}: blocks={shown(hook.blocks)} are not blocks.",
+            "Give a tuple of block numbers, from 0 on, or None.",
         )
     if "{block}" not in hook.site:
         raise InputError(

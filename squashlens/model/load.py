@@ -150,6 +150,8 @@ def _transformers_hushed(progress: bool) -> Iterator[None]:
 def _resolve(name: str | Path) -> str:
     """A bundled name or folder as a path; anything else is left to the hub."""
     text = str(name)
+    if not text.strip():
+        raise ModelAccessError(f"name={text!r} is empty.", _nearest(text))
     if text in zoo.bundled():
         return str(zoo.folder(text))
     path = Path(text).expanduser()
@@ -159,7 +161,7 @@ def _resolve(name: str | Path) -> str:
             raise ModelAccessError(f"{path} holds no config.json.", "Give the folder that `save_pretrained` wrote.")
         return str(path.resolve())  # one name for a folder, however the path to it is written
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
-    if looks_local or text.count("/") > 1 or not text.strip():
+    if looks_local or text.count("/") > 1:
         raise ModelAccessError(f"There is no folder {text!r}.", _nearest(text))
     if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
         raise ModelAccessError(f"There is no model {text!r}.", _nearest(text))

@@ -18,7 +18,7 @@ from squashlens.errors import InputError
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.hooks import Hook, Recipe
 from squashlens.model.interventions import OUTPUTS, STREAMS, Blocks, heads_of, in_heads, listed, positions_of
-from squashlens.model.sources import Activations, Source, activations, mean_activations
+from squashlens.model.sources import Activations, Source, activations, kept, mean_activations
 from squashlens.model.tokens import Prompts, tokens
 
 Places = tuple[int, ...] | None
@@ -58,6 +58,7 @@ def patch_residual(
     """
     here, there = _pairs(positions, from_positions, "patch_residual")
     what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
+    source = kept(source)
 
     def make(model: Bridge) -> list[Hook]:
         chosen = _blocks(model, what, STREAMS, blocks)
@@ -102,6 +103,7 @@ def patch_heads(
         what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
     elif from_positions is not None:
         raise InputError("patch_heads: from_positions= is given without positions=.", "Give both, or neither.")
+    source = kept(source)
 
     def make(model: Bridge) -> list[Hook]:
         chosen = _blocks(model, what, OUTPUTS, blocks)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, shown
 from squashlens.errors import InputError
 from squashlens.model.functions import function_name, require_like
 from squashlens.model.hooks import Hook, Plain, Recipe, distinct_points, torch_hook
@@ -47,7 +47,7 @@ def spelt_out(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
             found += spelt_out(model, given)
         else:
             raise InputError(
-                f"{given!r} is not a hook.",
+                f"{shown(given)} is not a hook.",
                 "Give a squashlens hook, a pair (hook point, function) as in TransformerLens's fwd_hooks, or a list of "
                 "such.",
             )
@@ -57,7 +57,9 @@ def spelt_out(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
 def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
     """The hooks of a pair: one, or one for each hook point that has a name of which the filter is true."""
     if not callable(function):
-        raise InputError(f"The hook at {where!r} is {function!r}, not a function.", "Give a function of a tensor.")
+        raise InputError(
+            f"The hook at {shown(where)} is {shown(function)}, not a function.", "Give a function of a tensor."
+        )
     name = function_name(function)
     if isinstance(where, str):
         return [Plain(name, where, function)]

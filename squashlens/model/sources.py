@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bos, Bridge
+from squashlens.arguments import fitted
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.model.anatomy import device_of, dtype_of
 from squashlens.model.capture import Capture
@@ -25,7 +26,7 @@ from squashlens.model.interventions import STREAMS
 from squashlens.model.memory import available
 from squashlens.model.registry import fingerprint_of
 from squashlens.model.streamed import streaming, why_not, written
-from squashlens.model.tokens import tokens
+from squashlens.model.tokens import Prompts, tokens
 from squashlens.model.words import tensor_digest
 
 # A prompt, a capture of one, or what TransformerLens's `run_with_cache` returns: tensors by the names of hook points.
@@ -48,6 +49,13 @@ class Activations:
     @property
     def positions(self) -> int:
         return min(len(rows) for rows in self.written.values())
+
+
+def kept(source: Source) -> Source:
+    """`source`, to be read each time its hooks are hung: a generator as a list. What can be no source is refused."""
+    if isinstance(source, Capture) or isinstance(getattr(source, "cache_dict", source), Mapping):
+        return source
+    return fitted(source, Prompts, "source")
 
 
 def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], bos: Bos, who: str) -> Activations:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Distance
+from squashlens._typing import Distance, shown
 from squashlens.arguments import validated
 from squashlens.bars import bar
 from squashlens.errors import InputError
@@ -122,7 +122,9 @@ def _checked(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         if name not in OPTIONS:
             raise InputError(f"{name!r} is not an option of Stack.", f"Vary some of: {', '.join(OPTIONS)}.")
         if isinstance(values, str) or not len(values) or len(set(map(str, values))) < len(values):
-            raise InputError(f"over[{name!r}]={values!r} is not a list of values.", "Give different values, in a list.")
+            raise InputError(
+                f"over[{name!r}]={shown(values)} is not a list of values.", "Give different values, in a list."
+            )
     return {name: list(values) for name, values in over.items()}
 
 

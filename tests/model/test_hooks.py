@@ -75,7 +75,7 @@ def test_positions_beyond_the_prompt_are_not_there(bridge_of: Any) -> None:
 @pytest.mark.parametrize("factory", [sl.mask_tokens, sl.zero_values])
 @pytest.mark.parametrize("positions", [(), (-1,), (True,)])
 def test_positions_that_are_none(factory: Any, positions: Any) -> None:
-    with pytest.raises(InputError, match="are not positions|is not a whole number"):
+    with pytest.raises(InputError, match="are not positions|Give a whole number"):
         factory(positions)
 
 

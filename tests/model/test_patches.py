@@ -214,6 +214,25 @@ def test_factors_multiply_and_none_is_a_mask(bridge_of: Callable[..., Any]) -> N
         torch.testing.assert_close(logits(model), twice, rtol=1e-4, atol=1e-4)
 
 
+def test_a_generator_of_ids_is_read_once(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gpt2")
+    ids = OTHER[0].tolist()
+    for factory, first in ((sl.patch_residual, PLACES), (sl.patch_heads, HEADS)):
+        hook, listed = raw(factory)(first, (one for one in ids), **GIVEN), raw(factory)(first, ids, **GIVEN)
+        for _ in range(2):
+            with sl.applied(model, hook):
+                found = logits(model)
+            with sl.applied(model, listed):
+                assert torch.equal(found, logits(model))
+
+
+@pytest.mark.parametrize("source", [object(), 3, b"x", None, {1}, True])
+def test_what_is_no_source_is_refused_when_the_hook_is_made(source: Any) -> None:
+    for factory in (sl.patch_residual, sl.patch_heads):
+        with pytest.raises(InputError, match="source="):
+            raw(factory)([0], source)
+
+
 def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
     model, short = bridge_of("llama"), IDS[:, :4]
@@ -262,8 +281,8 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
         (lambda: raw(sl.mean_heads)([0], OTHER, over="tokens"), "over='tokens' is not a choice"),
         (lambda: raw(sl.zero_heads)([-1]), "zero_heads: .* are not heads"),
         (lambda: sl.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
-        (lambda: sl.scale_attention(float("nan"), [2]), "is not a factor|is not a finite number"),
-        (lambda: raw(sl.scale_attention)(True, [2]), "is not a factor|is not a finite number"),
+        (lambda: sl.scale_attention(float("nan"), [2]), "is not a factor|is not a finite"),
+        (lambda: raw(sl.scale_attention)(True, [2]), "is not a factor|Give a finite number"),
         (lambda: sl.scale_attention(2.0, []), "are not positions"),
     ):
         with pytest.raises(InputError, match=complaint):

@@ -14,6 +14,7 @@ from transformer_lens import hook_points
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
+from tests.odd import Unprintable
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -148,6 +149,12 @@ def test_what_is_no_hook_is_refused(given: Any, bridge_of: Callable[..., Any]) -
     with pytest.raises(InputError, match="not a (hook|function)"), unchecked(model, given):
         pass
     assert count(model) == before
+
+
+@pytest.mark.parametrize("given", [Unprintable(), [Unprintable()], (SITE, Unprintable())])
+def test_what_cannot_be_shown_is_refused_as_a_hook(given: Any, bridge_of: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="Unprintable object"), sl.applied(bridge_of("gpt2"), given):
+        pass
 
 
 @pytest.mark.parametrize(
