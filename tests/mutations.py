@@ -37,7 +37,7 @@ NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
-GIVEN, UNEQUAL = "tests/model/test_given.py", "tests/measure/test_unequal.py"
+IDSGIVEN, UNEQUAL = "tests/model/test_given.py", "tests/measure/test_unequal.py"
 BARS = "tests/test_bars.py"
 START, NATIVE = "tests/model/test_start.py", "tests/model/test_native.py"
 COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
@@ -55,6 +55,8 @@ TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
 TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
 ARGUMENTS, WANTED, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
+TERMINALS = "tests/test_cli.py::test_complaints_are_plain_on_every_terminal"
+ARGUMENTS, GIVEN, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
 FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
 PAGE = "tests/reporting/test_page.py"
 ASKING = "tests/measure/test_asking.py"
@@ -85,6 +87,17 @@ MUTATIONS = (
     Mutation("True taken for a number", "arguments.py", "isinstance(value, Integral) and _plain(value) is not bool", "isinstance(value, Integral)", ARGUMENTS),
     Mutation("infinity taken for a number", "arguments.py", "if not math.isfinite(number):", "if math.isnan(number):", ARGUMENTS),
     Mutation("numbers that lose their digits", "arguments.py", "< sys.float_info.min", "< 0", ARGUMENTS),
+    Mutation("a statement's number as it came", "arguments.py", "return _real(value, argument)", "return value", ARGUMENTS),
+    Mutation("a tensor without data read as a list", "arguments.py", '    if hasattr(value, "is_meta"):\n        _require_dense(value, argument)\n        return', '    if hasattr(value, "is_meta"):\n        return', ARGUMENTS),
+    Mutation("no such home directory", "model/load.py", "except (OSError, RuntimeError) as error:", "except OSError as error:", f"{ARGUMENTS}::test_what_is_no_name_of_a_model_is_refused"),
+    Mutation("a source read each time", "model/sources.py", 'return fitted(source, Prompts, "source")', "return source", "tests/model/test_patches.py"),
+    Mutation("a block named twice", "measure/separators.py", "if len(set(chosen)) < len(chosen):", "if False:", "tests/measure/test_separators.py"),
+    Mutation("a position replaced twice", "measure/substitution.py", "dict.fromkeys(positions))", "positions)", "tests/measure/test_needle.py"),
+    Mutation("bytes that are not UTF-8", "cli/__init__.py", "if not _is_text(word):", "if False:", TERMINALS),
+    Mutation("control characters on a terminal", "cli/__init__.py", "_printable(str(error))", "str(error)", TERMINALS),
+    Mutation("a box without Unicode", "cli/__init__.py", 'if "╭" not in box and rules:', "if False:", TERMINALS),
+    Mutation("a terminal without Unicode", "cli/__init__.py", 'errors="backslashreplace"', 'errors="strict"', "tests/test_cli.py::test_results_are_printed_on_a_terminal_without_unicode"),
+    Mutation("a path that is too long", "model/vocabulary.py", "except (OSError, RuntimeError):", "except RuntimeError:", TERMINALS),
     Mutation("numbers of more than 64 bits", "arguments.py", "<= number < 2**63", "<= number < 2**99", ARGUMENTS),
     Mutation("half of a surrogate pair", "arguments.py", "        value.encode()", "        value.encode(errors='replace')", ARGUMENTS),
     Mutation("a set where the order matters", "arguments.py", "isinstance(value, Set) and not unordered", "isinstance(value, Set) and unordered", ARGUMENTS),
@@ -779,9 +792,9 @@ MUTATIONS = (
     Mutation("the name that was typed suggested", "model/load.py", "if text in names:", "if False:", LOAD),
     Mutation("a slip told late", "cli/_app.py", "    refuse_words_of(model, texts)\n", "", "tests/test_cli.py"),
     Mutation("separators to try not looked at", "cli/mitigations.py", "texts=[*of.texts, *separators]", "texts=of.texts", "tests/test_cli.py"),
-    Mutation("a bool taken for an id", "model/given.py", "isinstance(number, bool) or not isinstance(number, Integral)", "not isinstance(number, Integral)", GIVEN),
-    Mutation("a mixture taken", "model/given.py", "if all(_holds_ids(one) for one in prompts):", "if True:", GIVEN),
-    Mutation("a set put in an order", "model/given.py", "if not isinstance(prompts, list | tuple):", "prompts = list(prompts)\n    if False:", GIVEN),
+    Mutation("a bool taken for an id", "model/given.py", "isinstance(number, bool) or not isinstance(number, Integral)", "not isinstance(number, Integral)", IDSGIVEN),
+    Mutation("a mixture taken", "model/given.py", "if all(_holds_ids(one) for one in prompts):", "if True:", IDSGIVEN),
+    Mutation("a set put in an order", "model/given.py", "if not isinstance(prompts, list | tuple):", "prompts = list(prompts)\n    if False:", IDSGIVEN),
     Mutation("floats cut to ids", "model/given.py", "return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)", "return True", TOKENS),
     Mutation("padding that looks like a token", "measure/_unequal.py", '{"token": "", "token_id": -1}', '{"token": "", "token_id": 0}', UNEQUAL),
     Mutation("prompts in another order", "measure/_unequal.py", 'assign_coords(length=("prompt", lengths))', 'assign_coords(length=("prompt", lengths[::-1]))', UNEQUAL),

@@ -15,6 +15,7 @@ import random
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -27,7 +28,7 @@ from functools import cache
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from squashlens._typing import Extended
 from squashlens.errors import SquashlensError
 from squashlens.model.hooks import Recipe
 
+C = TypeVar("C")
 SECONDS = 60  # of processor time for one case, whatever else the machine does
 SILENT = 600  # seconds after which a case that uses no processor time, or cannot be interrupted, is given up
 
@@ -454,7 +456,7 @@ class TookTooLong(BaseException):
     pass
 
 
-def _late(*_: object) -> None:
+def late(*_: object) -> None:
     raise TookTooLong
 
 
@@ -463,7 +465,7 @@ def outcome(case: Case) -> str:
     function = public()[case.function]
     positional, named = arguments(case)
     hint = parameters(function)[case.argument].annotation
-    signal.signal(signal.SIGPROF, _late)
+    signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     there = os.getcwd()
     os.chdir(FOLDER)
@@ -484,15 +486,20 @@ def outcome(case: Case) -> str:
     except TookTooLong:
         return "LATE"
     except Exception as error:
-        where = error.__traceback__
-        while where is not None and where.tb_next is not None:
-            where = where.tb_next
-        place = f"{Path(where.tb_frame.f_code.co_filename).name}:{where.tb_lineno}" if where else ""
-        return f"RAW {type(error).__name__}: {str(error)[:80]!r} at {place}"
+        return f"RAW {innermost(error)}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         os.chdir(there)
     return "accepted" if allowed(ODD[case.odd](), hint, case) else "WRONGLY accepted"
+
+
+def innermost(error: BaseException) -> str:
+    """An exception and the line that raised it."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = f"{Path(where.tb_frame.f_code.co_filename).name}:{where.tb_lineno}" if where else ""
+    return f"{type(error).__name__}: {str(error)[:80]!r} at {place}"
 
 
 def allowed(value: Any, hint: Any, case: Case) -> bool:
@@ -525,20 +532,20 @@ def allowed(value: Any, hint: Any, case: Case) -> bool:
     return is_bearable(value, hint)
 
 
-def run(chosen: list[Case]) -> Iterator[tuple[Case, str]]:
+def run(chosen: list[C], outcome: Callable[[C], str]) -> Iterator[tuple[C, str]]:
     """The outcome of each case, also of one that ends the interpreter or never returns to it.
 
     A fork of this process works through the cases and writes one line for each. Where it dies or says nothing for
     longer than a case may take, that is the outcome of the case at hand, and another fork goes on with the next one.
     """
-    model()  # once, for all forks
     done = 0
+    said: str | None = ""
     while done < len(chosen):
         reading, writing = os.pipe()
         worker = os.fork()
         if worker == 0:
             os.close(reading)
-            _work(chosen[done:], writing)
+            _work(chosen[done:], outcome, writing)
         os.close(writing)
         with os.fdopen(reading, "rb", buffering=0) as lines:
             while done < len(chosen):
@@ -555,7 +562,7 @@ def run(chosen: list[Case]) -> Iterator[tuple[Case, str]]:
             done += 1
 
 
-def _work(chosen: list[Case], writing: int) -> None:
+def _work(chosen: list[Any], outcome: Callable[[Any], str], writing: int) -> None:
     code = 1
     try:
         for case in chosen:
@@ -580,6 +587,30 @@ def _line(lines: Any) -> str | None:
     return said.decode().strip()
 
 
+def walked(module: str, *arguments: str, seconds: int) -> list[str]:
+    """All that goes wrong in a walk, in a process of its own, where the type checker of the tests does not come first.
+
+    What was found is also returned where the walk dies or is too slow, with a line that says so.
+    """
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, "-m", module, *arguments]
+        walk = subprocess.Popen(
+            command, stdout=said, stderr=errors, env=os.environ | {"HF_HUB_OFFLINE": "1"}, start_new_session=True
+        )
+        try:
+            end = f"exit code {walk.wait(seconds)}"
+        except subprocess.TimeoutExpired:
+            end = f"more than {seconds} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(walk.pid, signal.SIGKILL)
+        said.seek(0)
+        errors.seek(0)
+        lines, complaints = said.read().splitlines(), errors.read()
+    bad = [line for line in lines if not line.endswith(("|refused", "|accepted"))]
+    return bad if lines and end == "exit code 0" else [*bad, f"{end} after {len(lines)} cases: {complaints[-2000:]}"]
+
+
 def main(arguments: list[str]) -> None:
     """Run all cases, those whose names begin as given, or a fixed sample; one line a case, `name|argument|value|…`."""
     torch.set_num_threads(1)
@@ -594,7 +625,8 @@ def main(arguments: list[str]) -> None:
         chosen = chosen[slice(*map(int, arguments[1:]))]
     elif arguments:
         chosen = [case for case in chosen if f"{case.function}.{case.argument}".startswith(tuple(arguments))]
-    for case, said in run(chosen):
+    model()  # once, for all forks
+    for case, said in run(chosen, outcome):
         print(case.function, case.argument, case.odd, said, sep="|", flush=True)
     shutil.rmtree(FOLDER, ignore_errors=True)
 

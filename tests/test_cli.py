@@ -1,5 +1,7 @@
 """The command line as a user types it."""
 
+import io
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.cli import main
+from tests import odd
 
 PROMPT = "110 ="
 
@@ -90,6 +93,57 @@ def test_a_verb_prints_a_table_and_saves(
         result = sl.open_result(out)
         assert result.name == name
         assert f"{float(result.values[1]):.6g}" in said
+
+
+def test_odd_values_on_the_command_line() -> None:
+    assert odd.walked("tests.odd_cli", "--sample", "220", seconds=600) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_odd_value_of_every_option() -> None:
+    assert odd.walked("tests.odd_cli", seconds=7000) == []
+
+
+BYTES = b"a\xff".decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bound", "--prompt", BYTES], r"'a\udcff' has bytes that are not UTF-8. Correct it."),
+        (["behave", "--model", "1" * 500], "is longer than the name of a file can be."),
+        (["bound", "--model", "~no-such-user/x"], "'~no-such-user/x' cannot be opened as a folder"),
+        (["bound", "--query", "1.5"], "Error parsing --query: '1.5' is not a whole number."),
+        (["bound", "--query", "1" * 5000], "the number has too many digits."),
+        (["bound", "--beta1", "x"], "'x' is not a number."),
+        (["audit", "--content", "1"], "['1'] cannot be read as {None}|{INT INT}."),
+        (["x\x1b[2J\ny"], r"Unrecognized options: x\x1b[2J y."),
+        (["ablate", "--n", "4", "--from-blocks", "1", "1", "--quiet"], "from_blocks=[1, 1] names a block twice."),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_complaints_are_plain_on_every_terminal(
+    arguments: list[str], said: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Python opens them: what standard error cannot write it escapes, and standard output raises.
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding, errors=errors) for errors in ("strict", "backslashreplace")]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    with pytest.raises(SystemExit):
+        main(arguments)
+    for stream in streams:
+        stream.flush()
+    printed, complaint = (stream.buffer.getvalue().decode() for stream in streams)  # pyright: ignore
+    assert said in complaint
+    assert (complaint.count("\n"), printed) == (1, "")
+
+
+def test_results_are_printed_on_a_terminal_without_unicode(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "squashlens.cli", "jacobian", "--help"]  # which names β and ±
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert r"\xb1" in done.stdout
 
 
 def test_a_sketch_says_how_far_it_got(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

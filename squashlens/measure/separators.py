@@ -192,4 +192,6 @@ def _blocks(runs: Runs, from_blocks: Iterable[int] | None) -> list[int]:
     chosen = every if from_blocks is None else list(from_blocks)
     if not chosen or any(isinstance(b, bool) or b not in every for b in chosen):
         raise InputError(f"from_blocks={chosen!r} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"from_blocks={chosen!r} names a block twice.", "Give each block once.")
     return chosen

@@ -70,7 +70,7 @@ def substitution_effect(
     )  # fmt: skip
     session.spans(0, target)
     n, first = session.query(query), session.facts["bos_count"]
-    chosen = list(range(first, n + 1) if positions is None else positions)
+    chosen = list(range(first, n + 1) if positions is None else dict.fromkeys(positions))  # each once
     if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= n for p in chosen):
         raise InputError(f"positions={chosen!r} cannot be replaced.", f"Give positions from {first} to {n}.")
     choices = _choices(session, among, first)

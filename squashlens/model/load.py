@@ -5,6 +5,7 @@ Raw weights, eager attention, eval mode, no gradients on parameters, safetensors
 
 import difflib
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from squashlens import zoo
-from squashlens._typing import SHORT, Bridge, Quantised, full_name
+from squashlens._typing import SHORT, Bridge, Quantised, full_name, shown
 from squashlens.arguments import validated
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 from squashlens.model.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
@@ -154,8 +155,8 @@ def _resolve(name: str | Path) -> str:
         raise ModelAccessError(f"name={text!r} is empty.", _nearest(text))
     if text in zoo.bundled():
         return str(zoo.folder(text))
-    path = Path(text).expanduser()
-    if path.is_dir():
+    path, is_folder = _folder(text)
+    if is_folder:
         if not (path / "config.json").is_file():
             refuse_adapter(text, None)
             raise ModelAccessError(f"{path} holds no config.json.", "Give the folder that `save_pretrained` wrote.")
@@ -166,6 +167,21 @@ def _resolve(name: str | Path) -> str:
     if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
         raise ModelAccessError(f"There is no model {text!r}.", _nearest(text))
     return text
+
+
+def _folder(text: str) -> tuple[Path, bool]:
+    """The path that a name is of, and whether there is a folder of it that may be read."""
+    try:
+        path = Path(text).expanduser()
+        is_folder = path.is_dir()
+        if is_folder:
+            os.listdir(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a home directory of no such user
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
+        raise ModelAccessError(
+            f"{shown(text)} cannot be opened as a folder ({reason}).", "Check the path, and that you may read it."
+        ) from error
+    return path, is_folder
 
 
 def _nearest(text: str) -> str:

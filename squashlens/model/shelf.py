@@ -102,9 +102,11 @@ def read_index(folder: str | Path) -> tuple[dict[str, Any], dict[str, Shelf]]:
     """What `write_index` wrote: the facts, and the tensors still on disk."""
     folder = as_path(folder, "folder")
     path = folder / INDEX
-    if not path.is_file():
-        raise InputError(f"There is no capture in {str(folder)!r}.", "Give the folder that capture(folder=…) wrote.")
     try:
+        if not path.is_file():
+            raise InputError(
+                f"There is no capture in {str(folder)!r}.", "Give the folder that capture(folder=…) wrote."
+            )
         content = json.loads(path.read_text(encoding="utf-8"))
         written = content.pop("digest")
         if written != _digest(content):

@@ -18,8 +18,11 @@ def refuse_words_of(name: str, texts: Iterable[str]) -> None:
 
     Only a tokenizer of whole words is asked, of a bundled model or a local folder: others split what they do not know.
     """
-    path = Path(zoo.folder(name) if name in zoo.bundled() else name).expanduser() / "tokenizer.json"
-    if not path.is_file():
+    try:
+        path = Path(zoo.folder(name) if name in zoo.bundled() else name).expanduser() / "tokenizer.json"
+        if not path.is_file():
+            return
+    except (OSError, RuntimeError):  # a name that is too long, a folder that may not be read, no such user
         return
     from tokenizers import Tokenizer
 

@@ -95,3 +95,11 @@ def test_refusals(tiny: Any, bridge_of: Callable[..., Any]) -> None:
         sl.prompts.stacked([sl.prompts.repeated(tiny, "1", n) for n in (2, 3)])
     with pytest.raises(InputError, match="cannot be replaced"):
         raw(sl.substitution_effect)(tiny, "110 =", positions=[0])
+
+
+def test_a_position_given_twice_is_replaced_as_often_as_one(tiny: Any) -> None:
+    once, twice = (
+        sl.substitution_effect(tiny, "110 =", positions=positions, replacements=2, progress=False)
+        for positions in ([1, 2], [1, 1, 2])
+    )
+    assert once.equals(twice)

@@ -302,6 +302,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         ({"kinds": ["erase"]}, "kinds='erase'"),
         ({"from_blocks": [6]}, "Use blocks 0 to 5"),
         ({"from_blocks": []}, "are not blocks"),
+        ({"from_blocks": [1, 1]}, "names a block twice"),
         ({"norm": "l3"}, "norm='l3'"),
         ({"replay": -1}, "replay=-1"),
         ({"substitute": "zebra"}, "not in this model's vocabulary"),

@@ -78,6 +78,15 @@ def test_local_folder_problems(tmp_path: Path) -> None:
         sl.load(tmp_path)
 
 
+def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.listdir", denied)  # an administrator may read every folder
+    with pytest.raises(ModelAccessError, match=r"cannot be opened as a folder \(Permission denied\)"):
+        sl.load(tmp_path)
+
+
 def test_encoders_are_refused(tmp_path: Path) -> None:
     small: Any = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertLMHeadModel(BertConfig(**small, intermediate_size=8)).save_pretrained(tmp_path / "bert")

@@ -1,0 +1,214 @@
+"""Every verb and option of the command line, and about twenty bad values: one case is one line as a user types it.
+
+Verbs and options are read from the functions behind them, so that a new one is walked over too. Each line must end in
+exit code 0, or in exit code 1 or 2 with one line on standard error and nothing written. The model is opened once.
+"""
+
+import contextlib
+import inspect
+import io
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import torch
+
+import squashlens as sl
+from squashlens import cli
+from squashlens.cli._app import Job
+from tests.odd import SECONDS, TookTooLong, innermost, late, run
+
+ODD: dict[str, list[str]] = {
+    "nothing": [],
+    "''": [""],
+    "' '": [" "],
+    "nonsense": ["nonsense"],
+    "None": ["None"],
+    "True": ["True"],
+    "0": ["0"],
+    "-1": ["-1"],
+    "1.5": ["1.5"],
+    "nan": ["nan"],
+    "inf": ["inf"],
+    "-inf": ["-inf"],
+    "1e-320": ["1e-320"],
+    "1e400": ["1e400"],
+    "10**9": ["1" + "0" * 9],
+    "2**63": [str(2**63)],
+    "5000 digits": ["1" * 5000],
+    "1 1": ["1", "1"],
+    "1,2": ["1,2"],
+    "not UTF-8": [os.fsdecode(b"a\xff")],
+    "control characters": ["a\x1b[2J\nb"],
+    "a long name.nc": ["x" * 300 + ".nc"],
+    "folder": ["/"],
+    "no folder.nc": ["/nonexistent/below/it.nc"],
+    "no folder.html": ["/nonexistent/below/it.html"],
+    "wrong ending": ["x.txt"],
+    "-": ["-"],
+    "--": ["--"],
+    "=": ["="],
+}
+# What makes a line small; given unless it is the option at hand.
+SMALL: dict[str, dict[str, list[str]]] = {
+    "audit": {"prompts": ["110 ="], "rungs": ["Jacobian"], "probes": ["1"], "replacements": ["1"]},
+    "behave": {"lengths": ["2", "3"], "seeds": ["1"], "room": ["2"]},
+    "readout": {"lengths": ["2", "3"], "seeds": ["1"], "fit": ["4"], "twins": ["1"]},
+    "report": {"prompt": ["110 ="], "digits": ["8"]},
+    "bound": {"prompt": ["110 ="]},
+    "jacobian": {"prompt": ["110 ="]},
+    "collapse": {"n": ["4"], "replay": ["0"]},
+    "ablate": {"n": ["4"], "replay": ["0"], "kinds": ["mask"]},
+    "prescribe": {
+        "n": ["8"], "draws": ["1"], "placements": ["5"], "lengths": ["4", "8"], "separators": [","], "periods": ["2"],
+    },
+    "windows": {"n": ["8"], "sizes": ["4"], "draws": ["1"], "lengths": ["4"]},
+    "precision": {"n": ["6"], "lengths": ["4"]},
+}  # fmt: skip
+HEAVY = {"report", "audit"}
+
+
+@dataclass(frozen=True)
+class Line:
+    verb: str
+    option: str
+    odd: str
+
+
+@cache
+def options() -> dict[str, dict[str, Any]]:
+    """The options of every verb, with the type of each."""
+    found: dict[str, dict[str, Any]] = {}
+    for module in (cli.audit, cli.behaviour, cli.collapse, cli.mitigations, cli.sensitivity):
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_":
+                hints = get_type_hints(value)
+                if hints.get("return") == Job:
+                    found[name] = dict(_options(hints))
+    return found
+
+
+def _options(hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, hint in hints.items():
+        if is_dataclass(hint):
+            yield from ((field.name, get_type_hints(hint)[field.name]) for field in fields(hint))
+        elif name != "return":
+            yield name, hint
+
+
+def lines() -> list[Line]:
+    verbs = [Line(verb, "", odd) for verb in ("", *options()) for odd in ODD]
+    return verbs + [Line(verb, option, odd) for verb, known in options().items() for option in known for odd in ODD]
+
+
+def typed(line: Line) -> list[str]:
+    """The words of a line."""
+    if not line.verb:
+        return ODD[line.odd]
+    given: dict[str, list[str]] = dict(SMALL.get(line.verb, {}))
+    if "out" in options()[line.verb]:
+        given["out"] = ["kept.html" if line.verb == "report" else "kept.json"]
+    if not line.option:
+        return [line.verb, *ODD[line.odd], *_words(given, line.verb)]
+    given[line.option] = ODD[line.odd]
+    return [line.verb, *_words(given, line.verb)]
+
+
+def _words(given: dict[str, list[str]], verb: str) -> list[str]:
+    quiet = ["--quiet"] if "quiet" in options()[verb] and "quiet" not in given else []
+    return [*quiet, *(word for name, words in given.items() for word in (f"--{name.replace('_', '-')}", *words))]
+
+
+def _open(load: Any, name: str, *, progress: bool = True, **form: Any) -> Any:
+    """`sl.load`, which opens a bundled model in float32 once."""
+    usual = (name, form.get("device"), form.get("dtype", "float32")) == ("tiny-gemma", None, "float32")
+    return _bundled(load) if usual else load(name, progress=progress, **form)
+
+
+@cache
+def _bundled(load: Any) -> Any:
+    return load("tiny-gemma", device="cpu", progress=False)
+
+
+def outcome(line: Line) -> str:
+    """ "refused", "accepted", or what is wrong."""
+    there, folder = os.getcwd(), tempfile.mkdtemp(prefix="odd-cli-")
+    os.chdir(folder)
+    signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    printed, complaint = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):
+            cli.main(typed(line))
+        code: Any = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    except TookTooLong:
+        return "LATE"
+    except BaseException as error:
+        return f"RAW {innermost(error)}"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        os.chdir(there)
+        written = sorted(path.name for path in Path(folder).rglob("*"))
+        shutil.rmtree(folder, ignore_errors=True)
+    said = [one for one in complaint.getvalue().splitlines() if one.strip()]
+    if code == 0:
+        if said:
+            return f"RAW warning: {said[-1][:200]}"
+        return "WRONGLY accepted" if _is_no_number(line) else "accepted"
+    if code not in (1, 2) or len(said) != 1 or not said[0].startswith("squashlens: ") or len(said[0]) > 2000:
+        return f"RAW exit {code} with {len(said)} lines: {said[-1][:200] if said else ''}"
+    if not said[0].isprintable():
+        return f"RAW control characters: {said[0]!r}"
+    if written:
+        return f"RAW refused, and wrote {written}: {said[0][:200]}"
+    return "refused" if not printed.getvalue() else f"RAW refused after printing: {said[0][:200]}"
+
+
+def _is_no_number(line: Line) -> bool:
+    """Whether an option for a number was given one that is not finite."""
+    hint = options().get(line.verb, {}).get(line.option)
+    return _has(hint, float) and any(not _finite(word) for word in ODD[line.odd])
+
+
+def _has(hint: Any, kind: type) -> bool:
+    return hint is kind or (get_origin(hint) is not None and any(_has(part, kind) for part in get_args(hint)))
+
+
+def _finite(word: str) -> bool:
+    try:
+        return math.isfinite(float(word)) and not 0 < abs(float(word)) < sys.float_info.min
+    except ValueError:
+        return True
+
+
+def main(arguments: list[str]) -> None:
+    """Run all lines, those whose names begin as given, or a fixed sample; one line each, `verb|option|value|…`."""
+    torch.set_num_threads(1)
+    load = sl.load
+    setattr(sl, "load", partial(_open, load))  # noqa: B010
+    _bundled(load)
+    chosen = lines()
+    if arguments[:1] == ["--sample"]:
+        quick = [line for line in chosen if line.verb not in HEAVY]
+        random.Random(0).shuffle(quick)
+        first = {(line.verb, line.option): line for line in quick}
+        chosen = [*first.values(), *quick][: int(arguments[1])]
+    elif arguments:
+        chosen = [line for line in chosen if f"{line.verb}.{line.option}".startswith(tuple(arguments))]
+    for line, said in run(chosen, outcome):
+        print(line.verb, line.option, line.odd, said, sep="|", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
