@@ -37,7 +37,7 @@ NOISE, POSITIONS = "tests/measure/test_noise.py", "tests/model/test_positions.py
 BOUND, JACOBIAN = "tests/measure/test_bound.py", "tests/measure/test_jacobian.py"
 PATHS, NORMS, LANCZOS = "tests/theory/test_paths.py", "tests/theory/test_norms.py", "tests/theory/test_lanczos.py"
 CAPTURE, PROOF, TOKENS = "tests/model/test_capture.py", "tests/model/test_proof.py", "tests/model/test_tokens.py"
-IDSGIVEN, UNEQUAL = "tests/model/test_given.py", "tests/measure/test_unequal.py"
+GIVEN, UNEQUAL = "tests/model/test_given.py", "tests/measure/test_unequal.py"
 BARS = "tests/test_bars.py"
 START, NATIVE = "tests/model/test_start.py", "tests/model/test_native.py"
 COMPLETE, LOAD = "tests/model/test_complete.py", "tests/model/test_load.py"
@@ -56,7 +56,6 @@ TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
 ARGUMENTS, WANTED, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
 TERMINALS = "tests/test_cli.py::test_complaints_are_plain_on_every_terminal"
-ARGUMENTS, GIVEN, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
 FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
 PAGE = "tests/reporting/test_page.py"
 ASKING = "tests/measure/test_asking.py"
@@ -792,9 +791,9 @@ MUTATIONS = (
     Mutation("the name that was typed suggested", "model/load.py", "if text in names:", "if False:", LOAD),
     Mutation("a slip told late", "cli/_app.py", "    refuse_words_of(model, texts)\n", "", "tests/test_cli.py"),
     Mutation("separators to try not looked at", "cli/mitigations.py", "texts=[*of.texts, *separators]", "texts=of.texts", "tests/test_cli.py"),
-    Mutation("a bool taken for an id", "model/given.py", "isinstance(number, bool) or not isinstance(number, Integral)", "not isinstance(number, Integral)", IDSGIVEN),
-    Mutation("a mixture taken", "model/given.py", "if all(_holds_ids(one) for one in prompts):", "if True:", IDSGIVEN),
-    Mutation("a set put in an order", "model/given.py", "if not isinstance(prompts, list | tuple):", "prompts = list(prompts)\n    if False:", IDSGIVEN),
+    Mutation("a bool taken for an id", "model/given.py", "isinstance(number, bool) or not isinstance(number, Integral)", "not isinstance(number, Integral)", GIVEN),
+    Mutation("a mixture taken", "model/given.py", "if all(_holds_ids(one) for one in prompts):", "if True:", GIVEN),
+    Mutation("a set put in an order", "model/given.py", "if not isinstance(prompts, list | tuple):", "prompts = list(prompts)\n    if False:", GIVEN),
     Mutation("floats cut to ids", "model/given.py", "return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)", "return True", TOKENS),
     Mutation("padding that looks like a token", "measure/_unequal.py", '{"token": "", "token_id": -1}', '{"token": "", "token_id": 0}', UNEQUAL),
     Mutation("prompts in another order", "measure/_unequal.py", 'assign_coords(length=("prompt", lengths))', 'assign_coords(length=("prompt", lengths[::-1]))', UNEQUAL),
