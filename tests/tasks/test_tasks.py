@@ -500,7 +500,7 @@ def test_whole_numbers_of_any_kind_are_numbers(kind: type) -> None:
 
 @pytest.mark.parametrize("seed", [True, 1.0, "1", None, np.float64(1), np.bool_(True)])
 def test_a_seed_is_a_whole_number(seed: Any) -> None:
-    with pytest.raises(InputError, match="Give a whole number"):
+    with pytest.raises(InputError, match="is not a whole number"):
         raw(Task.ask)(find("sum"), 3, seed=seed)
 
 
