@@ -91,6 +91,16 @@ def value(text: str) -> int:
     return whole + part
 
 
+def spoken(text: str) -> list[tuple[int, int, str]]:
+    """Every number in a text, in digits or words: where it begins and ends, and its value. "One" is a pronoun here.
+
+    >>> spoken("not seven but 1,008")
+    [(4, 9, '7'), (14, 19, '1008')]
+    """
+    found = [*_IN_DIGITS.finditer(text), *(word for word in _IN_WORDS.finditer(text) if word[0].lower() != "one")]
+    return sorted((one.start(), one.end(), str(value(one[0]))) for one in found)
+
+
 def stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
     """The number that a text says and all that it says, as it is written; None if there is more, or less.
 

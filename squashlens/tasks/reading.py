@@ -22,9 +22,12 @@ from functools import partial
 from typing import Literal
 
 from squashlens.tasks.markup import plain, turn
-from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, stated, unread, value
+from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, spoken, stated, unread, value
+from squashlens.tasks.retraction import denied, sentences, standing
 
-Why = Literal["read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut"]
+Why = Literal[
+    "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
+]
 WHY: dict[str, str] = {
     "read": "read",
     "none": "no number",
@@ -37,6 +40,7 @@ WHY: dict[str, str] = {
     "form": "a number with other text",
     "echo": "echo of the sequence",
     "cut": "cut off",
+    "retracted": "taken back or doubted",
 }
 
 
@@ -131,7 +135,8 @@ def digits(text: str, opening: str, ended: bool) -> Reading:
 def words(text: str, opening: str, ended: bool) -> Reading:
     """What stands in the same places as a `number` would, with runs of white space as one space."""
     text, ended = turn(text, ended)
-    return _found(text, opening, ended, _as_words)
+    found, places = _found(text, opening, ended, _as_words), _behind(text, opening) if opening else []
+    return _standing(found, places[-1][2]) if places else found
 
 
 def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Convert) -> Reading:
@@ -140,9 +145,15 @@ def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Conver
     bare, asked = plain(text), plain(opening)
     places = _behind(bare, asked) if asked else []
     found = _found(bare, asked, ended, lenient) if places else _announced(bare, ended, lenient)
-    if places and found.why == "read" and {one.value for one in _announcements(places[-1][2], lenient)} - {found.value}:
-        return Reading("", "several")  # taken back behind it
+    if places:
+        found = _standing(found, places[-1][2], lambda sentence: lenient(sentence).value)
     return replace(found, as_asked=_found(text, opening, ended, strict).value == found.value)
+
+
+def _standing(found: Reading, behind: str, convert: Callable[[str], str] | None = None) -> Reading:
+    """A reading, unless what is said behind the answer takes it back or gives another."""
+    why = standing(behind, found.value, convert) if found.why == "read" else "read"
+    return found if why == "read" else Reading("", why)
 
 
 def _found(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
@@ -172,35 +183,37 @@ def _announced(text: str, ended: bool, convert: Convert) -> Reading:
     whole = convert(text.strip())
     if whole.why == "read":
         return whole
-    sentences = _sentences(text)
-    if not sentences or not _announcements(sentences[-1], convert):
+    parts = sentences(text)
+    if not parts or not ANSWER.search(parts[-1]) or convert(parts[-1]).why != "read":
         return whole
     # A step of arithmetic, "5 + 5 = 10", is no other answer, unless it is the last; what else states a number is.
-    steps = [each for each in sentences if "=" in each and not ANSWER.search(each)]
-    found = [convert(each) for each in sentences if each not in steps[:-1]]
+    steps = [each for each in parts if "=" in each and not ANSWER.search(each)]
+    found = [convert(each) for each in parts if each not in steps[:-1]]
     return _one([reading for reading in found if reading.why == "read"])
 
 
-def _announcements(text: str, convert: Convert) -> list[Reading]:
-    """What is read in each sentence that announces an answer."""
-    found = [convert(sentence) for sentence in _sentences(text) if ANSWER.search(sentence)]
-    return [reading for reading in found if reading.why == "read"]
-
-
-def _sentences(text: str) -> list[str]:
-    return [part.strip() for part in re.split(r"\n|(?<=[.!?])\s+", text) if part.strip()]
-
-
 def _behind(text: str, opening: str) -> list[tuple[str, bool, str]]:
-    """The line behind each time the opening words are said, but for where what was asked is only repeated; whether a
-    new line has closed it, whatever follows; and what follows."""
+    """The line behind each time the opening words are said, but for where what was asked is only repeated, or is
+    denied; whether a new line has closed it, whatever follows; and what follows."""
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
-    lines = [text[match.end() :].lstrip(" \t*_\r\n").partition("\n") for match in pattern.finditer(text)]
-    return [
-        (line, bool(newline), rest)
-        for line, newline, rest in lines
-        if not _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) and not pattern.search(line)
-    ]
+    found, before = [], 0
+    for match in pattern.finditer(text):
+        line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
+        again = pattern.search(line)  # on the same line, said once more: the number before it counts too
+        line = _first(line[: again.start()]) if again else line
+        only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (again and not line)
+        if not only_asked and not denied(text[before : match.start()]):
+            found.append((line, bool(newline), rest))
+        before = match.end()
+    return found
+
+
+def _first(text: str) -> str:
+    """The first clause of a text if it begins with a number, nothing otherwise."""
+    begins = text.lstrip(_AROUND)
+    if not any(start == 0 for start, _, _ in spoken(begins)):
+        return ""
+    return re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
 
 
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from squashlens.tasks import numerals, reading
+from squashlens.tasks import reading
 from squashlens.tasks.reading import WHY, Reader, Reading
 
 MATHS = "The final answer to your maths question is:"
@@ -513,11 +513,11 @@ def test_nothing_behind_a_new_line_cuts_an_answer(before: str, said: str, after:
     opened = re.compile(MATHS.replace(" ", r"\s+"), re.IGNORECASE)
     text = f"{before}{MATHS} {said}\n"
     assume(len(opened.findall(text + after)) == len(opened.findall(text)))
-    assume(not numerals.ANSWER.search(after))  # another answer that is announced
     for name, read in READERS.items():
         closed = read(text, MATHS, False)
         assert closed.why != "cut", name
-        assert read(text + after, MATHS, False) == closed, name
+        whole = read(text + after, MATHS, False)
+        assert whole == closed or (closed.value and whole.why in ("several", "retracted")), name
 
 
 @pytest.mark.parametrize(
