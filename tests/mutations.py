@@ -52,6 +52,7 @@ TOKENPICTURES = "tests/figures/test_tokenisation_figures.py"
 ACCURACY, COMPARE, WINDOWS = (f"tests/measure/test_{name}.py" for name in ("accuracy", "compare", "windows"))
 PRESCRIBE, JOURNAL = "tests/measure/test_prescribe.py", "tests/test_journal.py"
 TASKS, READING = "tests/tasks/test_tasks.py", "tests/tasks/test_reading.py"
+RETRACTION = "tests/tasks/test_retraction.py"
 TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
 ARGUMENTS, WANTED, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
@@ -584,7 +585,18 @@ MUTATIONS = (
     Mutation("markup joins digits", "tasks/markup.py", '"\\tanswer: \\\\1\\t"', '"\\\\1"', TABLE),
     Mutation("what follows a turn is read", "tasks/markup.py", "(text[: end.start()], True)", "(text, True)", TABLE),
     Mutation("thoughts are read", "tasks/markup.py", '.rpartition(f"</{name}>")[2]', "", TABLE),
-    Mutation("an answer taken back", "tasks/reading.py", "for one in _announcements(places[-1][2], lenient)} - {found.value}", "for one in []}", "tests/tasks/test_reading.py"),
+    Mutation("an answer taken back", "tasks/reading.py", 'why = standing(behind, found.value, convert) if found.why == "read" else "read"', 'why = "read"', RETRACTION),
+    Mutation("a denied answer", "tasks/reading.py", "not only_asked and not denied(text[before : match.start()])", "not only_asked", RETRACTION),
+    Mutation("the last answer of a line", "tasks/reading.py", "line = _first(line[: again.start()]) if again else line", 'line = "" if again else line', RETRACTION),
+    Mutation("another number later", "tasks/retraction.py", "elif (said and not alone) or _has_another(sentence, value):", "elif False:", RETRACTION),
+    Mutation("another number on the next line", "tasks/retraction.py", 'and convert(first) not in ("", value):', "and False:", RETRACTION),
+    Mutation("digits anywhere behind", "tasks/retraction.py", "(said and not alone)", "said", RETRACTION),
+    Mutation("what is taken back stands", "tasks/retraction.py", "            taken = True\n", "            taken = False\n", RETRACTION),
+    Mutation("said again in vain", "tasks/retraction.py", "            taken = False\n", "            pass\n", RETRACTION),
+    Mutation("new questions speak of the answer", "tasks/retraction.py", "if _QUESTION.match(line)", "if False", RETRACTION),
+    Mutation("errors of anything", "tasks/retraction.py", "    if about and any(", "    if any(", RETRACTION),
+    Mutation("supposed errors", "tasks/retraction.py", "any(not _SUPPOSED.search(sentence[: found.start()]) for", "any(True for", RETRACTION),
+    Mutation("not 8 but 7 denies 7", "tasks/retraction.py", "sentence[max(end for end in ends if end <= start) : start]", "sentence[:start]", RETRACTION),
     Mutation("another number before", "tasks/reading.py", "sentences if each not in steps[:-1]]", "sentences[-1:]]", TABLE),
     Mutation("any form as asked", "tasks/reading.py", "as_asked=_found(text, opening, ended, strict).value == found.value", "as_asked=True", TABLE),
     Mutation("echoes near anything", "tasks/echo.py", "PER_SLIP = 4", "PER_SLIP = 2", ECHO),

@@ -92,13 +92,16 @@ def value(text: str) -> int:
 
 
 def spoken(text: str) -> list[tuple[int, int, str]]:
-    """Every number in a text, in digits or words: where it begins and ends, and its value. "One" is a pronoun here.
+    """Every number in a text, in digits or words: where it begins and ends, and its value as text.
+
+    "One" is a pronoun here. What has more than 30 characters is a sequence, and is given as it is written.
 
     >>> spoken("not seven but 1,008")
     [(4, 9, '7'), (14, 19, '1008')]
     """
     found = [*_IN_DIGITS.finditer(text), *(word for word in _IN_WORDS.finditer(text) if word[0].lower() != "one")]
-    return sorted((one.start(), one.end(), str(value(one[0]))) for one in found)
+    said = [one[0] if len(one[0]) > 2 * LONGEST else str(value(one[0])) for one in found]
+    return sorted((one.start(), one.end(), text) for one, text in zip(found, said, strict=True))
 
 
 def stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:

@@ -1,7 +1,8 @@
 """What a model's answer says: read, or not read and why.
 
-Three layers: `markup` takes away what carries the answer (markers of turns, Markdown, LaTeX); this module finds where
-the answer stands; `numerals` decides whether that says one number. Two readings are made of every answer.
+Four layers: `markup` takes away what carries the answer (markers of turns, Markdown, LaTeX); this module finds where
+the answer stands; `numerals` decides whether that says one number; `retraction` whether what is said around it takes it
+back. Two readings are made of every answer.
 
 *Strict*: the form that was asked for. Where a prompt asks for a sentence ("The final answer to your maths question is:
 xxxx"), that sentence with digits behind it; or the digits alone. Commas may group them by three; quotes, brackets,
