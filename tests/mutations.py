@@ -574,7 +574,7 @@ MUTATIONS = (
     Mutation("a cut number read", "tasks/reading.py", 'if not (ended or closed) and not (found[-1].why == "read" and last[-1:] in _CLOSING):', "if False:", READING),
     Mutation("a cut answer alone read", "tasks/reading.py", 'return convert(text.strip()) if ended else Reading("", "cut")', "return convert(text.strip())", READING),
     Mutation("the first of several answers", "tasks/reading.py", 'return different.pop() if len(different) == 1 else Reading("", "several")', "return found[0]", READING),
-    Mutation("the placeholder read", "tasks/reading.py", 'not _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) and ', "", READING),
+    Mutation("the placeholder read", "tasks/reading.py", '_PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or ', "", READING),
     Mutation("digits of any scripts", "tasks/reading.py", "if len(decimals) != 1:", "if not decimals:", READING),
     Mutation("a sequence taken for a number", "tasks/numerals.py", "LONGEST = 15", "LONGEST = 4000", READING),
     Mutation("thousands anyhow", "tasks/numerals.py", "(?:,[0-9]{3})+", "(?:,[0-9]+)+", READING),
