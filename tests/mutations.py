@@ -597,7 +597,7 @@ MUTATIONS = (
     Mutation("errors of anything", "tasks/retraction.py", "    if about and any(", "    if any(", RETRACTION),
     Mutation("supposed errors", "tasks/retraction.py", "any(not _SUPPOSED.search(sentence[: found.start()]) for", "any(True for", RETRACTION),
     Mutation("not 8 but 7 denies 7", "tasks/retraction.py", "sentence[max(end for end in ends if end <= start) : start]", "sentence[:start]", RETRACTION),
-    Mutation("another number before", "tasks/reading.py", "sentences if each not in steps[:-1]]", "sentences[-1:]]", TABLE),
+    Mutation("another number before", "tasks/reading.py", "parts if each not in steps[:-1]]", "parts[-1:]]", TABLE),
     Mutation("any form as asked", "tasks/reading.py", "as_asked=_found(text, opening, ended, strict).value == found.value", "as_asked=True", TABLE),
     Mutation("echoes near anything", "tasks/echo.py", "PER_SLIP = 4", "PER_SLIP = 2", ECHO),
     Mutation("echoes without a slip", "tasks/echo.py", "PER_SLIP = 4", "PER_SLIP = 100", TASKS),
