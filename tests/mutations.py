@@ -73,6 +73,7 @@ REFERENCE, QUANTISED = "tests/model/test_reference.py", "tests/model/test_quanti
 LOCALMAPS, LOCAL = "tests/model/test_local.py", "tests/measure/test_local.py"
 HOOKS, FREEZE = "tests/model/test_hooks.py", "tests/model/test_freeze.py"
 EXACTLY, SIGHT = "tests/measure/test_certificates.py", "tests/model/test_sight.py"
+UNDER_ROUNDING, SURROUNDINGS = "tests/measure/test_certificates_under_rounding.py", "tests/model/test_surroundings.py"
 EDGES, CERTIFIED = "tests/theory/test_edges.py", "tests/measure/test_certified.py"
 AUDIT, NEEDLE, RANKS = "tests/measure/test_audit.py", "tests/measure/test_needle.py", "tests/theory/test_ranks.py"
 TRENDS = "tests/theory/test_trends.py"
@@ -156,7 +157,7 @@ MUTATIONS = (
     Mutation("inflation per block, not in all", "measure/certified.py", "(1 + INFLATION) ** (1 / self.steps) - 1", "INFLATION", CERTIFIED),
     Mutation("freezing forgotten", "measure/certified.py", "open_blocks(model, ids, hooks,", "open_blocks(model, ids, [],", CERTIFIED),
     # certificates
-    Mutation("a cast left narrow", "model/exact.py", "if isinstance(a, torch.dtype) and a in NARROW else a for a in args", "if a is torch.float16 else a for a in args", EXACTLY),
+    Mutation("a cast left narrow", "model/exact.py", "args = [torch.float64 if a is torch.float32 else a for a in args]", "args = list(args)", EXACTLY),
     Mutation("weights not given back", "model/exact.py", "            tensor.data = narrow\n        for config, implementation", "            pass\n        for config, implementation", EXACTLY),
     Mutation("rounding without the lengths", "model/sight.py", "* EPS * self.product", "* EPS", EXACTLY),
     Mutation("rounding by the logit alone", "model/sight.py", "(across.square() + along.square()).sqrt()", "along.abs()", EXACTLY),
@@ -284,7 +285,7 @@ MUTATIONS = (
     Mutation("parts not compared with the configuration", "model/proof.py", "        require_same_parts(model.original_model, plain)", "        pass", REGISTRY),
     Mutation("signs cancel in a digest", "model/words.py", "mixed.add_(rows).mul_(weights)", "mixed.copy_(rows).mul_(weights)", REGISTRY),
     Mutation("digest blind to order", "model/words.py", "found.append((z ^ (z >> 31)) | 1)", "found.append(1)", RESULTS),
-    Mutation("autocast accepted", "model/registry.py", "    if active:", "    if False:", REGISTRY),
+    Mutation("autocast accepted", "model/surroundings.py", "    if active:", "    if False:", REGISTRY),
     Mutation("changes during a measurement overlooked", "model/registry.py", "if _versions(model) != before or", "if False or", REGISTRY),
     Mutation("threads do not wait", "model/locks.py", "while self.owner not in (None, me):", "while False:", REGISTRY),
     Mutation("threads wait for each other for ever", "model/locks.py", "if lock.owner == me:", "if False:", REGISTRY),
@@ -818,6 +819,16 @@ MUTATIONS = (
     Mutation("bars of an earlier task", "bars.py", "_bars.reset(token)", "pass", BARS),
     Mutation("bars that nobody asked for", "bars.py", "disable=not progress or taken", "disable=taken", BARS),
     Mutation("warnings at a line of ours", "remarks.py", "stacklevel=level", "stacklevel=2", BARS),
+    Mutation("a format's rounding undone", "model/rounding.py", "    with torch._C.DisableTorchFunction():  # a certificate replaces the casts of a model, which are not meant\n        return tensor.to(form).to(tensor.dtype)", "    return tensor.to(form).to(tensor.dtype) if tensor.dtype != torch.float64 else tensor", UNDER_ROUNDING),
+    Mutation("half precision certified", "model/exact.py", "return tensor.is_floating_point() and tensor.dtype != torch.float64", "return tensor.dtype == torch.float32", UNDER_ROUNDING),
+    Mutation("modes that pass", "model/surroundings.py", 'if not str(kind.__module__).startswith(_OWN):', "if False:", SURROUNDINGS),
+    Mutation("replaced functions that pass", "model/surroundings.py", 'if origin is not None and origin.partition(".")[0] not in allowed:', "if False:", SURROUNDINGS),
+    Mutation("verified under replaced functions", "model/proof.py", "covers if as_described else AS_IT_STANDS", "covers", SURROUNDINGS),
+    Mutation("backward hooks that pass", "model/spans.py", "    require_no_backward_hooks(model)\n", "", SURROUNDINGS),
+    Mutation("hooks on a tensor's gradient that pass", "model/functions.py", 'if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):', "if False:", SURROUNDINGS),
+    Mutation("writes through data unseen", "model/registry.py", "sample_digest(p))", '"")', SURROUNDINGS),
+    Mutation("writes to the widened weights unseen", "model/exact.py", "if samples != _samples(model):", "if False:", SURROUNDINGS),
+    Mutation("dynamic frequencies have a limit", "model/positions.py", "return None if any(DYNAMIC in kind for kind, _ in declared(model)) else context_length(model)", "return context_length(model)", POSITIONS),
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from squashlens.model.quantised import stored_as
 from squashlens.model.repeatable import require_repeatable
 from squashlens.model.start import start_of
 from squashlens.model.streamed import implementation
+from squashlens.model.surroundings import replaced_functions
 from squashlens.model.tokens import count_bos, display_tokens, tokenizer_digest, tokens
 from squashlens.results import Variable, attributes, position_coords, signed, versions
 
@@ -56,6 +57,7 @@ class Session:
             "bos_count": count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
             "ambient_hooks": ambient(sound),
+            "replaced_functions": replaced_functions(sound),
             "versions": versions(),
             "call": {"function": function, "bos": bos} | arguments,
         }

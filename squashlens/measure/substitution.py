@@ -1,6 +1,6 @@
 """What a swap of one token does, beside what a derivative says: the substitution effect."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import xarray as xr
@@ -16,6 +16,7 @@ from squashlens.model.anatomy import residual_site
 from squashlens.model.budget import batch_memory, pass_bytes
 from squashlens.model.capture import Given
 from squashlens.model.forward import forward
+from squashlens.model.memory import require_room
 from squashlens.model.registry import measured
 from squashlens.model.tokens import bos_id
 from squashlens.model.unembed import log_probabilities
@@ -79,18 +80,18 @@ def substitution_effect(
     found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
     for values in found.values():
         values[:, [p for p in range(n + 1) if p not in chosen]] = torch.nan
-    shown = bar(total=len(session.ids), desc="substitution", unit="prompt", progress=progress)
-    for prompt, ids in enumerate(session.ids.cpu()):
-        places, variants = _variants(ids, chosen, choices, replacements, generator)
-        moved = _read(session, torch.cat([ids[None], variants]), n, target, chunk)
+    drawn = [_variants(ids, chosen, choices, replacements, generator) for ids in session.ids.cpu()]
+    shown = bar(total=sum(map(len, drawn)), desc="substitution", unit="replacement", progress=progress)
+    for prompt, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
+        moved = _read(session, ids, variants, n, target, chunk, shown.update)
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = _kl(session, moved) if target == "y" else torch.zeros(len(gaps), dtype=torch.float64)
+        places = torch.tensor([place for place, _ in variants])
         for place in chosen:
             here = places == place
             found["effect"][prompt, place] = gaps[here].mean()
             found["effect_std"][prompt, place] = gaps[here].std(correction=0)
             found["kl"][prompt, place] = apart[here].mean()
-        shown.update()
     shown.close()
     dims, coords = session.coords()
     texts = {
@@ -117,31 +118,40 @@ def _choices(session: Session, among: Sequence[int] | None, first: int) -> list[
 def _variants(
     ids: Int[Tensor, " position"], positions: list[int], choices: list[int], replacements: int,
     generator: torch.Generator,
-) -> tuple[Int[Tensor, " variant"], Int[Tensor, "variant position"]]:  # fmt: skip
-    places, rows = [], []
+) -> list[tuple[int, int]]:  # fmt: skip
+    """Positions and what stands there instead: not the prompts, which for long ones do not fit into memory."""
+    drawn = []
     for place in positions:
         others = torch.tensor([t for t in choices if t != int(ids[place])])
         if not len(others):
             raise InputError(
                 f"There is nothing to replace the token at position {place} by.", "Name other tokens with among=."
             )
-        for token in others[torch.randperm(len(others), generator=generator)[:replacements]]:
-            row = ids.clone()
-            row[place] = token
-            places.append(place)
-            rows.append(row)
-    return torch.tensor(places), torch.stack(rows)
+        tokens = others[torch.randperm(len(others), generator=generator)[:replacements]]
+        drawn += [(place, token) for token in tokens.tolist()]
+    return drawn
 
 
-def _read(session: Session, rows: Tensor, query: int, target: Target, chunk: int | None) -> Tensor:
-    """The target at the query for each row of ids, by forward passes of `chunk` rows."""
-    model, n = session.model, rows.shape[1]
+def _read(
+    session: Session, ids: Int[Tensor, " position"], variants: list[tuple[int, int]], query: int, target: Target,
+    chunk: int | None, done: Callable[[int], object],
+) -> Tensor:  # fmt: skip
+    """The target at the query for the prompt and each of its variants, by forward passes of `chunk` of them."""
+    model, n = session.model, len(ids)
+    require_room(pass_bytes(model, 1, n), session.ids.device, "A forward pass", "Use a shorter prompt.")
     size = chunk or max(1, int(batch_memory(model) / pass_bytes(model, 1, n)))
     kept: list[Tensor] = []
+    every = [None, *variants]
     with torch.no_grad():
-        for part in rows.split(size):
+        for start in range(0, len(every), size):
+            part = every[start : start + size]
+            rows = ids.repeat(len(part), 1)
+            for row, variant in zip(rows, part, strict=True):
+                if variant is not None:
+                    row[variant[0]] = variant[1]
             site = residual_site(target, model)
-            forward(model, part.to(session.ids.device), [(site, lambda t: kept.append(t[:, query].detach().clone()))])
+            forward(model, rows.to(session.ids.device), [(site, lambda t: kept.append(t[:, query].detach().clone()))])
+            done(sum(variant is not None for variant in part))
     return torch.cat(kept)
 
 

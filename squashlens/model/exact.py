@@ -1,10 +1,10 @@
-"""A model in float64 throughout: its weights as they are stored, and every cast to fewer digits replaced.
+"""A model in float64 throughout: its weights as they are stored, and every cast to float32 replaced.
 
 Most models compute norms, rotations and the softmax in float32 whatever their own dtype is, a float64 one included. A
 certificate speaks of the exact derivative of a model, so it must not rest on those roundings: queries and keys of
 length 10³ have a logit of either sign that is off by 10⁻¹, however small the logit itself is. In `in_float64` a cast to
-float32, float16 or bfloat16 gives float64 instead, and a function that returns fewer digits than it was given is
-refused by name.
+float32 gives float64 instead, and a function that returns fewer digits than it was given is refused by name: a cast to
+half precision among them, which changes what is computed. `squashlens.rounding` is meant to, and goes unchanged.
 """
 
 from collections.abc import Iterator
@@ -16,37 +16,38 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from squashlens._typing import Bridge
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import BusyModelError, InputError, UnsoundModelError
 from squashlens.model.anatomy import device_of, dtype_of, quantisation
 from squashlens.model.memory import require_room
+from squashlens.model.words import sample_digest
 from squashlens.remarks import remark
 
-NARROW = (torch.float32, torch.float16, torch.bfloat16)
 CERTIFIES = (
     "the exact derivative of the model with its stored weights and buffers, under the hooks that stand and with the "
     "constants they hold, computed in float64 throughout"
 )
 JITTER = 4.0  # units in the last place; correct rounding is within 1/2
-CASTS = {Tensor.float, Tensor.half, Tensor.bfloat16}
 
 
 class _Wide(TorchFunctionMode):
-    """Every torch function of the body with float64 in place of a narrower dtype among its arguments."""
+    """Every torch function of the body with float64 in place of float32 among its arguments."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Every operation of a pass comes by here: no function is called for each of its arguments.
-        args = [torch.float64 if isinstance(a, torch.dtype) and a in NARROW else a for a in args]
-        named = {
-            k: torch.float64 if isinstance(a, torch.dtype) and a in NARROW else a for k, a in (kwargs or {}).items()
-        }
-        found = (Tensor.double if func in CASTS else func)(*args, **named)
-        if isinstance(found, Tensor) and found.dtype in NARROW and args and _is_wide(args[0]):
+        args = [torch.float64 if a is torch.float32 else a for a in args]
+        named = {k: torch.float64 if a is torch.float32 else a for k, a in (kwargs or {}).items()}
+        found = (Tensor.double if func is Tensor.float else func)(*args, **named)
+        if isinstance(found, Tensor) and _is_narrow(found) and args and _is_wide(args[0]):
             raise UnsoundModelError(
                 f"This model computes in {str(found.dtype).removeprefix('torch.')} ({resolve_name(func)}), of float64 "
-                "tensors too.",
-                "Its derivative cannot be certified: use `jacobian_norms`.",
+                "tensors too, or a hook on it does.",
+                "Its derivative cannot be certified: use `squashlens.rounding` in a hook, or `jacobian_norms`.",
             )
         return found
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
 def _is_wide(argument: Any) -> bool:
@@ -90,13 +91,24 @@ def in_float64(model: Bridge) -> Iterator[None]:
             tensor.data = narrow.double()
         for config, _ in experts:
             config._experts_implementation = "eager"  # the grouped kernels have no float64
+        samples = _samples(model)
         with _Wide():
             yield
+        if samples != _samples(model):
+            raise BusyModelError(
+                "The model's weights were changed while it was measured; the change is undone.",
+                "Change them before or after the call, not from a hook or another thread.",
+            )
     finally:
         for tensor, narrow in before:
             tensor.data = narrow
         for config, implementation in experts:
             config._experts_implementation = implementation
+
+
+def _samples(model: Bridge) -> list[str]:
+    """Of the weights: buffers such as frequencies for one length of the prompt are the model's own to change."""
+    return [sample_digest(parameter.data) for parameter in model.parameters()]
 
 
 def _tensors(model: Bridge) -> Iterator[Tensor]:

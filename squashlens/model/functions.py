@@ -54,7 +54,13 @@ def function_name(function: object) -> str:
 
 
 def require_like(before: object, after: object, name: str, site: str) -> None:
-    """Refuse what a hook returned where it is not a tensor like the one that it was given, or has new NaN entries."""
+    """Refuse what a hook returned where it is not a tensor like the one that it was given, or has new NaN entries, and
+    a hook that changes the derivative alone."""
+    if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
+        raise InputError(
+            f"The hook {name} at {site} calls `register_hook`: the derivative is then not that of the model.",
+            "Return an edited tensor: the edit has a derivative of its own.",
+        )
     if after is before or not isinstance(before, Tensor):
         return
     if not isinstance(after, Tensor):

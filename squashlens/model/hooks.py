@@ -201,6 +201,21 @@ def unnamed(model: Bridge) -> dict[str, object]:
     return {f"{number} {where}: {function_name(f)}": f for number, (where, f) in enumerate(functions)}
 
 
+def require_no_backward_hooks(model: Bridge) -> None:
+    """Refuse hooks that change derivatives, and the model not at all: a derivative would be that of nothing."""
+    found = [f"{name} (backward)" for name, point in distinct_points(model).items() if point.bwd_hooks]
+    for name, module in model.original_model.named_modules():
+        functions = [*module._backward_hooks.values(), *module._backward_pre_hooks.values()]
+        found += [f"{name} (torch)" for f in functions if not belongs_to_a_library(f)]
+    for table in ("_backward_hooks", "_backward_pre_hooks"):
+        found += ["every module (torch)"] * bool(getattr(torch.nn.modules.module, f"_global{table}"))
+    if found:
+        raise InputError(
+            f"A backward hook stands at {found[0]}: under it the derivative is not that of the model.",
+            "Remove it, or edit the forward pass: an edit there has a derivative of its own.",
+        )
+
+
 def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
     """Every hook on a model, with where it stands."""
     known = model.hook_dict

@@ -30,6 +30,11 @@ def declared(model: Bridge) -> list[tuple[str, int]]:
     return list(dict.fromkeys(found))
 
 
+def longest_prompt(model: Bridge) -> int | None:
+    """Tokens that a prompt may have; `None` where the model sets no limit, or has frequencies for every length."""
+    return None if any(DYNAMIC in kind for kind, _ in declared(model)) else context_length(model)
+
+
 def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
     """Why passes of these lengths encode positions differently, by the configuration; `None` if they do not."""
     for kind, limit in declared(model):

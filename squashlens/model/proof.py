@@ -28,6 +28,7 @@ from squashlens.model.locks import require_bridge
 from squashlens.model.native import SCORES, is_native, outputs_of, rebuilt, require_causal
 from squashlens.model.parts import require_same_parts
 from squashlens.model.positions import forget_lengths
+from squashlens.model.surroundings import replaced_functions
 
 # Largest difference allowed, relative to the largest entry of what is compared. float64 models still run
 # norms and softmax in float32; half precision differs by the order of operations alone.
@@ -58,7 +59,8 @@ def status(model: Bridge) -> str:
 
     ``"verified"``: `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
     ``"verified as it stands"``: the bridge agrees with a plain model of its own configuration and weights; they were
-    not compared with a checkpoint (a bridge made elsewhere, a model edited since). ``"verified against its own
+    not compared with a checkpoint (a bridge made elsewhere, a model edited since), or functions of the libraries were
+    replaced, under which neither model computes what the checkpoint describes. ``"verified against its own
     module"``: the same for a model of TransformerLens's own (`boot_native`, tracr), where the plain model is
     TransformerLens's too, and no other implementation was there to compare with. ``"unverified"``: none of these.
     """
@@ -152,7 +154,8 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
         model(probe_ids(model), use_cache=False)  # what a bridge sets up at its first pass is part of what is proved
     with registry.steady(model):
         _prove(model, plain)
-        registry.record(model, _PROOF, covers)
+        as_described = covers != VERIFIED or not replaced_functions(model)
+        registry.record(model, _PROOF, covers if as_described else AS_IT_STANDS)
 
 
 def _prove(model: Bridge, plain: Any) -> None:

@@ -1,8 +1,8 @@
 """What has been proved of a model, held for exactly what was proved.
 
-A proof belongs to a *stamp*: the fingerprint, and what else can change a model inside one process (methods that were
-replaced, the attention implementation). A changed weight, epsilon, configuration or adapter gives another stamp, and
-what was proved before is proved again. When the change is taken back, the earlier proof holds again.
+A proof belongs to a *stamp*: the fingerprint, and what else can change a model inside one process (methods and
+functions that were replaced, the attention implementation). A changed weight, epsilon, configuration or adapter gives
+another stamp, and what was proved before is proved again. When the change is taken back, the earlier proof holds again.
 
     good = proved(model, "shared passes", lambda: try_it(model), lengths)
 
@@ -30,6 +30,8 @@ from squashlens.errors import BusyModelError, InputError, SquashlensError
 from squashlens.model.fingerprint import fingerprint, modules
 from squashlens.model.hooks import ambient
 from squashlens.model.locks import locked, within
+from squashlens.model.surroundings import replaced_functions, require_no_modes
+from squashlens.model.words import sample_digest
 
 KEPT = 16  # stamps of a model of which proofs are remembered
 
@@ -109,7 +111,7 @@ def steady(model: Bridge) -> Iterator[None]:
         if state.stamp is not None:
             yield
             return
-        _require_no_autocast()
+        require_no_modes()
         state.fingerprint = fingerprint(model)
         state.stamp = f"{state.fingerprint} {_in_this_process(model)}"
         before, watched = _versions(model), ambient(model)
@@ -152,15 +154,6 @@ def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:
     return state.of(str(state.stamp))
 
 
-def _require_no_autocast() -> None:
-    active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
-    if active:
-        raise InputError(
-            f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results would say.",
-            "Leave `torch.autocast`, and load the model in the dtype it should run in.",
-        )
-
-
 def _in_this_process(model: Bridge) -> str:
     """What only this process can tell: the methods of every class, how attention is computed, the bridge's mode."""
     inner: Any = model.original_model
@@ -170,10 +163,11 @@ def _in_this_process(model: Bridge) -> str:
         own = [base for base in kind.__mro__ if base not in torch.nn.Module.__mro__]
         methods = {name: id(value) for base in own for name, value in vars(base).items() if callable(value)}
         said.append(f"{kind.__module__}.{kind.__qualname__} {sorted(methods.items())}")
+    said += replaced_functions(model)
     said.sort()
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 
 
-def _versions(model: Bridge) -> list[tuple[int, int]]:
-    """What changes when a parameter is written to or replaced: cheap, and blind to writes through `.data`."""
-    return [(id(p), 0 if p.is_inference() else p._version) for p in model.original_model.parameters()]
+def _versions(model: Bridge) -> list[tuple[int, int, str]]:
+    """What changes when a parameter is written to or replaced; of writes through `.data`, those to what is sampled."""
+    return [(id(p), 0 if p.is_inference() else p._version, sample_digest(p)) for p in model.original_model.parameters()]

@@ -16,7 +16,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import n_blocks, residual_site
 from squashlens.model.forward import forward
 from squashlens.model.freeze import apart
-from squashlens.model.hooks import Hook, Recipe
+from squashlens.model.hooks import Hook, Recipe, require_no_backward_hooks
 from squashlens.model.live import applied
 
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
@@ -55,6 +55,7 @@ def open_spans(
 
     Standing hooks and `hooks` act before the cuts. `also` is watched in the same pass, which is run `within` a context.
     """
+    require_no_backward_hooks(model)
     leaves: dict[int, Tensor] = {}
     outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, one_of, shown
 from squashlens.errors import InputError
-from squashlens.model.anatomy import context_length, device_of
+from squashlens.model.anatomy import device_of
 from squashlens.model.fingerprint import digest
 from squashlens.model.given import Prompts, each_of
 from squashlens.model.locks import exclusive
+from squashlens.model.positions import longest_prompt
 from squashlens.model.start import start_of
 from squashlens.model.templates import rendered
 from squashlens.model.vocabulary import refuse_unknown_words
@@ -159,7 +160,7 @@ def as_chat(model: Bridge, text: str) -> str:
 def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
     if ids.numel() == 0:
         raise InputError("The prompt is empty.", "Pass at least one token.")
-    limit, vocabulary = context_length(model), int(model.cfg.d_vocab)
+    limit, vocabulary = longest_prompt(model), int(model.cfg.d_vocab)
     if limit is not None and ids.shape[-1] > limit:
         raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:

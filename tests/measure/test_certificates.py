@@ -273,7 +273,7 @@ def test_the_model_is_left_as_it_was(bridge_of: Any) -> None:
     def fail() -> None:
         with in_float64(model):
             assert {p.dtype for p in model.parameters()} == {torch.float64}
-            assert torch.ones(2, dtype=torch.float32).half().dtype == torch.float64
+            assert torch.ones(2, dtype=torch.float32).float().dtype == torch.float64
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -151,8 +151,20 @@ def test_measurements_forget_longer_passes(both_of: Any) -> None:
     run_too_long(longer)
     plainly = sl.jacobian_norms(model, torch.tensor(sequence.pair(29).v_star), bos="one", progress=False)
     assert plainly.notnull().all()
-    with pytest.raises(InputError, match="context 32"):
-        sl.tokens(model, longer[0], bos="as-given")
+
+
+def test_dynamic_frequencies_are_for_prompts_beyond_the_context(both_of: Any) -> None:
+    """Each longer pass has its own; the plain model runs them from the shortest on, as it keeps those of a longer."""
+    model, plain = both_of("dynamic")
+    sequence = sl.prompts.build(model, CONTENT * 3, prompt=[2, 5], bos="one")
+    lengths = [4, 29, 30, 31, 50, 70]
+    ds = sl.collapse(model, sequence, lengths=lengths, progress=False)
+    assert "dynamic) depends on the length of the pass beyond 32 tokens" in sl.provenance(ds)["passes"]
+    for length in lengths:
+        expected = by_hand(plain, sequence.pair(length))[:-1]
+        np.testing.assert_allclose(ds["distance"].sel(length=length), expected, atol=2e-5)
+    with pytest.raises(InputError, match="context of 32"):
+        next(generate(model, [Prompt(tuple(range(3, 33)), 12)]))
 
 
 @pytest.mark.parametrize("content", [[7] * 24, CONTENT], ids=["constant", "varied"])
