@@ -80,6 +80,7 @@ TRENDS = "tests/theory/test_trends.py"
 SEPARATORS, SAYS = "tests/measure/test_separators.py", "tests/reporting/test_collapse_sentences.py"
 ATTENTION, STREAMED = "tests/model/test_attention.py", "tests/model/test_streamed.py"
 REGISTRY = "tests/model/test_registry.py"
+CONTINUED = "tests/model/test_continued.py"
 REPLAY, BUDGET = "tests/model/test_replay.py", "tests/model/test_budget.py"
 SENSITIVITY, SENTENCES = "tests/measure/test_sensitivity.py", "tests/reporting/test_sentences.py"
 
@@ -829,6 +830,14 @@ MUTATIONS = (
     Mutation("writes through data unseen", "model/registry.py", "sample_digest(p))", '"")', SURROUNDINGS),
     Mutation("writes to the widened weights unseen", "model/exact.py", "if samples != _samples(model):", "if False:", SURROUNDINGS),
     Mutation("dynamic frequencies have a limit", "model/positions.py", "return None if any(DYNAMIC in kind for kind, _ in declared(model)) else context_length(model)", "return context_length(model)", POSITIONS),
+    Mutation("a cache that is continued, unseen", "model/continued.py", "and int(cache.get_seq_length()):", "and int(cache.get_seq_length()) < 0:", CONTINUED),
+    Mutation("keys that a window dropped counted", "model/continued.py", "layer.keys.shape[-2] == int(layer.get_seq_length())", "layer.keys.shape[-2] >= 0", CONTINUED),
+    Mutation("patches everywhere on a cache", "model/patches.py", "positional = here is not None or not averaged", "positional = here is not None", CONTINUED),
+    Mutation("a refusal counted as a hook", "model/hooks.py", ', WholePasses.__module__)', ")", CONTINUED),
+    Mutation("a cache that its owner edits", "model/sources.py", "tensor.detach().clone()  # the", "tensor.detach()  # the", PATCHES),
+    Mutation("a capture that its owner edits", "model/sources.py", "source.residuals[block][0].clone()", "source.residuals[block][0]", PATCHES),
+    Mutation("hooks that are gone unnoticed", "model/hooks.py", "if all(h.user_hook is not mine for h", "if not all(True for h", PLAIN),
+    Mutation("ids chosen by a filter", "model/live.py", "if not _is_activation(tensor):\n            found", "if False:\n            found", PLAIN),
 )  # fmt: skip
 
 

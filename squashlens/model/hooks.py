@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from squashlens._typing import Bridge, shown, whole
 from squashlens.arguments import validated
 from squashlens.errors import InputError
+from squashlens.model.continued import WholePasses
 from squashlens.model.functions import function_name, require_like, takes_point
 from squashlens.model.locks import locked
 from squashlens.model.native import SCORES, is_native, scores_shown
@@ -39,6 +40,10 @@ class Hook:
 
     A `site` with `{block}` in it stands for that point in each of `blocks` (`None`: every block).
 
+    An edit that counts positions from the start of the prompt says so with ``positional=True``. A pass that continues a
+    cache shows it the new tokens alone, and is refused; only attention logits and patterns, whose keys begin with the
+    prompt's first token, may be edited there, if the cache keeps every key.
+
     >>> Hook("half", "blocks.{block}.attn.hook_z", lambda z: z / 2, blocks=(1,)).points(n_blocks=3)
     ['blocks.1.attn.hook_z']
     """
@@ -47,6 +52,7 @@ class Hook:
     site: str
     edit: Callable[..., Any]
     blocks: Iterable[int] | None = None
+    positional: bool = False
     _with_point: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,6 +112,11 @@ class Plain(Hook):
 
 
 @dataclass(frozen=True, repr=False)
+class Filtered(Plain):
+    """The same at a hook point that a filter of names chose, not its user by name."""
+
+
+@dataclass(frozen=True, repr=False)
 class Narrowing(Hook):
     """One of squashlens's own hooks, which keeps some of the rows that pass: what it returns is not checked."""
 
@@ -128,6 +139,8 @@ class Recipe:
 def hung(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model` and take exactly those away again; an unknown hook point is refused.
 
+    Also refused, at the end: a body that took one of them away, so that part of it ran without.
+
     `squashlens.applied` is this with the proof that every hook takes effect.
     """
     with ExitStack() as stack:
@@ -136,6 +149,10 @@ def hung(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if is_native(model) and any(name.endswith(SCORES) for _, name in points):
             stack.enter_context(scores_shown(model))
+        counting = [(hook.name, name) for hook, name in points if hook.positional]
+        if counting:
+            torch_hook(stack, model.original_model, WholePasses(counting), before=True, with_kwargs=True)
+        standing: list[Hook] = []
         for hook, name in points:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
@@ -147,7 +164,15 @@ def hung(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             mine = replace(hook, site=name, blocks=None)
             stack.callback(_remove, known[name], mine)  # first, lest an interruption leave the hook behind
             known[name].add_hook(mine)
+            standing.append(mine)
         yield model
+        gone = [mine for mine in standing if all(h.user_hook is not mine for h in known[mine.site].fwd_hooks)]
+        if gone:
+            raise InputError(
+                f"The hook {gone[0].name} at {gone[0].site} was taken off the model while it was in use.",
+                "Do not call `reset_hooks` there, nor in a hook. Hooks that you hang with `with model.hooks(…)` are "
+                "taken off by themselves.",
+            )
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:
@@ -238,9 +263,10 @@ def _standing(model: Bridge) -> Iterator[tuple[str, object]]:
 
 # Where PyTorch keeps a module's hooks. Libraries have some of their own there, which are part of the model: the
 # bridge's, and those with which transformers collects attentions and hidden states. transformers installs the latter at
-# the first pass that asks for either (`run_with_cache` does) and leaves them; they only look.
+# the first pass that asks for either (`run_with_cache` does) and leaves them; they only look. Our own before the whole
+# model is no intervention: it refuses passes that the hooks it stands for are not made for.
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_LIBRARIES = ("transformer_lens", "transformers.utils.output_capturing")
+_LIBRARIES = ("transformer_lens", "transformers.utils.output_capturing", WholePasses.__module__)
 
 
 def belongs_to_a_library(function: object) -> bool:
@@ -248,15 +274,21 @@ def belongs_to_a_library(function: object) -> bool:
     return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
 
 
+def _part_of_the_model(function: object) -> bool:
+    """Whether a PyTorch hook is of a library and stays where a model is run without the hooks that stand on it."""
+    return belongs_to_a_library(function) and not isinstance(function, WholePasses)
+
+
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body with every standing hook asleep, then put each back as it was."""
     with locked(model):
         points = set(distinct_points(model).values())
-        kept = [(m, t, getattr(m, t)) for m in {*model.modules(), *points} for t in _TABLES if getattr(m, t)]
+        modules = {*model.modules(), *model.original_model.modules(), *points}
+        kept = [(m, t, getattr(m, t)) for m in modules for t in _TABLES if getattr(m, t)]
         try:
             for module, table, hooks in kept:
-                own = {} if module in points else {k: f for k, f in hooks.items() if belongs_to_a_library(f)}
+                own = {} if module in points else {k: f for k, f in hooks.items() if _part_of_the_model(f)}
                 setattr(module, table, OrderedDict(own))
             yield
         finally:

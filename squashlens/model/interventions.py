@@ -1,8 +1,9 @@
 """Interventions on attention, values and streams, each a `Hook`: at which positions, in which heads, from which block.
 
 Masks set logits, so that the weights of a row renormalise over what is left; no row is ever left empty, for a token
-always sees itself. Positions count from the prompt's start (in a pass that continues a cache, from the cache's); those
-that a prompt does not reach are not there. Query head h reads key/value group h // (heads / groups).
+always sees itself. Positions count from the prompt's start; those that a prompt does not reach are not there. A pass
+that continues a cache is refused where they would count from elsewhere (`squashlens.model.continued`). Query head h
+reads key/value group h // (heads / groups).
 """
 
 import math
@@ -31,7 +32,7 @@ SCORES, PATTERN, VALUES, OUTPUTS = (
 def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Keep later tokens from attending to those at `positions`: their attention logits become −∞."""
     places = positions_of(positions, "mask_tokens")
-    return _masked(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads)
+    return _masked(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True)
 
 
 @validated
@@ -41,7 +42,7 @@ def mask_attention(
     """Keep the tokens at `queries` from attending to those at `keys`, but for themselves."""
     asking, asked = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
     name = f"mask_attention{listed(asking)}→{listed(asked)}"
-    return _masked(name, lambda query, key: _among(query, asking) & _among(key, asked), blocks, heads)
+    return _masked(name, lambda query, key: _among(query, asking) & _among(key, asked), blocks, heads, True)
 
 
 @validated
@@ -54,7 +55,7 @@ def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: 
     positive(window, "sliding_window: window", "a number of tokens")
     positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
     name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
-    return _masked(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads)
+    return _masked(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads, sink > 0)
 
 
 @validated
@@ -100,7 +101,8 @@ def scale_attention(
         query, key = _grid(scores)
         return torch.where(_among(key, places) & (query > key) & shown(scores), scores + added, scores)
 
-    return _in_heads(f"scale_attention({float(factor)!r} at {listed(places)})", SCORES, change, blocks, heads)
+    name = f"scale_attention({float(factor)!r} at {listed(places)})"
+    return _in_heads(name, SCORES, change, blocks, heads, positional=True)
 
 
 @validated
@@ -112,7 +114,7 @@ def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iter
         query, key = _grid(pattern)
         return pattern.masked_fill(_among(key, places) & (query > key), 0.0)
 
-    return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads)
+    return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads, positional=True)
 
 
 @validated
@@ -127,7 +129,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iter
         place = torch.arange(values.shape[1], device=values.device)
         return values.masked_fill(_among(place, places)[:, None, None], 0.0)
 
-    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2)
+    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2, positional=True)
 
 
 @validated
@@ -147,7 +149,7 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
         return outputs.masked_fill(_among(place, places)[:, None, None], 0.0)
 
     name = f"zero_heads{listed(chosen)}{'' if places is None else f' at {listed(places)}'}"
-    return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks)
+    return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks, positional=places is not None)
 
 
 @validated
@@ -159,17 +161,19 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         place = torch.arange(stream.shape[1], device=stream.device)
         return stream.masked_fill(_among(place, places)[:, None], 0.0)
 
-    return Hook(f"zero_residual{listed(places)}", STREAMS, edit, blocks)
+    return Hook(f"zero_residual{listed(places)}", STREAMS, edit, blocks, positional=True)
 
 
-def _masked(name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:
+def _masked(
+    name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, positional: bool
+) -> Hook:
     """Logits to −∞ where `hidden` (of query and key position) says so and the key is an earlier token."""
 
     def change(scores: Tensor) -> Tensor:
         query, key = _grid(scores)
         return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf)
 
-    return _in_heads(name, SCORES, change, blocks, heads)
+    return _in_heads(name, SCORES, change, blocks, heads, positional=positional)
 
 
 def _rescored(name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:
@@ -178,14 +182,15 @@ def _rescored(name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: 
 
 
 def _in_heads(
-    name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, dim: int = 1
-) -> Hook:
+    name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
+    dim: int = 1, positional: bool = False,
+) -> Hook:  # fmt: skip
     """A hook that changes the chosen heads, which are axis `dim`, and leaves the others as they were."""
     if heads is None:
-        return Hook(name, site, change, blocks)
+        return Hook(name, site, change, blocks, positional)
     chosen = _counted(heads, "", "heads", "counted from 0; leave it out for all")
     name += f" in {'groups' if site == VALUES else 'heads'} {listed(chosen)}"
-    return Hook(name, site, in_heads(change, chosen, dim), blocks)
+    return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
 
 
 def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: int) -> Callable[[Tensor], Tensor]:

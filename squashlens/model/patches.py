@@ -65,7 +65,13 @@ def patch_residual(
         found = activations(model, source, STREAMS, chosen, bos, what)
         _require_reach(found, there, what)
         return [
-            Hook(f"{what} of {found.name}", STREAMS, Replacement(found, block, here, there, what), (block,))
+            Hook(
+                f"{what} of {found.name}",
+                STREAMS,
+                Replacement(found, block, here, there, what),
+                (block,),
+                positional=True,
+            )
             for block in chosen
         ]
 
@@ -197,10 +203,9 @@ def _head_hooks(
     averaged: bool = False,
 ) -> list[Hook]:  # fmt: skip
     """A hook for each block, which replaces the outputs of `heads` and leaves the others."""
-    return [
-        Hook(name, OUTPUTS, in_heads(Replacement(found, block, here, there, name, averaged), heads, dim=2), (block,))
-        for block in blocks
-    ]
+    edits = {block: Replacement(found, block, here, there, name, averaged) for block in blocks}
+    positional = here is not None or not averaged  # the same vector everywhere needs no counting
+    return [Hook(name, OUTPUTS, in_heads(edits[block], heads, dim=2), (block,), positional) for block in blocks]
 
 
 def _blocks(model: Bridge, name: str, site: str, blocks: Blocks) -> list[int]:

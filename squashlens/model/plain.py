@@ -12,7 +12,7 @@ from typing import Any
 from squashlens._typing import Bridge, shown
 from squashlens.errors import InputError
 from squashlens.model.functions import function_name, require_like
-from squashlens.model.hooks import Hook, Plain, Recipe, distinct_points, torch_hook
+from squashlens.model.hooks import Filtered, Hook, Plain, Recipe, distinct_points, torch_hook
 
 Pair = tuple[str | Callable[[str], Any], Callable[..., Any]]
 Given = Hook | Recipe | Pair | Iterable[Any]  # one hook in any form, or several
@@ -65,14 +65,24 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
         return [Plain(name, where, function)]
     chosen: dict[int, str] = {}  # each point once, whatever its other names
     for alias, point in model.hook_dict.items():
-        if where(alias):
+        if _is_true(where, alias):
             chosen.setdefault(id(point), alias)
     if not chosen:
         raise InputError(
             f"{name}: the filter {function_name(where)} is true of no hook point of this model.",
             "`model.hook_dict` lists their names.",
         )
-    return [Plain(name, site, function) for site in chosen.values()]
+    return [Filtered(name, site, function) for site in chosen.values()]
+
+
+def _is_true(where: Callable[[str], Any], alias: str) -> bool:
+    try:
+        return bool(where(alias))
+    except Exception as error:
+        raise InputError(
+            f"The filter {function_name(where)} failed on the name {alias!r}: {type(error).__name__}: {error}.",
+            "A filter is called with the name of each hook point, and returns True or False.",
+        ) from error
 
 
 @contextmanager

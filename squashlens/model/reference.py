@@ -37,7 +37,7 @@ class StandIn:
             len(self.rows)
         )  # refuses blocks that are not there
         return [
-            Hook(self.name, STREAMS, self._edit(block, tokens), (block,))
+            Hook(self.name, STREAMS, self._edit(block, tokens), (block,), positional=True)
             for block in (range(len(self.rows)) if blocks is None else blocks)
         ]
 

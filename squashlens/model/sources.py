@@ -120,7 +120,7 @@ def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[in
             f"{who}: the capture has no residual stream of layer {missing[0]}.",
             "Capture without layers=, or name in blocks= only layers that it has.",
         )
-    rows = {block: source.residuals[block][0] for block in blocks}
+    rows = {block: source.residuals[block][0].clone() for block in blocks}
     name = digest(source.ids.tolist()) if not source.ambient_hooks else f"a capture {_contents(rows)}"
     return Activations(name, rows, rows)
 
@@ -144,7 +144,7 @@ def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequ
                 f"{', '.join(map(str, shape))}).",
                 "Give a cache of this model.",
             )
-        rows[block] = tensor.detach()
+        rows[block] = tensor.detach().clone()  # the cache is its owner's, who may write into it while the hooks stand
     return Activations(f"a cache {_contents(rows)}", rows, rows)
 
 

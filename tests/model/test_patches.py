@@ -303,3 +303,21 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
         pass
     with pytest.raises(InputError, match="There is no head 4"), sl.applied(model, sl.zero_heads([4])):
         logits(model)
+
+
+@pytest.mark.parametrize("factory", [sl.patch_residual, sl.patch_heads])
+def test_what_is_patched_stays_when_its_source_is_edited(factory: Any, bridge_of: Callable[..., Any]) -> None:
+    """A cache or capture that is written into while the hooks stand: the numbers are those that the name says."""
+    model = bridge_of("llama")
+    what = PLACES if factory is sl.patch_residual else HEADS
+    makers: list[Callable[[], Any]] = [lambda: model.run_with_cache(OTHER)[1].cache_dict]
+    if factory is sl.patch_residual:
+        makers.append(lambda: sl.capture(model, OTHER, **GIVEN))
+    for make in makers:
+        with sl.applied(model, sl.attention_temperature(2.0)):
+            source = make()
+        with sl.applied(model, factory(what, source)):
+            before = logits(model)
+            for tensor in (source.residuals if isinstance(source, sl.Capture) else source).values():
+                tensor.zero_()
+            assert torch.equal(logits(model), before)

@@ -15,6 +15,7 @@ from transformer_lens import hook_points
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
 from tests.odd import Unprintable
+from squashlens.model.hooks import without_ambient
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -351,3 +352,63 @@ def test_compare_takes_pairs(tiny: Any) -> None:
     np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="hook"))
     np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="list"))
     assert (found.sel(change="pair") != found.sel(change="as it is")).any()
+
+
+def test_a_filter_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
+    refused = pytest.raises(InputError, match="The filter .*lambda.* failed on the name '.*': ZeroDivisionError")
+    with refused, sl.applied(bridge_of("llama"), (lambda name: 1 / 0, alone)):
+        pass
+
+
+def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..., Any]) -> None:
+    """By the hook function itself, and in the body; TransformerLens's own contexts take off their own hooks alone."""
+    model = bridge_of("llama")
+    before = count(model)
+
+    def reset(tensor: torch.Tensor) -> torch.Tensor:
+        model.reset_hooks()
+        return tensor
+
+    taken = pytest.raises(InputError, match="was taken off the model while it was in use.*reset_hooks")
+    with taken, sl.applied(model, ("blocks.1.hook_resid_pre", reset)):
+        sl.next_token(model, IDS, bos="as-given")
+    with taken, sl.applied(model, sl.zero_residual([1])):
+        model.reset_hooks()
+    assert count(model) == before
+    with sl.applied(model, sl.zero_residual([1])):
+        model.run_with_hooks(IDS, fwd_hooks=[(SITE, lambda tensor, hook: tensor)])
+        with model.hooks(fwd_hooks=[(SITE, lambda tensor, hook: tensor)]):
+            model.run_with_cache(IDS)
+        model.generate(IDS, max_new_tokens=1, use_past_kv_cache=False, verbose=False)
+
+
+def test_token_ids_are_no_activations(bridge_of: Callable[..., Any]) -> None:
+    """A filter leaves out the points that ids pass; named outright, or chosen alone, they are refused as such."""
+    model, seen = bridge_of("gpt2"), set()
+
+    def look(tensor: torch.Tensor, hook: Any) -> None:
+        seen.add((hook.name, tensor.is_floating_point()))
+
+    with sl.applied(model, (lambda name: name.startswith("embed.") or name == SITE, look)):
+        logits(model)
+    assert {name for name, _ in seen} == {"embed.hook_out", model.hook_dict[SITE].name}
+    assert all(floating for _, floating in seen)
+    outright = pytest.raises(InputError, match="'embed.hook_in' is no activation but token ids")
+    with outright, sl.applied(model, ("embed.hook_in", look)):
+        pass
+    chosen = pytest.raises(InputError, match="the filter is true of no hook point but 'embed.hook_in'")
+    with chosen, sl.applied(model, (lambda name: name == "embed.hook_in", look)):
+        pass
+
+
+def test_a_model_without_ambient_hooks_has_none_on_the_whole_of_it(bridge_of: Callable[..., Any]) -> None:
+    model, calls = bridge_of("llama"), []
+    handle = model.original_model.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        with without_ambient(model):
+            logits(model)
+        assert not calls
+        logits(model)
+        assert calls
+    finally:
+        handle.remove()
