@@ -12,13 +12,14 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
 import psutil
 import xarray as xr
 
+from squashlens.checksum import ATTRIBUTE, checksum
 from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.files import as_path
 from squashlens.sizes import human
@@ -30,20 +31,23 @@ FILTERS = (H5.h5z.FILTER_DEFLATE, H5.h5z.FILTER_SHUFFLE, H5.h5z.FILTER_FLETCHER3
 NUMBERS_AND_TEXT = (H5.h5t.INTEGER, H5.h5t.FLOAT, H5.h5t.STRING)
 AXES = ("DIMENSION_LIST", "REFERENCE_LIST")  # how netCDF says which dimension is which, by references inside the file
 DTYPES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|object|<U[0-9]+")
+KINDS = ("Dataset", "DataArray", "DataArray without a name")
 PARSED = 32  # bytes of Python objects for a byte of JSON: at most two numbers of 28 bytes for "1,2,"
 
 
 def opened(path: str | Path) -> xr.Dataset:
     """The Dataset in a `.nc` or `.json` file that was found to hold nothing else."""
     path = as_path(path, "path")
-    readers = {".nc": _netcdf, ".json": _json}
     try:
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f"There is no file {str(path)!r}.", "Check the name.")
-        if path.suffix not in readers:
+        if not path.is_file():
+            kind = "a folder" if path.is_dir() else "no file but a pipe or device"
+            raise InputError(f"{str(path)!r} is {kind}.", "Give the name of a file that `save` wrote.")
+        if path.suffix not in READERS:
             raise InputError(f"Cannot read {path.name!r}.", "Results come back from .nc and .json.")
         with path.open("rb") as file:
-            return readers[path.suffix](file, str(path))
+            return READERS[path.suffix](file, str(path))
     except SquashlensError:
         raise
     except MemoryError as error:
@@ -68,7 +72,7 @@ def _require_memory(n_bytes: int, name: str, remedy: str) -> None:
         raise CapacityError(f"Reading {name!r} may take {human(n_bytes)}, and {human(free)} are free.", remedy)
 
 
-def _netcdf(file: io.BufferedReader, name: str) -> xr.Dataset:
+def _netcdf(file: BinaryIO, name: str) -> xr.Dataset:
     if file.read(len(SIGNATURE)) != SIGNATURE:
         raise _refused(name, "it does not begin as an HDF5 file")
     size = file.seek(0, io.SEEK_END)
@@ -141,7 +145,7 @@ def _require_text(owner: Any, size: int, name: str) -> None:
                 raise _refused(name, f"its texts take more than {human(free)}")
 
 
-def _json(file: io.BufferedReader, name: str) -> xr.Dataset:
+def _json(file: BinaryIO, name: str) -> xr.Dataset:
     size = file.seek(0, io.SEEK_END)
     _require_memory(PARSED * size, name, "Save it as .nc, which takes far less.")
     file.seek(0)
@@ -190,12 +194,26 @@ def _is_a(value: Any, dtype: str) -> bool:
     return isinstance(value, int)  # NumPy refuses one that the type cannot hold
 
 
+READERS = {".nc": _netcdf, ".json": _json}
+
+
 def unwrapped(dataset: xr.Dataset, path: object) -> xr.DataArray | xr.Dataset:
-    """The DataArray or Dataset that was put into this Dataset to be stored."""
-    kind = dataset.attrs.pop("squashlens_kind", "Dataset")
+    """The DataArray or Dataset that was put into this Dataset to be stored, refused if it is not as it was then.
+
+    A file that was written by other means says neither its kind nor its checksum, and is read as it is.
+    """
+    ours = {"squashlens_kind", ATTRIBUTE} & dataset.attrs.keys()
+    kind = dataset.attrs.get("squashlens_kind", "Dataset")
+    if kind not in KINDS or (kind != "Dataset" and len(dataset.data_vars) != 1):
+        raise _refused(path, f"it says it is a {str(kind)[:40]!r} of {len(dataset.data_vars)} variables")
+    if ours and dataset.attrs.get(ATTRIBUTE) != checksum(dataset):
+        raise InputError(
+            f"{str(path)!r} was changed or damaged since it was saved.",
+            "Measure again. If the change was meant, open it with xarray and save it again with `squashlens.save`.",
+        )
+    for name in ours:
+        del dataset.attrs[name]
     if kind == "Dataset":
         return dataset
-    if kind != "DataArray" or len(dataset.data_vars) != 1:
-        raise _refused(path, f"it says it is a {str(kind)[:40]!r} of {len(dataset.data_vars)} variables")
     (name,) = dataset.data_vars
-    return dataset[name]
+    return dataset[name] if kind == "DataArray" else dataset[name].rename(None)

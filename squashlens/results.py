@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from squashlens._typing import shown
 from squashlens.arguments import validated
 from squashlens.errors import InputError
 from squashlens.files import require_output, write
@@ -77,10 +78,23 @@ def provenance(result: Result) -> dict[str, Any]:
     A Dataset without a provenance of its own answers with that of its variables, by name.
     """
     if "provenance" in result.attrs:
-        return json.loads(result.attrs["provenance"])
+        return _read(result.attrs["provenance"])
     if isinstance(result, xr.Dataset):
         return {str(name): provenance(result[name]) for name in result.data_vars}
     raise InputError("This array carries no provenance.", "It was not made by squashlens.")
+
+
+def _read(text: object) -> dict[str, Any]:
+    """A provenance as an object, refused if it is none."""
+    try:
+        facts = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise InputError(
+            f"The attribute provenance={shown(text)} is no JSON object.", "Give a result as squashlens made it."
+        )
+    return facts
 
 
 def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
@@ -120,7 +134,7 @@ def restated(result: Any, facts: Mapping[str, Any]) -> Any:
     named = list(found.data_vars.values()) if isinstance(found, xr.Dataset) else []
     for one in (found, *named):
         if "provenance" in one.attrs:
-            one.attrs["provenance"] = _written(json.loads(one.attrs["provenance"]) | dict(facts))
+            one.attrs["provenance"] = _written(_read(one.attrs["provenance"]) | dict(facts))
     return found
 
 
@@ -138,9 +152,10 @@ def save(result: Result, path: str | Path) -> Path:
 
     The file is made in memory and written whole or not at all: on a full disk an older file stays as it was. In CSV,
     text that a spreadsheet would execute (it begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break) has an
-    apostrophe before it.
+    apostrophe before it. The other two have a checksum of everything in them, which `open_result` compares.
 
-    Refuses: an unknown ending, a folder that does not exist, a file that is read-only, a disk that is full.
+    Refuses: an unknown ending, what would not come back as it is (dates, complex numbers, objects), a folder that does
+    not exist, a file that is read-only, a disk that is full.
     """
     if not isinstance(result, xr.DataArray | xr.Dataset):
         raise InputError(f"A {type(result).__name__} is not a result.", "Give a DataArray or Dataset.")
@@ -152,9 +167,10 @@ def save(result: Result, path: str | Path) -> Path:
 def open_result(path: str | Path) -> Result:
     """Read a result that `save` wrote as `.nc` or `.json`: a DataArray or Dataset, as it was.
 
-    The file is inspected before it is read, since it may come from anywhere.
+    The file is inspected before it is read, since it may come from anywhere. A file of `save` is compared with its
+    checksum; one that was written by other means has none, and is read as it is.
 
-    Refuses: a file that is damaged, that has its numbers in other files, that holds anything but numbers and text, or
-    that does not fit into memory.
+    Refuses: a file of which any number, name or attribute is another than when it was saved; a file that is damaged,
+    that has its numbers in other files, that holds anything but numbers and text, or that does not fit into memory.
     """
     return unwrapped(opened(path), path)

@@ -5,6 +5,7 @@ interpreter with it where it cannot extend its file.
 """
 
 import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -13,7 +14,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from squashlens.errors import InputError
+from squashlens.checksum import ATTRIBUTE, checksum, parts
+from squashlens.errors import CapacityError, InputError, SquashlensError
+from squashlens.foreign import READERS
 
 Result = xr.DataArray | xr.Dataset
 ENDINGS = (".nc", ".json", ".csv")
@@ -22,25 +25,53 @@ RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # OW
 
 def as_bytes(result: Result, ending: str) -> bytes | memoryview:
     """The file of a result, by the ending of its name."""
-    makers: Mapping[str, Callable[[Result], Any]] = {".nc": _netcdf, ".json": _json, ".csv": _csv}
+    makers: Mapping[str, Callable[[xr.Dataset], Any]] = {".nc": _netcdf, ".json": _json}
     try:
-        return makers[ending](result)
-    except (TypeError, ValueError) as error:  # of a result that was changed: attributes or values of another kind
-        raise InputError(
-            f"This result cannot be kept as {ending}: {error}.",
-            "Keep numbers and text in its variables, and text in its attributes.",
-        ) from error
+        if ending == ".csv":
+            return _csv(result)
+        dataset = _as_dataset(result)
+        content = makers[ending](dataset)
+        changed = _changed(dataset, content, ending)
+    except SquashlensError as error:
+        raise _unkept(ending, error.cause.rstrip(".")) from error
+    except (TypeError, ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError, OSError) as error:
+        raise _unkept(ending, str(error) or type(error).__name__) from error  # of a result that was changed
+    if changed:
+        raise _unkept(ending, f"its {changed[0]} would come back as something else")
+    return content
+
+
+def _unkept(ending: str, why: str) -> InputError:
+    return InputError(
+        f"This result cannot be kept as {ending}: {why}.",
+        "Keep numbers and text in its variables, and text in its attributes.",
+    )
+
+
+def _changed(dataset: xr.Dataset, content: bytes | memoryview, ending: str) -> list[str]:
+    """What of a result would not be read back from its file as it is."""
+    try:
+        back = parts(READERS[ending](io.BytesIO(content), f"result{ending}"))
+    except CapacityError:  # of this machine, now
+        return []
+    before = parts(dataset)
+    return [name for name in {**before, **back} if before.get(name) != back.get(name)]
 
 
 def _as_dataset(result: Result) -> xr.Dataset:
+    """What is written: with the kind of the result, its checksum, and no format left over from another file."""
     if isinstance(result, xr.Dataset):
-        return result.assign_attrs(squashlens_kind="Dataset")
-    named = result if result.name else result.rename("value")
-    return named.to_dataset().assign_attrs(squashlens_kind="DataArray")
+        dataset = result.assign_attrs(squashlens_kind="Dataset")
+    else:
+        named = result.rename("value") if result.name is None else result
+        kind = "DataArray" if named is result else "DataArray without a name"
+        dataset = named.to_dataset().assign_attrs(squashlens_kind=kind)
+    dataset = dataset.drop_encoding()
+    return dataset.assign_attrs({ATTRIBUTE: checksum(dataset)})
 
 
-def _netcdf(result: Result) -> bytes | memoryview:
-    return cast(memoryview, _as_dataset(result).to_netcdf(engine="h5netcdf"))
+def _netcdf(dataset: xr.Dataset) -> bytes | memoryview:
+    return cast(memoryview, dataset.to_netcdf(engine="h5netcdf"))
 
 
 def _csv(result: Result) -> bytes:
@@ -78,9 +109,7 @@ def _tidy(result: xr.Dataset) -> pd.DataFrame:
     return joined.reindex(columns=[*joined.columns.drop("value"), "value"])
 
 
-def _json(result: Result) -> bytes:
-    dataset = _as_dataset(result)
-
+def _json(dataset: xr.Dataset) -> bytes:
     def variable(array: xr.DataArray) -> dict[str, Any]:
         return {
             "dims": list(array.dims),

@@ -57,6 +57,7 @@ TABLE, ECHO = "tests/tasks/test_answer_table.py", "tests/tasks/test_echo.py"
 ANSWERS, BEHAVE, PROBE = (f"tests/measure/test_{name}.py" for name in ("answers", "behave", "probe"))
 ARGUMENTS, WANTED, FOLDER = "tests/test_arguments.py", "tests/figures/test_given.py", "tests/model/test_folder.py"
 TERMINALS = "tests/test_cli.py::test_complaints_are_plain_on_every_terminal"
+CHECKSUM = "tests/test_checksum.py"
 FILES, FOREIGN, ERRORS = "tests/test_files.py", "tests/test_foreign.py", "tests/test_errors.py"
 PAGE = "tests/reporting/test_page.py"
 ASKING = "tests/measure/test_asking.py"
@@ -838,6 +839,12 @@ MUTATIONS = (
     Mutation("a capture that its owner edits", "model/sources.py", "source.residuals[block][0].clone()", "source.residuals[block][0]", PATCHES),
     Mutation("hooks that are gone unnoticed", "model/hooks.py", "if all(h.user_hook is not mine for h", "if not all(True for h", PLAIN),
     Mutation("ids chosen by a filter", "model/live.py", "if not _is_activation(tensor):\n            found", "if False:\n            found", PLAIN),
+    Mutation("a checksum that nobody compares", "foreign.py", "if ours and dataset.attrs.get(ATTRIBUTE) != checksum(dataset):", "if False:", CHECKSUM),
+    Mutation("a checksum that can be left out", "foreign.py", "if ours and dataset.attrs.get(ATTRIBUTE) !=", "if ATTRIBUTE in ours and dataset.attrs.get(ATTRIBUTE) !=", CHECKSUM),
+    Mutation("values outside the checksum", "checksum.py", "return values.dtype.str, values.tobytes()", 'return values.dtype.str, b""', CHECKSUM),
+    Mutation("attributes of variables outside the checksum", "checksum.py", "_attributes(array.attrs), content", "content", CHECKSUM),
+    Mutation("saved, and another thing when read", "stored.py", "    if changed:\n", "    if False:\n", CHECKSUM),
+    Mutation("a format left over from another file", "stored.py", "dataset = dataset.drop_encoding()\n", "\n", CHECKSUM),
 )  # fmt: skip
 
 

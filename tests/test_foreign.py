@@ -152,7 +152,7 @@ def test_damaged_files_are_refused(ending: str, tmp_path: Path) -> None:
             sl.open_result(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="is a folder"):
         sl.open_result(path)
 
 
