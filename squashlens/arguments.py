@@ -15,6 +15,7 @@ has) is checked by the function itself.
 Of prompts only the kind is checked here; the rest is said by `squashlens.tokens`, and of models by `require_bridge`.
 """
 
+import difflib
 import functools
 import inspect
 import itertools
@@ -52,7 +53,10 @@ def validated(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         signature = _signature(function)
-        bound = signature.bind(*args, **kwargs)  # a TypeError for a missing or unknown argument is Python's own
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:  # a missing or unknown argument: Python's own error, with the function's name
+            raise TypeError(_unbound(function, signature, kwargs, error)) from None
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -65,6 +69,17 @@ def validated(function: F) -> F:
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
+
+
+def _unbound(
+    function: Callable[..., Any], signature: inspect.Signature, kwargs: Mapping[str, Any], error: TypeError
+) -> str:
+    """What Python says of arguments that do not fit, with the function's name and a name that may be meant."""
+    name = function.__qualname__.removesuffix(".__init__")
+    unknown = next((key for key in kwargs if key not in signature.parameters), "")
+    near = difflib.get_close_matches(unknown, [key for key in signature.parameters if key not in kwargs], n=1)
+    said = f"got an unexpected keyword argument {unknown!r}" if unknown else error
+    return f"{name}() {said}" + (f". Did you mean {near[0]!r}?" if near else "")
 
 
 @functools.cache
@@ -126,7 +141,9 @@ def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
     except InputError as error:
         raise InputError(
             f"{argument}={shown(value)} ({type(value).__name__}) is not a prompt.",
-            "Give text, a list of texts, or token ids.",
+            'Give its token ids: `["input_ids"]`.'
+            if isinstance(value, Mapping) and "input_ids" in value
+            else "Give text, a list of texts, or token ids.",
         ) from error
     return [_text(item, argument) if isinstance(item, str) else item for item in items]
 
@@ -332,7 +349,7 @@ def described(hint: Any) -> str:
     if origin in (Sequence, Iterable, Collection, tuple, list):
         if origin is tuple and inner[-1] is not Ellipsis:
             return f"a tuple of {len(inner)} items"
-        return f"a list in which each item is {described(inner[0])}"
+        return "a list" if inner[0] is Any else f"a list in which each item is {described(inner[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a dict of which each value is {described(inner[1])}"
     if hasattr(hint, "array_type"):

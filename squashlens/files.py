@@ -58,9 +58,10 @@ def refusing(path: str | Path) -> Iterator[None]:
     except ValueError as error:  # a null character, half of a surrogate pair
         raise InputError(f"{str(path)!r} cannot be the name of a file.", "Choose another name.") from error
     except OSError as error:
-        cause, remedy = CAUSES.get(
-            error.errno or 0, (error.strerror or str(error) or "The system gave no reason", "Choose another place.")
-        )
+        unknown = (error.strerror or str(error) or "The system gave no reason", "Choose another place.")
+        cause, remedy = CAUSES.get(error.errno or 0, unknown)
+        if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(os.path.realpath(path))):
+            cause, remedy = "Its folder takes no files", "Choose another folder."  # /proc
         raise OutputError(f"Cannot write {str(path)!r}: {cause[0].lower()}{cause[1:]}.", remedy) from error
 
 
@@ -105,6 +106,8 @@ def as_path(path: object, argument: str) -> Path:
     """A path given as text or as a path; anything else is refused."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise InputError(f"{argument} must be a path, not {type(path).__name__}.", "Give text or a pathlib.Path.")
+    if not os.fspath(path):
+        raise InputError(f"{argument} is empty.", "Give the name of a file or folder.")
     return Path(os.fspath(path))
 
 
@@ -147,7 +150,8 @@ def _target(path: Path) -> Path:
     if about is not None and stat.S_ISDIR(about.st_mode):
         raise InputError(f"{shown!r} is a folder.", "Give the name of a file in it.")
     if folder is None or not stat.S_ISDIR(folder.st_mode):
-        raise InputError(f"There is no folder {str(path.parent)!r}.", "Make it first.")
+        missing = target.parent if path.parent.is_dir() else path.parent  # of a link to a place that is not there
+        raise InputError(f"There is no folder {str(missing)!r}.", "Make it first.")
     if about is None:
         return target
     if not stat.S_ISREG(about.st_mode):

@@ -205,3 +205,21 @@ def test_odd_values_are_refused_by_name_or_right() -> None:
 @pytest.mark.timeout(7200)
 def test_every_odd_value_of_every_argument() -> None:
     assert odd.walked("tests.odd", seconds=7000) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            {"norms": "spectral"},
+            r"^jacobian_norms\(\) got an unexpected keyword argument 'norms'. Did you mean 'norm'\?$",
+        ),
+        ({"zzz": 1}, r"^jacobian_norms\(\) got an unexpected keyword argument 'zzz'$"),
+        ({}, r"^jacobian_norms\(\) missing a required argument: 'model'$"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_with_the_functions_name(options: Any, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        sl.jacobian_norms(**options)
+    with pytest.raises(TypeError, match=r"^Hook\(\) .*'edti'. Did you mean 'edit'"):
+        sl.Hook("a", "b", **{"edti": 3})

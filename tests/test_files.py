@@ -247,6 +247,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     (tmp_path / "null.nc").symlink_to("/dev/null")
+    (tmp_path / "dangling.nc").symlink_to(tmp_path / "gone" / "x.nc")
     refusals: dict[Path, str] = {
         tmp_path: "is a folder",
         tmp_path / "pipe": "is a pipe",
@@ -254,6 +255,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         tmp_path / "file" / "x.nc": "folder",
         tmp_path / "missing" / "x.nc": "There is no folder",
         Path(""): "is a folder",
+        tmp_path / "dangling.nc": f"There is no folder '{tmp_path / 'gone'}'",
+        Path("/proc/x.nc"): "its folder takes no files",
     }
     for path, why in refusals.items():
         with pytest.raises((InputError, OutputError), match=why):
@@ -263,7 +266,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="End the name in .nc, .json"):
         require_output(tmp_path / "x.txt", (".nc", ".json"))
     assert require_output(tmp_path / "x.nc") == tmp_path / "x.nc"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "null.nc", "pipe"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.nc", "file", "null.nc", "pipe"]
+    for empty in (require_output, require_folder):
+        with pytest.raises(InputError, match="is empty"):
+            empty("")
 
 
 def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

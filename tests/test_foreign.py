@@ -1,6 +1,7 @@
 """Files from anywhere: what is no plain result is refused before any number is read, here or in other files."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,12 @@ def test_damaged_files_are_refused(ending: str, tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     with pytest.raises(InputError, match="is a folder"):
+        sl.open_result(path)
+    path.rmdir()
+    with pytest.raises(InputError, match="There is no file"):
+        sl.open_result(path)
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="no file but a pipe"):
         sl.open_result(path)
 
 

@@ -108,8 +108,9 @@ def behave(
         bridge = opened(model, device, quiet, out, figure, errors, frequencies, dtype=dtype, resume=resume)
         found = {}
         for name, one in asked.items():
+            draws = seeds if one.random or temperature > 0 else min(seeds, 1)
             found[name] = sl.behave(
-                bridge, one, lengths=lengths, seeds=seeds if one.random or temperature > 0 else 1, modes=modes,
+                bridge, one, lengths=lengths, seeds=draws, modes=modes,
                 template=template, opened=opening, temperature=temperature, room=room, chunk=chunk,
                 resume=_beside(resume, name, several), progress=not quiet,
             )  # fmt: skip

@@ -14,13 +14,14 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, positive
+from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, positive, shown
 from squashlens.bars import bar
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.given import require_reference, takes
 from squashlens.measure._session import Session
 from squashlens.measure.jacobian import jacobian_norms
 from squashlens.measure.rungs import NULL, SWAP, TRUTH, Rung, chosen, ladder
+from squashlens.measure.substitution import require_choices
 from squashlens.model.anatomy import dtype_of, quantisation
 from squashlens.model.capture import Given
 from squashlens.model.registry import measured
@@ -82,6 +83,7 @@ def audit(
     True
     """
     positive(probes, "probes", "a number of directions")
+    positive(replacements, "replacements", "a number of tokens")
     given = {"content": content, "rungs": rungs, "among": among}
     lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
     session = Session.start(
@@ -97,6 +99,8 @@ def audit(
         replacements=replacements, among=lists["among"], seed=seed,
     )  # fmt: skip
     taken = chosen(list(all_rungs), lists["rungs"])
+    if any(rung.name == SWAP for rung in taken):
+        require_choices(session, lists["among"], range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
     for rung in bar(taken, desc="audit", unit="rung", progress=progress):
@@ -140,7 +144,7 @@ def _content(session: Session, content: Iterable[int] | None, query: int) -> lis
         return list(range(session.facts["bos_count"], query))
     places = sorted(set(content))
     if not places or any(isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= query for p in places):
-        raise InputError(f"content={places!r} are not positions up to the query.", f"Use 0 to {query}.")
+        raise InputError(f"content={shown(places)} are not positions up to the query.", f"Use 0 to {query}.")
     return places
 
 

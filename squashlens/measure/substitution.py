@@ -74,7 +74,7 @@ def substitution_effect(
     chosen = list(range(first, n + 1) if positions is None else dict.fromkeys(positions))  # each once
     if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= n for p in chosen):
         raise InputError(f"positions={chosen!r} cannot be replaced.", f"Give positions from {first} to {n}.")
-    choices = _choices(session, among, first)
+    choices = require_choices(session, among, chosen)
     generator = torch.Generator().manual_seed(seed)
     shape = session.ids.shape
     found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
@@ -104,6 +104,18 @@ def substitution_effect(
     return session.dataset("substitution effect", coords, variables)
 
 
+def require_choices(session: Session, among: Sequence[int] | None, places: Sequence[int]) -> list[int]:
+    """The tokens that stand in for those at `places`; refused where one of these could be replaced only by itself."""
+    choices = _choices(session, among, session.facts["bos_count"])
+    for ids in session.ids.tolist():
+        alone = [place for place in places if not set(choices) - {ids[place]}]
+        if alone:
+            raise InputError(
+                f"There is nothing to replace the token at position {alone[0]} by.", "Name other tokens with among=."
+            )
+    return choices
+
+
 def _choices(session: Session, among: Sequence[int] | None, first: int) -> list[int]:
     vocabulary = int(session.model.cfg.d_vocab)
     if among is None:
@@ -123,10 +135,6 @@ def _variants(
     drawn = []
     for place in positions:
         others = torch.tensor([t for t in choices if t != int(ids[place])])
-        if not len(others):
-            raise InputError(
-                f"There is nothing to replace the token at position {place} by.", "Name other tokens with among=."
-            )
         tokens = others[torch.randperm(len(others), generator=generator)[:replacements]]
         drawn += [(place, token) for token in tokens.tolist()]
     return drawn

@@ -1,6 +1,6 @@
 """What prompts may be given as: text, token ids, or several of either; told apart and checked without a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -31,12 +31,14 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
     """
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UT":
+    if hasattr(prompts, "__array__") and not isinstance(prompts, np.ndarray | np.generic | Tensor):
+        prompts = _as_array(prompts)  # of pandas, xarray
+    if isinstance(prompts, np.ndarray) and (prompts.dtype.kind in "UT" or _is_text(prompts)):
         prompts = prompts.tolist()
     if isinstance(prompts, np.ndarray | Tensor):
         return _rows(prompts)
     if not isinstance(prompts, list | tuple):
-        raise InputError(f"The prompts are a {type(prompts).__name__}, which has no tokens in order.", ALLOWED)
+        raise InputError(f"The prompts are a {type(prompts).__name__}, which has no tokens in order.", remedy(prompts))
     if all(isinstance(one, str) for one in prompts):
         return list(prompts)
     if not any(isinstance(one, str) or _holds_ids(one) for one in prompts):
@@ -45,6 +47,24 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return [_row(one) for one in prompts]
     kinds = sorted({"a list" if _holds_ids(one) else type(one).__name__ for one in prompts})
     raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
+
+
+def remedy(prompts: object) -> str:
+    """What to give in place of something that is no prompt."""
+    if isinstance(prompts, Mapping) and "input_ids" in prompts:  # what tokenizers of transformers return
+        return 'Give its token ids: `["input_ids"]`.'
+    return ALLOWED
+
+
+def _as_array(prompts: Any) -> Any:
+    try:
+        return np.asarray(prompts)
+    except (TypeError, ValueError, RuntimeError):
+        return prompts
+
+
+def _is_text(array: np.ndarray) -> bool:
+    return array.dtype == object and array.ndim == 1 and all(isinstance(one, str) for one in array)
 
 
 def _holds_ids(one: object) -> bool:

@@ -15,7 +15,9 @@ def not_here(source: str, near: str) -> ModelAccessError:
     """The refusal of a name that is neither on this machine nor to be had; `near` says what else may be meant."""
     return ModelAccessError(
         f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
-        f"{near} Otherwise connect, or give a local folder." if near else "Connect, or give a local folder.",
+        f"{near} Otherwise connect, or give a local folder."
+        if near.startswith("Did you mean")
+        else "Connect, or give a local folder or a bundled name (tiny-gemma).",
     )
 
 

@@ -7,7 +7,7 @@ import difflib
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def _resolve(name: str | Path) -> str:
     path, is_folder = _folder(text)
     if is_folder:
         if not (path / "config.json").is_file():
-            refuse_adapter(text, None)
+            refuse_adapter(str(path), None)
             raise ModelAccessError(f"{path} holds no config.json.", "Give the folder that `save_pretrained` wrote.")
         return str(path.resolve())  # one name for a folder, however the path to it is written
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
@@ -289,9 +289,18 @@ def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     named = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
     dtype = named.get(full_name(given)) if isinstance(given, str) else given
     if dtype not in TOLERANCE:
+        near = _dtype_meant(given, (*named, *SHORT)) if isinstance(given, str) else None
+        meant = "" if near is None else f"Did you mean {near!r}? "
         allowed = ", ".join((*named, *SHORT))
-        raise InputError(f"dtype={given!r} is not one to run in.", f"Use one of {allowed}.")
+        raise InputError(f"dtype={shown(given)} is not one to run in.", f"{meant}Use one of {allowed}.")
     return dtype
+
+
+def _dtype_meant(given: str, allowed: Iterable[str]) -> str | None:
+    """The name that is nearest to one that PyTorch or somebody else has for a dtype."""
+    plain = given.strip().lower().removeprefix("torch.")
+    others = {"half": "float16", "float": "float32", "double": "float64", "brain": "bfloat16"}
+    return next(iter(difflib.get_close_matches(others.get(plain, plain), list(allowed), n=1, cutoff=0.6)), None)
 
 
 def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:

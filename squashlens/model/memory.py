@@ -24,12 +24,15 @@ def device_named(given: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [""])[0][:120]
-        raise InputError(
-            f"device={shown(given)} is not on this machine ({reason}).", "Use 'cpu', or 'cuda'."
-        ) from error
+        raise InputError(f"device={shown(given)} is not on this machine ({reason}).", _devices()) from error
     if device.type == "meta":
-        raise InputError("device='meta' holds no numbers.", "Use 'cpu', or 'cuda'.")
+        raise InputError("device='meta' holds no numbers.", _devices())
     return device
+
+
+def _devices() -> str:
+    """Those of this machine, as a remedy."""
+    return "Use 'cpu', or 'cuda'." if torch.cuda.is_available() else "Use 'cpu'."
 
 
 def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:

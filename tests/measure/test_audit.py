@@ -169,3 +169,23 @@ def test_half_precision_is_refused_before_any_work(bridge_of: Any, monkeypatch: 
     monkeypatch.setattr(model.original_model.config, "quantization_config", {"quant_method": "bitsandbytes"}, False)
     with pytest.raises(InputError, match="quantised .bitsandbytes"):
         raw(sl.audit)(model, torch.tensor([2, 7, 11]), bos="as-given", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"replacements": 0}, "replacements=0"),
+        ({"among": [10**6]}, "are not token ids"),
+        ({"among": [4]}, "nothing to replace"),
+        ({"content": range(-1, 100)}, "content=.{,90} are not positions"),
+    ],
+)
+def test_arguments_are_checked_before_any_work(
+    options: Any, complaint: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: Any, **__: Any) -> None:
+        raise AssertionError("the work was begun")
+
+    monkeypatch.setattr("squashlens.measure.audit._warm_up", work)
+    with pytest.raises(InputError, match=complaint):
+        sl.audit(tiny, "110 =", **options)

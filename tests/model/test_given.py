@@ -3,8 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import xarray as xr
+from transformers import BatchEncoding
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -20,7 +23,8 @@ IDS = [2, 4, 4, 3, 76]
         IDS, tuple(IDS), [IDS], (tuple(IDS),), np.array(IDS), np.array([IDS], dtype=np.int16), torch.tensor(IDS),
         np.array(IDS, dtype=np.uint64), [np.int64(i) for i in IDS], [torch.tensor(i) for i in IDS],
         [torch.tensor(IDS)], [np.array(IDS)], torch.tensor([IDS], dtype=torch.int32), "110 =", ["110 ="],
-        np.array(["110 ="]), np.str_("110 ="),
+        np.array(["110 ="]), np.str_("110 ="), pd.Series(IDS), pd.Series(["110 ="]),
+        pd.Series(IDS, index=range(5, 0, -1)), xr.DataArray(IDS), pd.DataFrame([IDS]),
     ],
     ids=repr,
 )  # fmt: skip
@@ -63,6 +67,13 @@ def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
 def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         raw(sl.tokens)(tiny, given)
+
+
+@pytest.mark.parametrize("given", [{"input_ids": IDS}, BatchEncoding({"input_ids": IDS})])
+def test_what_a_tokenizer_returns_is_told_how_to_give(tiny: Any, given: Any) -> None:
+    for function in (sl.tokens, raw(sl.tokens)):
+        with pytest.raises(InputError, match=r'Give its token ids: `\["input_ids"\]`'):
+            function(tiny, given)
 
 
 def test_strings_of_digits_are_texts() -> None:

@@ -191,3 +191,30 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     assert torch.allclose(found, truth, rtol=1e-5)  # both run routers and norms in float32
     bound = torch.from_numpy(sl.path_bound(model, ids, constants="measured", progress=False).values)
     assert (bound >= truth).all()
+
+
+def test_names_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("", " "):
+        with pytest.raises(ModelAccessError, match="is empty"):
+            sl.load(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ModelAccessError, match="holds no config.json"):
+        sl.load("~")
+    with pytest.raises(ModelAccessError) as caught:
+        sl.load("somebody/something", progress=False)
+    assert str(caught.value).count("local folder") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("BF16", "bf16"), ("half", "float16"), ("torch.float32", "float32"), ("double", "float64"), (" fp32", "fp32")],
+)
+def test_a_dtype_by_another_name_gets_its_own(given: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f"Did you mean '{meant}'"):
+        sl.load("tiny-gemma", dtype=given)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_device_that_is_not_here_is_not_advised() -> None:
+    with pytest.raises(InputError, match="Use 'cpu'.$"):
+        sl.load("tiny-gemma", device="cuda")
