@@ -76,7 +76,8 @@ def _unbound(
 ) -> str:
     """What Python says of arguments that do not fit, with the function's name and a name that may be meant."""
     name = function.__qualname__.removesuffix(".__init__")
-    unknown = next((key for key in kwargs if key not in signature.parameters), "")
+    others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    unknown = "" if others else next((key for key in kwargs if key not in signature.parameters), "")
     near = difflib.get_close_matches(unknown, [key for key in signature.parameters if key not in kwargs], n=1)
     said = f"got an unexpected keyword argument {unknown!r}" if unknown else error
     return f"{name}() {said}" + (f". Did you mean {near[0]!r}?" if near else "")

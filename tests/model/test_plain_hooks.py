@@ -14,8 +14,8 @@ from transformer_lens import hook_points
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
-from tests.odd import Unprintable
 from squashlens.model.hooks import without_ambient
+from tests.odd import Unprintable
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
