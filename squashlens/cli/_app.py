@@ -40,14 +40,19 @@ def check_outputs(out: Path | None, *figures: Path | None, resume: Path | None =
 
 def opened(
     model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32",
-    resume: Path | None = None, texts: Iterable[str] = (),
+    resume: Path | None = None, texts: Iterable[str] = (), prompts: Iterable[str] = (),
 ) -> Any:  # fmt: skip
-    """The model, loaded once it is sure that results can be written and that `texts` are of its words."""
+    """The model, loaded once it is sure that results can be written and that `texts` are of its words, as are `prompts`, which
+    are not empty either."""
     import squashlens as sl
+    from squashlens.errors import InputError
     from squashlens.model.vocabulary import refuse_words_of
 
     check_outputs(out, *figures, resume=resume)
-    refuse_words_of(model, texts)
+    prompts = list(prompts)
+    if not all(prompt.strip() for prompt in prompts):
+        raise InputError("The prompt is empty.", "Pass some text.")
+    refuse_words_of(model, [*texts, *prompts])
     return sl.load(model, device=device, dtype=dtype, progress=not quiet)
 
 

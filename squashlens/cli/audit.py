@@ -33,7 +33,7 @@ def audit(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure, texts=prompts)
+        bridge = opened(model, device, quiet, out, figure, prompts=prompts)
         found = sl.audit(
             bridge, list(prompts) or sl.zoo.EXAMPLE_PROMPT, rungs=rungs or None,
             content=None if content is None else range(content[0], content[1] + 1),

@@ -38,7 +38,7 @@ def report(
         from squashlens.files import require_output
 
         require_output(out, (".html", ".htm"), "--out")
-        bridge = opened(model, device, quiet, texts=[prompt])
+        bridge = opened(model, device, quiet, prompts=[prompt])
         path = sl.report(bridge, prompt=prompt, out=out, norm=norm, digits=digits, progress=not quiet)
         print(f"report: {path.resolve()}")
 
@@ -77,7 +77,7 @@ def bound(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure, texts=[prompt])
+        bridge = opened(model, device, quiet, out, figure, prompts=[prompt])
         result = sl.path_bound(
             bridge, prompt, attention=attention, query=query,
             beta1=beta1, beta2=beta2, beta3=beta3, sigma_psi=sigma_psi,
@@ -112,7 +112,7 @@ def jacobian(
     def job() -> None:
         import squashlens as sl
 
-        bridge = opened(model, device, quiet, out, figure, texts=[prompt])
+        bridge = opened(model, device, quiet, out, figure, prompts=[prompt])
         result = sl.jacobian_norms(
             bridge, prompt, norm=norm, freeze=freeze, query=query, chunk=chunk, progress=not quiet,
             method="exact" if rtol is None else "sketch", rtol=rtol,

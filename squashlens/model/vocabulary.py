@@ -18,9 +18,6 @@ def refuse_words_of(name: str, texts: Iterable[str]) -> None:
 
     Only a tokenizer of whole words is asked, of a bundled model or a local folder: others split what they do not know.
     """
-    texts = list(texts)
-    if not all(text.strip() for text in texts):
-        raise InputError("The prompt is empty.", "Pass some text.")
     try:
         path = Path(zoo.folder(name) if name in zoo.bundled() else name).expanduser() / "tokenizer.json"
         if not path.is_file():
