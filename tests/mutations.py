@@ -846,7 +846,7 @@ MUTATIONS = (
     Mutation("saved, and another thing when read", "stored.py", "    if changed:\n", "    if False:\n", CHECKSUM),
     Mutation("a format left over from another file", "stored.py", "dataset = dataset.drop_encoding()\n", "\n", CHECKSUM),
     Mutation("an audit that begins without swaps", "measure/audit.py", "if any(rung.name == SWAP for rung in taken):", "if False:", AUDIT),
-    Mutation("a token replaced by itself", "measure/substitution.py", "if not set(choices) - {ids[place]}]", "if not set(choices)]", AUDIT),
+    Mutation("a token replaced by itself", "measure/substitution.py", "if choices == [ids[place]] or not choices]", "if not choices]", AUDIT),
     Mutation("an array of pandas in another order", "model/given.py", "return np.asarray(prompts)", "return np.asarray(prompts.sort_index())", GIVEN),
 )  # fmt: skip
 

@@ -42,8 +42,8 @@ def opened(
     model: str, device: str | None, quiet: bool, out: Path | None = None, *figures: Path | None, dtype: str = "float32",
     resume: Path | None = None, texts: Iterable[str] = (), prompts: Iterable[str] = (),
 ) -> Any:  # fmt: skip
-    """The model, loaded once it is sure that results can be written and that `texts` are of its words, as are `prompts`, which
-    are not empty either."""
+    """The model, loaded once it is sure that results can be written, that `texts` and `prompts` are of its words, and
+    that no prompt is empty."""
     import squashlens as sl
     from squashlens.errors import InputError
     from squashlens.model.vocabulary import refuse_words_of

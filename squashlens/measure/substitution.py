@@ -108,7 +108,7 @@ def require_choices(session: Session, among: Sequence[int] | None, places: Seque
     """The tokens that stand in for those at `places`; refused where one of these could be replaced only by itself."""
     choices = _choices(session, among, session.facts["bos_count"])
     for ids in session.ids.tolist():
-        alone = [place for place in places if not set(choices) - {ids[place]}]
+        alone = [place for place in places if choices == [ids[place]] or not choices]
         if alone:
             raise InputError(
                 f"There is nothing to replace the token at position {alone[0]} by.", "Name other tokens with among=."
