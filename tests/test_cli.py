@@ -101,7 +101,7 @@ def test_a_verb_prints_a_table_and_saves(
 
 
 def test_odd_values_on_the_command_line() -> None:
-    assert odd.walked("tests.odd_cli", "--sample", "220", seconds=600) == []
+    assert odd.walked("tests.odd_cli", "--sample", "120", seconds=600) == []
 
 
 @pytest.mark.slow
