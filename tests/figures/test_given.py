@@ -37,7 +37,7 @@ def test_another_result_is_refused_with_the_measurement_to_call(name: str, resul
             found = function(given, **rest)
         except InputError as refusal:
             said = str(refusal)
-            assert "squashlens." in said or "is not a" in said or "Measure with" in said, (label, said)
+            assert "squashlens." in said or "is of type" in said or "Measure with" in said, (label, said)
             assert "\n" not in said
         else:
             drawn.append(label)
