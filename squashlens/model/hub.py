@@ -4,9 +4,11 @@ import os
 import socket
 import threading
 import urllib.request
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from squashlens.errors import ModelAccessError
+from squashlens.model.checkpoint import AGAIN
 
 PATIENCE = 3.0  # seconds for a name to be resolved and a connection to be made
 
@@ -19,6 +21,44 @@ def not_here(source: str, near: str) -> ModelAccessError:
         if near.startswith("Did you mean")
         else "Connect, or give a local folder or a bundled name (tiny-gemma).",
     )
+
+
+def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
+    """What went wrong on the way to a model, told from the libraries' many ways of saying it; `near` as above."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    chain, link = [], error
+    while link is not None and len(chain) < 10:
+        chain.append(link)
+        link = link.__cause__ or link.__context__  # pyright: ignore[reportAssignmentType]
+    said = " ".join(str(e) for e in chain).lower()
+    if any(isinstance(e, GatedRepoError) for e in chain) or "gated repo" in said:
+        return ModelAccessError(
+            f"{source} is gated: its owner wants you to accept a licence first.",
+            f"Three steps: 1. accept it at https://huggingface.co/{source}; 2. make a read token at "
+            "https://huggingface.co/settings/tokens; 3. run `hf auth login` and paste it, or set HF_TOKEN.",
+        )
+    if any(isinstance(e, RepositoryNotFoundError) for e in chain) or "not a valid model identifier" in said:
+        return ModelAccessError(
+            f"Hugging Face shows no model {source!r} to you.",
+            f"{near} A private one needs a token: `hf auth login`.".lstrip(),
+        )
+    if "trust_remote_code" in said or "custom code" in said:
+        return ModelAccessError(
+            f"{source} wants to run code of its own.", "squashlens does not; use a model built into transformers."
+        )
+    if "does not recognize this architecture" in said or "unrecognized model" in said:
+        return ModelAccessError(f"The architecture of {source} is unknown here.", "Update transformers.")
+    if "connect" in said or "offline" in said or "resolve" in said or "timed out" in said:
+        return not_here(source, near)
+    if Path(source).is_dir():
+        reason = " ".join(str(error).split())[:300]
+        return ModelAccessError(
+            f"{source} cannot be opened as its config.json describes it ({type(error).__name__}: {reason}).",
+            "Check that config.json belongs to these weights.",
+        )
+    said = (str(error).splitlines() or [""])[0]
+    return ModelAccessError(f"{source} cannot be opened: {said}", near or AGAIN)
 
 
 def require_reachable(source: str, revision: str | None, near: str) -> None:

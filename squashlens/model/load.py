@@ -21,7 +21,7 @@ from squashlens.errors import InputError, ModelAccessError, SquashlensError
 from squashlens.model.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
 from squashlens.model.complete import require_complete, require_finite
 from squashlens.model.folder import require_plausible, require_readable
-from squashlens.model.hub import not_here, require_reachable
+from squashlens.model.hub import access_error, require_reachable
 from squashlens.model.memory import available, device_named, human, require_room
 from squashlens.model.proof import TOLERANCE, accept_unverified, prove, shared_copy
 from squashlens.model.quantised import require_quantiser, round_weights, torchao_hushed
@@ -202,45 +202,7 @@ def _open_config(source: str, revision: str | None) -> Any:
     try:
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
-        raise _access_error(source, error) from error
-
-
-def _access_error(source: str, error: Exception) -> ModelAccessError:
-    """What went wrong on the way to a model, told from the library's many ways of saying it."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-    chain, link = [], error
-    while link is not None and len(chain) < 10:
-        chain.append(link)
-        link = link.__cause__ or link.__context__  # pyright: ignore[reportAssignmentType]
-    said = " ".join(str(e) for e in chain).lower()
-    if any(isinstance(e, GatedRepoError) for e in chain) or "gated repo" in said:
-        return ModelAccessError(
-            f"{source} is gated: its owner wants you to accept a licence first.",
-            f"Three steps: 1. accept it at https://huggingface.co/{source}; 2. make a read token at "
-            "https://huggingface.co/settings/tokens; 3. run `hf auth login` and paste it, or set HF_TOKEN.",
-        )
-    if any(isinstance(e, RepositoryNotFoundError) for e in chain) or "not a valid model identifier" in said:
-        return ModelAccessError(
-            f"Hugging Face shows no model {source!r} to you.",
-            f"{_nearest(source)} A private one needs a token: `hf auth login`.".lstrip(),
-        )
-    if "trust_remote_code" in said or "custom code" in said:
-        return ModelAccessError(
-            f"{source} wants to run code of its own.", "squashlens does not; use a model built into transformers."
-        )
-    if "does not recognize this architecture" in said or "unrecognized model" in said:
-        return ModelAccessError(f"The architecture of {source} is unknown here.", "Update transformers.")
-    if "connect" in said or "offline" in said or "resolve" in said or "timed out" in said:
-        return not_here(source, _nearest(source))
-    if Path(source).is_dir():
-        reason = " ".join(str(error).split())[:300]
-        return ModelAccessError(
-            f"{source} cannot be opened as its config.json describes it ({type(error).__name__}: {reason}).",
-            "Check that config.json belongs to these weights.",
-        )
-    said = (str(error).splitlines() or [""])[0]
-    return ModelAccessError(f"{source} cannot be opened: {said}", _nearest(source) or AGAIN)
+        raise access_error(source, error, _nearest(source)) from error
 
 
 def _require_decoder(config: Any, source: str) -> None:
@@ -267,7 +229,7 @@ def _on_no_device(config: Any, source: str) -> Any:
         with init_empty_weights():
             empty = AutoModelForCausalLM.from_config(config)
     except Exception as error:
-        raise _access_error(source, error) from error
+        raise access_error(source, error, _nearest(source)) from error
     built = type(empty).__name__
     own_code = str((getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)).split(".")[-1]
     if own_code != built:  # code in the checkpoint; where it names a class of transformers, that class is taken
@@ -370,7 +332,7 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
             f"Check that config.json belongs to these weights. {AGAIN}",
         ) from error
     except (OSError, ValueError, ImportError) as error:
-        raise _access_error(source, error) from error
+        raise access_error(source, error, _nearest(source)) from error
     model, report = loaded
     require_finite(model, source)
     require_complete(model, report, stored, source)
