@@ -1,4 +1,5 @@
 # make report    install into .venv and write report.html for the bundled model
+# make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
@@ -9,8 +10,13 @@ BIN := .venv/bin
 # uv does not read pip's configuration; empty where pip has none, which uv accepts.
 export UV_FIND_LINKS ?= $(shell $(PY) -m pip config get global.find-links 2>/dev/null)
 WORKERS ?= 2
+# Without bytecode every program that a test starts would compile PyTorch and transformers again, for half a minute.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
+PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
+  tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report test lint unit processors test-all bench train clean
+.PHONY: report test quick lint typed unit processors test-all bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -27,17 +33,25 @@ lint: .venv/.ok
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-unit: .venv/.ok
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cuda" -q -rs
+quick: .venv/.ok
+	$(PYTEST) -m "not slow and not cuda" $(PURE)
 
-test: lint unit
+# The shapes that annotations name, checked at every call: the mathematics, and one family through everything else.
+typed: .venv/.ok
+	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" tests -k "theory or llama"
+
+unit: .venv/.ok
+	$(PYTEST) -m "not slow and not cuda" --deselect tests/theory
+
+test: lint typed unit
 
 processors: .venv/.ok
 	$(BIN)/python -m tests.processors
 
 test-all: lint
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not cuda" -q -rs
-	$(BIN)/python -m tests.mutations
+	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" tests -k "theory or llama"
+	$(PYTEST) -m "not cuda"
+	$(BIN)/python -m tests.mutate
 
 bench: .venv/.ok
 	$(BIN)/python -m tests.benchmarks

@@ -1,8 +1,7 @@
-"""Figure 2, read through Theorem 5.1: can the model feel the digit that it is asked to copy?
+"""Figure 2 and Theorem 5.1: over-squashing makes the last digit of 1…10 harder to copy than the first of 01…1.
 
-Claim: the last element of 1…10 is harder to copy than the first of 01…1, hints and interleaved digits help; the
-paper gives over-squashing as the reason. So the asked digit should reach y least in the first of these, and more with
-each help. Sensitivity at the asked digit, for every prompt and length.
+Claim: hints and interleaved digits help. If over-squashing is the reason, the asked digit influences y least in the
+first case, and more with each help. The script measures sensitivity at the asked digit, for every prompt and length.
 
     python analyses/copying_sensitivity.py --model google/gemma-2b --lengths 16 64 256 --out copying
 """
@@ -30,7 +29,7 @@ for n in args.lengths:
         for kind, digits, prompt in (
             ("plain", ones, question), ("hint", ones, f"{question} {hint}"), ("interleaved", mixed, question),
         ):  # fmt: skip
-            sequence = sl.prompts.build(model, digits, prompt=prompt, suffix="=")
+            sequence = sl.prompts.build(model, digits, prefix=prompt, suffix="=")
             cases.append((f"{asked}, {kind}", n, sequence, sequence.position(zero)))
 
 found = sl.needle(
@@ -39,10 +38,10 @@ found = sl.needle(
     [position for *_, position in cases],
     groups=[name for name, *_ in cases],
     at=[n for _, n, *_ in cases],
-    among=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
+    candidates=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
 )
 sl.save(found, args.out / "copying.nc")
-sl.figures.needle(found, "The asked digit: how far it reaches", "digits").write_html(args.out / "copying.html")
+sl.figures.needle(found, "Sensitivity to the asked digit", "digits").write_html(args.out / "copying.html")
 means = [name for name in found.data_vars if str(name).endswith("_mean")]
 print(found[means].to_dataframe().to_string(float_format=lambda value: f"{value:.4g}"))
 print(f"data and figure in {args.out.resolve()}")

@@ -1,8 +1,8 @@
 r"""Figure 2: copying the last digit of 1…10 is harder than the first of 01…1; hints and alternating digits help.
 
-Claim: at some length the model starts to answer 1 for the last digit, and still finds the first; it holds on longer
-with a hint, or where ones and zeros take turns. The bundled model is asked in the words it was taught, without a hint;
-any other in the paper's.
+Claim: from some length on the model answers 1 for the last digit, and still finds the first. With a hint, or with
+alternating digits, it answers correctly for longer. The bundled model is asked with the words of its training,
+without a hint; any other model with the paper's.
 
     python analyses/fig2_copying.py --model google/gemma-7b-it --template chat --dtype bfloat16 \
         --lengths 10 50 100 200 300 --out fig2
@@ -18,14 +18,12 @@ PAPER = [f"copy_{end}{how}" for how in ("", "_hint", "_alternating") for end in 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument(
-    "--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="as `squashlens tasks` lists them"
-)
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 161, 4)], help="numbers of digits")
-parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
-parser.add_argument("--dtype", default="float32", help="in which the model is run (%(default)s)")
-parser.add_argument("--device", help="cpu, cuda, …; CUDA where there is one if not given")
-parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
+parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
+parser.add_argument("--dtype", default="float32", help="dtype that the model runs in (%(default)s)")
+parser.add_argument("--device", help="device, such as cpu or cuda; by default CUDA if there is one")
+parser.add_argument("--resume", action="store_true", help="continue from the answers in the output folder")
 parser.add_argument("--out", type=Path, default=Path("fig2"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -34,8 +32,8 @@ model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
 for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     kept = args.out / f"{name}.sqlite" if args.resume else None
-    # One answer a length: nothing is drawn but which of the two digits alternating sequences begin with.
-    found[name] = sl.behave(
+    # One answer for each length: the only random choice is the digit that alternating sequences begin with.
+    found[name] = sl.evaluate(
         model, sl.tasks.find(name), lengths=args.lengths, seeds=1, template=args.template, resume=kept
     )
     sl.save(found[name], args.out / f"{name}.nc")

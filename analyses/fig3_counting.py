@@ -1,8 +1,9 @@
-r"""Figures 3 and 6: the error of counting grows with the length, whichever way the question is put.
+r"""Figures 3 and 6: the error of counting grows with the length, however the question is asked.
 
 Claim: sums of ones, ones in a sequence of ones, and ones among zeros are soon miscounted, with an error that grows
-quickly; a chain of thought, with or without examples, does not mend it. The bundled model is asked in the words it was
-taught, which have one mode; any other in the paper's. Answers that cannot be read have no error: their share is shown.
+quickly, also with a chain of thought, with or without examples. The bundled model is asked with the words of its
+training, which have one mode; any other model with the paper's. Answers that cannot be read have no error; their
+share is printed.
 
     python analyses/fig3_counting.py --model google/gemma-7b-it --template chat --dtype bfloat16 \
         --lengths 10 50 100 200 --out fig3
@@ -18,16 +19,14 @@ PAPER = ["sum", "count_ones", "count_bernoulli", "count_word"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument(
-    "--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="as `squashlens tasks` lists them"
-)
-parser.add_argument("--modes", nargs="+", help="answer_only, cot, cot_few_shot; all there are if not given")
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
+parser.add_argument("--modes", nargs="+", help="answer_only, cot, cot_few_shot; by default all that the task has")
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 97, 4)], help="numbers of items")
-parser.add_argument("--seeds", type=int, default=16, help="draws at each length, where items are drawn (%(default)s)")
-parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
-parser.add_argument("--dtype", default="float32", help="in which the model is run (%(default)s)")
-parser.add_argument("--device", help="cpu, cuda, …; CUDA where there is one if not given")
-parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
+parser.add_argument("--seeds", type=int, default=16, help="draws at each length, if items are random (%(default)s)")
+parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
+parser.add_argument("--dtype", default="float32", help="dtype that the model runs in (%(default)s)")
+parser.add_argument("--device", help="device, such as cpu or cuda; by default CUDA if there is one")
+parser.add_argument("--resume", action="store_true", help="continue from the answers in the output folder")
 parser.add_argument("--out", type=Path, default=Path("fig3"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -36,7 +35,7 @@ model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
 for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     task = sl.tasks.find(name)
-    found[name] = sl.behave(
+    found[name] = sl.evaluate(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template,
         modes=args.modes or (["answer_only", "cot", "cot_few_shot"] if task.examples else ["answer_only"]),
         resume=args.out / f"{name}.sqlite" if args.resume else None,

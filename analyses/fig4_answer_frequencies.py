@@ -1,8 +1,8 @@
-r"""Figures 4 and 7: which numbers are answered, beside which are right.
+r"""Figures 4 and 7: models that are asked to count give common numbers far too often.
 
-Claim: asked to count, models answer common numbers far too often; 100 was the answer Gemini gave most. Questions of all
-lengths are taken together, so that right answers are spread evenly where the count is the length: any peak is the
-model's own.
+Claim: 100 was Gemini's most frequent answer. The script compares how often each number is answered with how often it
+is right. Questions of all lengths are taken together, so that right answers are spread evenly where the count is the
+length, and any peak comes from the model.
 
     python analyses/fig4_answer_frequencies.py --model google/gemma-7b-it --template chat --dtype bfloat16 \
         --longest 200 --out fig4
@@ -18,15 +18,13 @@ PAPER = ["sum", "count_ones", "count_bernoulli"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument(
-    "--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="as `squashlens tasks` lists them"
-)
-parser.add_argument("--longest", type=int, default=96, help="every length up to this is asked about (%(default)s)")
-parser.add_argument("--seeds", type=int, default=4, help="draws at each length, where items are drawn (%(default)s)")
-parser.add_argument("--template", default="none", help="chat for instruct models (%(default)s)")
-parser.add_argument("--dtype", default="float32", help="in which the model is run (%(default)s)")
-parser.add_argument("--device", help="cpu, cuda, …; CUDA where there is one if not given")
-parser.add_argument("--resume", action="store_true", help="go on from what the folder holds")
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
+parser.add_argument("--longest", type=int, default=96, help="ask at every length up to this (%(default)s)")
+parser.add_argument("--seeds", type=int, default=4, help="draws at each length, if items are random (%(default)s)")
+parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
+parser.add_argument("--dtype", default="float32", help="dtype that the model runs in (%(default)s)")
+parser.add_argument("--device", help="device, such as cpu or cuda; by default CUDA if there is one")
+parser.add_argument("--resume", action="store_true", help="continue from the answers in the output folder")
 parser.add_argument("--out", type=Path, default=Path("fig4"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -35,7 +33,7 @@ model = sl.load(args.model, device=args.device, dtype=args.dtype)
 shares = {}
 for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     task = sl.tasks.find(name)
-    answers = sl.behave(
+    answers = sl.evaluate(
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1, template=args.template,
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip

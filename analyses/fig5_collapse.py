@@ -1,8 +1,8 @@
-"""Figure 5: representations of a sequence and the same with its last token repeated come ever closer.
+"""Figure 5: representations of a sequence and of that sequence with its last token repeated come closer with length.
 
-Claim: for repeated ones (a, c) D falls near machine precision by about 50 tokens, for sampled digits (b) later,
-and commas after every third digit (d) keep it up. Beside each curve stand what the paper's figure leaves out: a
-pair whose last token differs, unrelated sequences, and the noise floor.
+Claim: for repeated ones (a, c) the distance D falls near machine precision by about 50 tokens, for sampled digits (b)
+later, and commas after every third digit (d) keep it large. The script adds baselines that the paper's figure does not
+have: a pair whose last token differs, unrelated sequences, and the noise floor.
 
     python analyses/fig5_collapse.py --model google/gemma-2b --n 512 --out fig5
 """
@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--n", type=int, default=512, help="digits in the longest sequence (%(default)s)")
 parser.add_argument("--heads", choices=("value", "slice"), default="value", help="reading of “each head” (%(default)s)")
-parser.add_argument("--ones", action="store_true", help="let the sequences of (b) end in ones, as the paper says")
+parser.add_argument("--ones", action="store_true", help="let the sequences of (b) end in ones, as in the paper")
 parser.add_argument("--out", type=Path, default=Path("fig5"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -25,17 +25,19 @@ model = sl.load(args.model)
 sequences = sl.prompts.figure5(model, args.n)
 if args.ones:
     sequences["b"] = sl.prompts.digits(
-        model, args.n, seed=0, prompt="How many ones are in the following sequences?", ending="1"
+        model, args.n, seed=0, prefix="How many ones are in the following sequences?", ending="1"
     )
-panels = {}
-for letter, sequence in sequences.items():
-    panels[letter] = sl.collapse(model, sequence, heads=args.heads, beside=["contrast", "unrelated"], replay=8)
-    sl.save(panels[letter], args.out / f"fig5{letter}.nc")
+pairs = {
+    k: sl.capture(model, one, baselines=["contrast", "unrelated"], noise_lengths=8) for k, one in sequences.items()
+}
+panels = {letter: sl.collapse(model, captured, heads=args.heads) for letter, captured in pairs.items()}
+for letter, panel in panels.items():
+    sl.save(panel, args.out / f"fig5{letter}.nc")
 
 trained = sl.zoo.trained_length(args.model)
 named = {f"({letter}) {sequences[letter].name}": ds for letter, ds in panels.items()}
 sl.figures.collapse_panels(named, trained=trained).write_html(args.out / "fig5.html")
-relative = sl.collapse(model, sequences["a"], scale="relative")
+relative = sl.collapse(model, pairs["a"], scale="relative")
 sl.figures.collapse_heatmap(relative).write_html(args.out / "fig5a_by_layer.html")
 
 for letter, ds in panels.items():

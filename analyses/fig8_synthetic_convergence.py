@@ -1,9 +1,9 @@
-"""Figure 8: do the last tokens of v and v* converge in a random layer with sinusoidal positions?
+"""Figure 8: the last tokens of v and v* converge in a random attention layer with sinusoidal positions.
 
-Claim: also with sinusoidal encodings and keys, queries and values drawn at random, the representations converge. The
-paper's text has two readings, sines added to queries and keys or to the inputs; both are run. Beside D stands δ of the
-attention rows: Theorem B.3 derives convergence from δ → 0, so D falling without δ has another cause. Both readings
-are attention alone, without the residual connection, norm and MLP of the Transformer that the paper follows.
+The paper's text has two readings, sines added to queries and keys or to the inputs; both are run. The script also
+measures δ of the attention rows: Theorem B.3 derives convergence from δ → 0, so if D falls and δ does not, there is
+another cause. Both readings are attention alone, without the residual connection, norm and MLP of the Transformer
+that the paper follows.
 
     python analyses/fig8_synthetic_convergence.py --longest 100000 --out fig8
 """
@@ -16,7 +16,7 @@ import squashlens as sl
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--longest", type=int, default=100_000, help="longest sequence, in tokens (%(default)s)")
 parser.add_argument("--lengths", type=int, default=40, help="how many lengths, evenly on a log scale (%(default)s)")
-parser.add_argument("--seeds", type=int, default=5, help="draws (%(default)s)")
+parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("fig8"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ for name, one in found.items():
     )
     last, far = (here[of].isel(length=-1).mean().item() for of in ("distance", "total_variation"))
     print(f"{name}: D ∝ n^{D}, δ ∝ n^{delta}; D = {last:.4g}, δ = {far:.4g}")
-    print(f"  premise, that positional information decays: {'seen' if here['premise'] else 'not seen'}")
+    print(f"  premise, positional information decays: {'seen' if here['premise'] else 'not seen'}")
     if here["rate"].notnull():
-        print(f"  derived, for lengths without end: D ∝ n^{here['rate']:.1f}")
+        print(f"  derived, in the limit of long sequences: D ∝ n^{here['rate']:.1f}")
 print(f"data and figure in {args.out.resolve()}")

@@ -1,8 +1,7 @@
-"""Section 4: in few bits representations collapse sooner. At which length, in which format, from which block on?
+"""Section 4: v and v* end up closer than floating-point precision, especially in low precision and quantized models.
 
-Claim: v and v* end below floating-point precision, the more so in low precision and in quantised models. Measured are
-runs in several precisions, vectors stored in fewer bits, one block's stream rounded at a time, the bits it takes to
-tell the pair apart at each layer, and whether the next token was the same long before.
+The script measures runs in several precisions, vectors stored in fewer bits, one block's stream rounded at a time, the
+bits needed to tell the pair apart at each layer, and from which length on the next token is the same.
 
     python analyses/precision.py --model google/gemma-2b --n 1000 --out precision
 """
@@ -16,9 +15,9 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--panel", choices="abcd", default="a", help="which of figure 5's sequences (%(default)s)")
 parser.add_argument("--n", type=int, default=96, help="digits in the longest sequence (%(default)s)")
-parser.add_argument("--window", type=int, help="impose a window of so many tokens on what is rounded")
+parser.add_argument("--window", type=int, help="impose a window of this many tokens before rounding")
 parser.add_argument(
-    "--runs", nargs="+", default=["float32", "bfloat16", "float16", "int8"], help="runs to make; int8 wants torchao"
+    "--runs", nargs="+", default=["float32", "bfloat16", "float16", "int8"], help="dtypes to run in; int8 needs torchao"
 )
 parser.add_argument("--out", type=Path, default=Path("precision"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
@@ -27,24 +26,26 @@ args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 sequence = sl.prompts.figure5(model, args.n)[args.panel]
 lengths = [n for n in range(1, args.n + 1) if n <= 16 or n % (args.n // 32 or 1) == 0]
-with sl.applied(model, *([sl.sliding_window(args.window)] if args.window else [])):
-    rounded = sl.precision(model, sequence, lengths=lengths)
+with sl.applied(model, *([sl.hooks.sliding_window(args.window)] if args.window else [])):
+    pairs = sl.capture(model, sequence, lengths=lengths)
+    rounded, by_block = sl.precision(model, pairs), sl.precision_by_block(model, pairs)
 runs = sl.precision_by_run(args.model, sequence, runs=args.runs, lengths=lengths)
 
 sl.save(rounded, args.out / "rounded.nc")
+sl.save(by_block, args.out / "by_block.nc")
 sl.save(runs, args.out / "runs.nc")
 sl.figures.bits_needed(rounded).write_html(args.out / "bits_needed.html")
 sl.figures.runs(runs).write_html(args.out / "runs.html")
 
-print("the length from which v and v* are bit-identical, by layer, once stored in a format")
+print("the length from which on v and v* are bit-identical, by layer, if stored in a format")
 print(rounded["collapsed_from"].to_pandas().to_string(na_rep="never"))
-print("the same in runs of their own, in the run's dtype")
+print("the same for runs in other dtypes, in the dtype of the run")
 print(runs["collapsed_from"].to_pandas().to_string(na_rep="never"))
-print("mantissa bits that tell them apart, median over lengths, by layer")
+print("mantissa bits needed to tell them apart, median over lengths, by layer")
 print(rounded["bits_needed"].median("length").to_pandas().to_frame().T.to_string(index=False, na_rep="same"))
-print("share of lengths at which a block's rounded stream makes the pair enter it as one")
-print(rounded["enters_as_one"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
-print("share of lengths at which the likeliest next token stays, one block's stream rounded")
-print(rounded["same_answer"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
-print(f"v and v* have the same likeliest next token from {rounded['same_argmax_from'].item():g} digits on")
+print("share of lengths at which rounding a block's stream makes v and v* equal")
+print(by_block["enters_as_one"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
+print("share of lengths at which rounding a block's stream leaves the most likely next token unchanged")
+print(by_block["same_answer"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
+print(f"v and v* have the same most likely next token from {rounded['same_argmax_from'].item():g} digits on")
 print(f"data and figures in {args.out.resolve()}")

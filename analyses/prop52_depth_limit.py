@@ -1,7 +1,7 @@
-"""Proposition 5.2 (B.8): attention repeated without end sends every path to the first token.
+"""Proposition 5.2 (B.8): if one attention pattern is repeated without end, every path starts at the first token.
 
-Claim: (½(Λ + I))^k → e₁, at the rate (1 + max_{i>1} α_ii) / 2. It holds for one pattern repeated; a model's blocks
-differ, so this says where each block pulls, not where the model ends.
+Claim: (½(Λ + I))^k → e₁, at the rate (1 + max_{i>1} α_ii) / 2. This is about one repeated pattern. A model's blocks
+differ, so it tells in which direction each block moves the paths, not where the paths of the model start.
 
     python analyses/prop52_depth_limit.py --model google/gemma-2b --out depth
 """
@@ -20,11 +20,11 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-limit = sl.depth_limit(model, args.prompt, depth=args.depth)
+limit = sl.paths.depth_limit(model, args.prompt, depth=args.depth)
 sl.save(limit, args.out / "depth_limit.nc")
 sl.figures.depth_limit(limit).write_html(args.out / "depth_limit.html")
 
-shares = sl.composition(model, args.prompt).sel(layer=0)
+shares = sl.paths.composition(model, args.prompt).sel(layer=0)
 print(limit[["predicted_rate", "observed_rate", "absorbing"]].to_dataframe().round(4).to_string())
 print(f"composed once through its own blocks, the model has {shares.values[0]:.2%} of its paths at the first token")
 print(f"data and figure in {args.out.resolve()}")

@@ -1,8 +1,9 @@
-"""Section 4, figure 5 (c, d): commas keep representations apart. Which of the things a comma does is it, and where?
+"""Section 4, figure 5 (c, d): separators after every third digit keep v and v* apart.
 
-Claim: separators after every third digit keep v and v* apart. Here they are deleted with their places kept, replaced
-by another token or by a digit, put at random places, masked, silenced, wiped and overwritten from each block on; and
-which of that matters is asked again for other separators and other distances between them.
+The script asks which property of a comma does this, and in which blocks. It deletes separators and keeps their
+positions, replaces them by another token or a digit, moves them to random positions, masks them, and zeroes or
+overwrites their activations from each block on. It repeats some of this for other separators and other distances
+between them.
 
     python analyses/separators_by_layer.py --model google/gemma-2b --n 96 --out separators
 """
@@ -16,8 +17,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--n", type=int, default=96, help="digits in the longest sequence (%(default)s)")
 parser.add_argument("--separators", nargs="+", default=[",", ".", "?"], help="separators to try (%(default)s)")
-parser.add_argument("--every", nargs="+", type=int, default=[2, 3, 6], help="digits between them to try (%(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="draws the random places and the substitute (%(default)s)")
+parser.add_argument("--every", nargs="+", type=int, default=[2, 3, 6], help="digits between them (%(default)s)")
+parser.add_argument("--seed", type=int, default=0, help="random seed of places and substitute (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("separators"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -34,7 +35,7 @@ others = sl.separator_ablation(
 sl.save(measured, args.out / "separators.nc")
 sl.save(others, args.out / "other_separators.nc")
 curves = {"without separators": plain, "a comma after every third": commas}
-curves = {name: sl.collapse(model, sequence, scale="relative", replay=4) for name, sequence in curves.items()}
+curves = {name: sl.collapse(model, sl.capture(model, sequence), scale="relative") for name, sequence in curves.items()}
 sl.figures.collapse_panels(curves).write_html(args.out / "curves.html")
 sl.figures.retained_by_kind(measured).write_html(args.out / "by_kind.html")
 sl.figures.layer_trace(measured).write_html(args.out / "by_layer.html")

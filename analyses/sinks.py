@@ -1,7 +1,7 @@
-"""Does the model lean on its first token? Mask it, drop it, keep it in a window's sight, and ask.
+"""Many models give much attention to the first token, and fail if it is hidden.
 
-Claim: many models park attention on the first token, and fall apart without it. Shown beside what removing it does to
-collapse, to the path bound and to the answers: a sink that draws attention need not be one that matters.
+The script masks the first token, drops it, and keeps it visible next to a window. It measures what this does to
+collapse, to the path bound and to the answers: a token that receives much attention may still have no effect.
 
     python analyses/sinks.py --model google/gemma-2b --n 96 --out sinks
 """
@@ -14,16 +14,16 @@ import squashlens as sl
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--n", type=int, default=48, help="digits in the longest sequence (%(default)s)")
-parser.add_argument("--window", type=int, default=16, help="size of the window to try with and without (%(default)s)")
-parser.add_argument("--ending", default="=", help="text behind the digits, where the answer is read (%(default)s)")
-parser.add_argument("--draws", type=int, default=16, help="sequences of digits asked about (%(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="draws their digits (%(default)s)")
+parser.add_argument("--window", type=int, default=16, help="size of the window to try (%(default)s)")
+parser.add_argument("--ending", default="=", help="text after the digits, where the answer is read (%(default)s)")
+parser.add_argument("--n-samples", type=int, default=16, help="random sequences for the accuracy (%(default)s)")
+parser.add_argument("--seed", type=int, default=0, help="random seed of their digits (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("sinks"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-form = {"prompt": "How many ones are in the following sequence?", "suffix": args.ending}
+form = {"prefix": "How many ones are in the following sequence?", "suffix": args.ending}
 ones = sl.prompts.repeated(model, "1", args.n, **form)
 
 patterns = sl.capture(model, ones.pair(args.n).tensors()[0], residuals=False).patterns
@@ -31,24 +31,24 @@ print("share of attention that goes to the first token, mean over heads and over
 for block, pattern in patterns.items():
     drawn = pattern[0, :, pattern.shape[2] // 2 :, 0].mean()
     even = (1 / (1 + pattern.new_tensor(range(pattern.shape[2] // 2, pattern.shape[2])))).mean()
-    print(f"  block {block}: {drawn:.4f}; attending evenly it would be {even:.4f}")
+    print(f"  block {block}: {drawn:.4f}; with uniform attention {even:.4f}")
 
 has_bos = bool(ones.prefix) and ones.prefix[0] == model.tokenizer.bos_token_id
 changes = {
-    "masked in every block": sl.mask_tokens([0]),
-    **{f"masked in block {block}": sl.mask_tokens([0], blocks=(block,)) for block in patterns},
+    "masked in every block": sl.hooks.mask_tokens([0]),
+    **{f"masked in block {block}": sl.hooks.mask_tokens([0], blocks=(block,)) for block in patterns},
     **({"BOS dropped": sl.prompts.repeated(model, "1", args.n, bos="none", **form)} if has_bos else {}),
-    f"window of {args.window}": sl.sliding_window(args.window),
-    f"window of {args.window} and the first token": sl.sliding_window(args.window, sink=1),
+    f"window of {args.window}": sl.hooks.sliding_window(args.window),
+    f"window of {args.window} and the first token": sl.hooks.sliding_window(args.window, sink=1),
 }
 found = sl.compare(
     model, ones, changes, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
-    draws=args.draws, seed=args.seed,
+    n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
 
 sl.save(found, args.out / "sinks.nc")
 sl.figures.changes(found).write_html(args.out / "sinks.html")
 table = found[["accuracy"]].mean("length").assign(D=found["distance"].isel(layer=-1).median("length"))
-print("share of fresh digits counted rightly (mean over lengths), D ÷ rms(v) at the last layer (median)")
+print("share of random digits counted correctly (mean over lengths), D ÷ rms(v) at the last layer (median)")
 print(table.reset_coords(drop=True).to_dataframe().round(4).to_string())
 print(f"data and figure in {args.out.resolve()}")

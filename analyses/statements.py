@@ -1,7 +1,7 @@
-"""Appendix B, statement by statement: both sides of every lemma, proposition and corollary, and a premise broken.
+"""Appendix B, statement by statement: both sides of every lemma, proposition and corollary, and a violated premise.
 
-Claim: all of it. Limits are checked as inequalities at finite n that imply them; what a broken premise does is shown
-beside each.
+Limits are checked as inequalities at finite n that imply them. For each statement, the script also shows what happens
+if a premise is violated.
 
     python analyses/statements.py --out statements
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--seed", type=int, default=0, help="draws what is drawn (%(default)s)")
+parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("statements"), help="folder for page and figure (%(default)s)")
-parser.add_argument("--picture", default="statements.html", help="what the page shows or links to (%(default)s)")
+parser.add_argument("--picture", default="statements.html", help="figure that the page shows or links to (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 exhibits = sl.statements.gallery(args.seed)
-(args.out / "theory.md").write_text(sl.statements_page(exhibits, args.picture), encoding="utf-8")
+(args.out / "theory.md").write_text(sl.statements.statements_page(exhibits, args.picture), encoding="utf-8")
 sl.figures.statements(exhibits).write_html(args.out / "statements.html")
 for exhibit in exhibits:
     print(f"{exhibit.kept[-1]}  ({exhibit.axis} = {exhibit.at[-1]:,})")

@@ -1,7 +1,7 @@
-"""Figure 1 (b): the single attention paths that carry most into the last token, and all of them by hops.
+"""Figure 1 (b): information reaches the last token along few attention paths, most of which start at early tokens.
 
-Claim: information reaches the last token along few paths, more of them from early tokens. Beside the model's
-own paths stand those of uniform attention, where nothing but causality makes early tokens favoured.
+The script finds the heaviest single paths, and the weight of all paths by number of hops. It compares the model with
+uniform attention, where only causality favours early tokens.
 
     python analyses/strongest_paths.py --model google/gemma-2b --k 25 --out paths
 """
@@ -21,8 +21,8 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 for attention in ("model", "uniform"):
-    best = sl.strongest_paths(model, args.prompt, k=args.k, attention=attention)
-    shares = sl.hops(model, args.prompt, attention=attention)
+    best = sl.paths.strongest_paths(model, args.prompt, k=args.k, attention=attention)
+    shares = sl.paths.hops(model, args.prompt, attention=attention)
     sl.save(best, args.out / f"strongest_{attention}.nc")
     sl.save(shares, args.out / f"hops_{attention}.nc")
     sl.figures.strongest_paths(best).write_html(args.out / f"strongest_{attention}.html")
@@ -30,8 +30,8 @@ for attention in ("model", "uniform"):
     first = [str(best["token"].values[p]) for p in best["position_at"].values[0]]
     carried = best["share"].sum().item()
     print(f"{attention}: the {args.k} strongest paths carry {carried:.2%}, first: {' → '.join(first)}")
-    print(f"  which is {best['over_null'].values[0]:.3g} times the same walk under uniform attention")
+    print(f"  its weight is {best['over_null'].values[0]:.3g} times that of the same path under uniform attention")
 
 counted = sl.path_bound(model, args.prompt, attention="topological", sigma_psi=0.0)
-print(f"paths in all: {counted.sum().item():.4g}, from the first token {counted.values[0] / counted.sum().item():.1%}")
+print(f"number of paths: {counted.sum().item():.4g}, from token 0: {counted.values[0] / counted.sum().item():.1%}")
 print(f"data and figures in {args.out.resolve()}")

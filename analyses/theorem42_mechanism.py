@@ -1,7 +1,7 @@
-"""Theorem 4.2 (B.3): why representations should come close, step by step on the real heads.
+"""Theorem 4.2 (B.3): why representations should come close, step by step on the heads of the model.
 
-Claim: as a sequence grows, its last attention row changes ever less when the last token is repeated (δ → 0), the
-new token's weight on itself goes to 0, and the attention outputs of block 0 come within Σ_h max‖x‖₁ (δ + α*).
+Claim: as a sequence grows, repeating its last token changes the last attention row less and less (δ → 0), the
+new token's weight on itself goes to 0, and the attention outputs of block 0 differ by at most Σ_h max‖x‖₁ (δ + α*).
 
     python analyses/theorem42_mechanism.py --model google/gemma-2b --n 256 --out theorem42
 """

@@ -1,7 +1,7 @@
-"""Theorem 5.1: the sum over attention paths says which tokens the last representation can still feel.
+"""Theorem 5.1: the sum over attention paths bounds how much each token can influence the last representation.
 
-Claim: the path bound orders tokens as the true Jacobian ‖∂y_n/∂v⁽⁰⁾_i‖ does, and favours early ones. Beside
-it stands the null, the same bound under uniform attention, which favours early tokens by causality alone.
+Claim: the path bound orders tokens as the true Jacobian norm ‖∂y_n/∂v⁽⁰⁾_i‖ does, and favours early ones. It is
+compared with the null, the same bound under uniform attention, which favours early tokens by causality alone.
 
     python analyses/theorem51_bound_vs_jacobian.py --model google/gemma-2b --out theorem51
 """

@@ -1,7 +1,7 @@
-"""Is what stands in the middle lost? A needle at every place among random digits, and how far it reaches.
+"""The sum over paths favours early tokens, so that the start of a prompt should be easier to use than its middle.
 
-Claim: the sum over paths favours early tokens, which would make the start of a prompt easier to use than its middle.
-Bound, bound over null, true Jacobian and the effect of swapping the needle are drawn by place, with intervals.
+The script puts a needle at every position among random digits. It draws the path bound, the bound over the null, the
+true Jacobian norm and the effect of replacing the needle by position, with intervals.
 
     python analyses/u_shape.py --model google/gemma-2b --n 24 --prompts 20 --out u_shape
 """
@@ -14,9 +14,9 @@ import squashlens as sl
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--question", default="How many ones are in the following sequence?")
-parser.add_argument("--needle", default="1", help="the token put in (%(default)s)")
+parser.add_argument("--needle", default="1", help="token whose position varies (%(default)s)")
 parser.add_argument("--n", type=int, default=16, help="digits in each prompt (%(default)s)")
-parser.add_argument("--prompts", type=int, default=20, help="prompts at each place (%(default)s)")
+parser.add_argument("--prompts", type=int, default=20, help="prompts for each position (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("u_shape"), help="folder for data and figure (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ model = sl.load(args.model)
 needle, places = sl.prompts.one_token(model, args.needle), range(1, args.n + 1)
 hay = [d for d in "0123456789" if d != args.needle]
 grounds = [
-    sl.prompts.words(model, args.n, hay, seed=seed, prompt=args.question, suffix="=") for seed in range(args.prompts)
+    sl.prompts.words(model, args.n, hay, seed=seed, prefix=args.question, suffix="=") for seed in range(args.prompts)
 ]
 cases = [(ground.replaced(place, needle), place) for place in places for ground in grounds]
 found = sl.needle(
@@ -34,7 +34,7 @@ found = sl.needle(
     [sequence.position(place) for sequence, place in cases],
     groups=["needle"] * len(cases),
     at=[place for _, place in cases],
-    among=[sl.prompts.one_token(model, d) for d in hay],
+    candidates=[sl.prompts.one_token(model, d) for d in hay],
 )
 
 sl.save(found, args.out / "u_shape.nc")

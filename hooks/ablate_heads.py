@@ -1,7 +1,7 @@
-"""Take attention heads away, all of a block or one at a time: by zeros, or by what they say on average.
+"""Ablate attention heads, all heads of a block or one at a time, with zero or with their mean output.
 
-Copy this and edit it. Zero is an output that a head may never have; the mean over prompts of the same form takes away
-what it says about this prompt and leaves what it always says.
+Copy this and edit it. Zero is an output that a head may never have. The mean over prompts of the same form removes
+what is particular to this prompt and keeps what all of them have in common.
 
     python hooks/ablate_heads.py
 """
@@ -13,21 +13,24 @@ L, heads = len(model.blocks), range(model.cfg.n_heads)
 
 
 def answer(prompt: str, *hooks) -> str:
-    """The likeliest next token and its probability, under some hooks."""
+    """The most likely next token and its probability, with some hooks."""
     with sl.applied(model, *hooks):
-        best = sl.next_token(model, prompt, top=1)
+        best = sl.next_token(model, prompt, k=1)
     return f"{best['token'].item()} {best.item():.3f}"
 
 
 question = "What is the last digit in this sequence? 407158{} ="
-prompt, others = question.format(2), [question.format(digit) for digit in "0123456789"]  # the same but for that digit
+prompt, others = (
+    question.format(2),
+    [question.format(digit) for digit in "0123456789"],
+)  # they differ in one digit
 print(f"{prompt}   {answer(prompt)}")
 for b in range(L):
-    away = {
-        "all at 0": sl.zero_heads(heads, (b,)),
-        "all at their mean": sl.mean_heads(heads, others, (b,)),
-        **{f"head {h} at 0": sl.zero_heads([h], (b,)) for h in heads},
+    ablations = {
+        "all at 0": sl.hooks.zero_heads(heads, (b,)),
+        "all at their mean": sl.hooks.mean_heads(heads, others, (b,)),
+        **{f"head {h} at 0": sl.hooks.zero_heads([h], (b,)) for h in heads},
     }
     if b == 0:
-        print(f"{'':>7}" + "".join(f"  {name:>17}" for name in away))
-    print(f"block {b}" + "".join(f"  {answer(prompt, hook):>17}" for hook in away.values()))
+        print(f"{'':>7}" + "".join(f"  {name:>17}" for name in ablations))
+    print(f"block {b}" + "".join(f"  {answer(prompt, hook):>17}" for hook in ablations.values()))

@@ -1,7 +1,7 @@
-"""Freeze attention patterns and see how much of each token's sensitivity runs through the softmax.
+"""Freeze attention patterns and see how much of each token's sensitivity comes from the softmax.
 
-Copy this and edit it: any TransformerLens hook works the same way, and every measurement inside the
-`with` is taken on the hooked model and says so in its provenance.
+Copy this and edit it. Any TransformerLens hook works the same way. Every measurement inside the `with` block is made
+on the hooked model, and its provenance names the hooks.
 
     python hooks/freeze_attention.py
 """
@@ -9,12 +9,12 @@ Copy this and edit it: any TransformerLens hook works the same way, and every me
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.tokens(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
 
 free = sl.jacobian_norms(model, tokens)
-with sl.applied(model, sl.freeze_attention(blocks=(0, 1, 2))):
+with sl.applied(model, sl.hooks.freeze_attention(blocks=(0, 1, 2))):
     lower = sl.jacobian_norms(model, tokens)
-with sl.applied(model, sl.freeze_attention()):
+with sl.applied(model, sl.hooks.freeze_attention()):
     every = sl.jacobian_norms(model, tokens)
 
 print("frozen in every block, by:", *sl.provenance(every)["ambient_hooks"][:1], "…")

@@ -1,7 +1,7 @@
-"""Freeze attention, norms and gates one after the other: which nonlinearity carries each token's sensitivity?
+"""Freeze attention, norms and gates one after another, and see which of them each token's sensitivity depends on.
 
-Copy this and edit it. Frozen things stay in the forward pass and leave the derivative; with all three frozen the
-model is a linear map at this prompt, up to its biases, so what is left is a sum over tokens.
+Copy this and edit it. A frozen part stays in the forward pass and has no derivative. With all three frozen the
+model is a linear map at this prompt, up to its biases, so that its output is a sum over tokens.
 
     python hooks/freeze_norms.py
 """
@@ -9,13 +9,13 @@ model is a linear map at this prompt, up to its biases, so what is left is a sum
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.tokens(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
 
 steps = {
     "nothing": (),
-    "attention": (sl.freeze_attention(),),
-    "+ norms": (sl.freeze_attention(), sl.freeze_norms()),
-    "+ gates": (sl.freeze_attention(), sl.freeze_norms(), sl.freeze_gates()),
+    "attention": (sl.hooks.freeze_attention(),),
+    "+ norms": (sl.hooks.freeze_attention(), sl.hooks.freeze_norms()),
+    "+ gates": (sl.hooks.freeze_attention(), sl.hooks.freeze_norms(), sl.hooks.freeze_gates()),
 }
 norms = {}
 for name, hooks in steps.items():

@@ -1,7 +1,8 @@
-"""Hide the first token in one block or in all, and leave it out of the prompt: does the model lean on it as a sink?
+"""Hide the first token in one block or in all, or leave it out of the prompt, and see whether the model depends on it.
 
-Copy this and edit it. With rotary positions only differences of positions count, so for every other token a first one
-that is masked in every block is one that was never there: `bos="none"`. The model is asked where it is in doubt.
+Copy this and edit it. With rotary positions only differences of positions count. For all other tokens, masking the
+first token in every block is then the same as leaving it out (`bos="none"`). The prompt is one where the model is
+uncertain.
 
     python hooks/mask_sink.py
 """
@@ -10,14 +11,14 @@ import squashlens as sl
 
 model = sl.load("tiny-gemma")
 digits = "11001101111111111110001011111011001111110111"  # 44, of which 33 are ones
-prompt = f"How many ones are in the following sequence? {digits} = 3"  # the first digit of the answer is given
-right, L, n = "3", len(model.blocks), len(sl.tokens(model, prompt)[0])
+prompt = f"How many ones are in the following sequence? {digits} = 3"  # ends with the answer's first digit
+right, L, n = "3", len(model.blocks), len(sl.tokenize(model, prompt)[0])
 
 
-def chance(*hooks: sl.Hook, **how) -> float:
-    """The probability of the answer's second digit, under some hooks."""
+def chance(*hooks: sl.hooks.Hook, **how) -> float:
+    """The probability of the answer's second digit, with some hooks."""
     with sl.applied(model, *hooks):
-        said = sl.next_token(model, prompt, top=model.cfg.d_vocab, **how)
+        said = sl.next_token(model, prompt, k=model.cfg.d_vocab, **how)
     return said.where(said["token"] == right).sum().item()
 
 
@@ -28,17 +29,19 @@ for b in range(L):
     sink = run.patterns[b][0, :, 1:, 0]  # head, query
     most = sink.mean(-1).max(0)
     cells = f"{sink.mean():9.3f}  {most.values:10.3f}, {most.indices}  {sink[:, -1].mean():17.3f}"
-    print(f"{b:>13}  {cells}  {chance(sl.mask_tokens([0], blocks=(b,))):6.4f}")
-print(f"{'if even':>13}  {sum(1 / seen for seen in range(2, n + 1)) / (n - 1):9.3f}  {'':13}  {1 / n:17.3f}")
-print(f"{'as it is':>13}  {chance():51.4f}")
-print(f"{'masked in all':>13}  {chance(sl.mask_tokens([0])):51.4f}")
+    print(f"{b:>13}  {cells}  {chance(sl.hooks.mask_tokens([0], blocks=(b,))):6.4f}")
+print(f"{'if uniform':>13}  {sum(1 / seen for seen in range(2, n + 1)) / (n - 1):9.3f}  {'':13}  {1 / n:17.3f}")
+print(f"{'unchanged':>13}  {chance():51.4f}")
+print(f"{'masked in all':>13}  {chance(sl.hooks.mask_tokens([0])):51.4f}")
 print(f"{'left out':>13}  {chance(bos='none'):51.4f}")
-print(f"{'second masked':>13}  {chance(sl.mask_tokens([1])):51.4f}   the second token in all blocks, for comparison")
+print(
+    f"{'second masked':>13}  {chance(sl.hooks.mask_tokens([1])):51.4f}   the second token in all blocks, for comparison"
+)
 
-with sl.applied(model, sl.mask_tokens([0])):
+with sl.applied(model, sl.hooks.mask_tokens([0])):
     masked = sl.capture(model, prompt).residuals[L][:, 1:]
 without = sl.capture(model, prompt, bos="none").residuals[L]
 plain = run.residuals[L][:, 1:]
 print(f"\nlast layer's streams, all tokens but the first: largest coordinate {plain.abs().max():.0f}")
 print(f"  masked in all against left out: they differ by at most {(masked - without).abs().max():.1g}")
-print(f"  as it is      against left out: they differ by at most {(plain - without).abs().max():.2g}")
+print(f"  unchanged     against left out: they differ by at most {(plain - without).abs().max():.2g}")

@@ -1,7 +1,8 @@
-"""Round keys, values and attention weights to fewer bits, as a quantised cache would: does the answer stand?
+"""Round keys, values and attention weights to fewer bits, as a quantized cache does, and see if the answer changes.
 
-Copy this and edit it. Formats by name, or bits behind the leading one. Keys are rounded before they are rotated and
-no scale is fitted to them; caches differ in both. Asked where the model is sure, and where it is in doubt.
+Copy this and edit it. Give formats by name, or a number of bits after the leading one. Keys are rounded before they
+are rotated, and no scale is fitted; caches differ in both. One prompt is certain, in the other the model is
+uncertain.
 
     python hooks/round_keys_values.py
 """
@@ -12,14 +13,14 @@ model = sl.load("tiny-gemma")
 question = "How many ones are in the following sequence? "
 prompts = {
     "sure": question + "110111011101 =",  # 9
-    "in doubt": question + "11001101111111111110001011111011001111110111 = 3",  # 33: the second digit is asked
+    "in doubt": question + "11001101111111111110001011111011001111110111 = 3",  # 33; the second 3 comes next
 }
 
 
-def answer(prompt: str, *hooks: sl.Hook) -> str:
-    """The likeliest next token and its probability, under some hooks."""
+def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
+    """The most likely next token and its probability, with some hooks."""
     with sl.applied(model, *hooks):
-        best = sl.next_token(model, prompt, top=1)
+        best = sl.next_token(model, prompt, k=1)
     return f"{best['token'].item()} {best.item():.4f}"
 
 
@@ -27,7 +28,11 @@ for name, prompt in prompts.items():
     print(f"\n{name}: …{prompt[-16:]}   {answer(prompt)}")
     print(f"{'':>13}" + "".join(f"  {what:>8}" for what in ("keys", "values", "both", "patterns")))
     for to in ("bfloat16", "float8_e4m3fn", "float8_e5m2", 1, 0):
-        keys, values, patterns = sl.rounding(to, "keys"), sl.rounding(to, "values"), sl.rounding(to, "patterns")
+        keys, values, patterns = (
+            sl.hooks.rounding(to, "keys"),
+            sl.hooks.rounding(to, "values"),
+            sl.hooks.rounding(to, "patterns"),
+        )
         row = [answer(prompt, *hooks) for hooks in ((keys,), (values,), (keys, values), (patterns,))]
         label = f"bits: {to}" if isinstance(to, int) else to
         print(f"{label:>13}" + "".join(f"  {cell:>8}" for cell in row))

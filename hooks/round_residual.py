@@ -1,7 +1,8 @@
-"""Round the residual stream to fewer and fewer bits, in one block or in all: where does the answer go?
+"""Round the residual stream to fewer and fewer bits, in one block or in all, and see how the answer changes.
 
-Copy this and edit it. `sl.rounding` takes a format (`"bfloat16"`, `"float16"`, `"float8_e4m3fn"`, `"float8_e5m2"`) or a
-number of bits behind the leading one, and rounds the stream, keys, values or patterns. Derivatives go straight through.
+Copy this and edit it. `sl.hooks.rounding` takes a format (`"bfloat16"`, `"float16"`, `"float8_e4m3fn"`,
+`"float8_e5m2"`) or a number of bits after the leading one, and rounds the stream, keys, values or patterns.
+Derivatives ignore the rounding.
 
     python hooks/round_residual.py
 """
@@ -9,14 +10,14 @@ number of bits behind the leading one, and rounds the stream, keys, values or pa
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.tokens(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
 L = len(model.blocks)
 
 print(f"{'bits':>4}" + "".join(f"   block {b}" for b in range(L)) + "       all")
 for bits in (10, 7, 4, 2, 0):
     row = []
     for blocks in (*[(b,) for b in range(L)], None):
-        with sl.applied(model, sl.rounding(bits, "residual", blocks=blocks)):
-            answer = sl.next_token(model, tokens, top=1)
+        with sl.applied(model, sl.hooks.rounding(bits, "residual", blocks=blocks)):
+            answer = sl.next_token(model, tokens, k=1)
         row.append(f"{answer['token'].item()} {answer.item():.4f}")
     print(f"{bits:>4}" + "".join(f"  {cell:>8}" for cell in row))

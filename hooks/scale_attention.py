@@ -1,7 +1,7 @@
-"""Scale the attention that some tokens are paid: how much of it does the answer need, and does more help?
+"""Scale the attention that some tokens receive, and see how much of it the answer needs.
 
-Copy this and edit it. The weights with which later tokens attend to some positions are multiplied by a factor, and the
-rows renormalised: a factor of 0 is a mask, one of 1 changes nothing. Which tokens are scaled is up to you.
+Copy this and edit it. The weights with which later tokens attend to some positions are multiplied by a factor, and
+each row is divided by its sum. A factor of 0 is a mask, and a factor of 1 changes nothing.
 
     python hooks/scale_attention.py
 """
@@ -13,9 +13,9 @@ factors = (0.0, 0.1, 0.5, 1.0, 2.0, 10.0)
 
 
 def under(prompt: str, place: list[int], *hooks) -> tuple[str, str]:
-    """The likeliest next token and its probability; the share of the path bound that those tokens have."""
+    """The most likely next token with its probability; the share of the path bound that these tokens have."""
     with sl.applied(model, *hooks):
-        best, bound = sl.next_token(model, prompt, top=1), sl.path_bound(model, prompt)
+        best, bound = sl.next_token(model, prompt, k=1), sl.path_bound(model, prompt)
     return f"{best['token'].item()} {best.item():.3f}", f"{float(bound[place].sum() / bound.sum()):.3f}"
 
 
@@ -23,10 +23,10 @@ for prompt, named in {
     "What is the last digit in this sequence? 4071582 =": ("the last digit", lambda places: places[-1:]),
     "How many ones are in the following sequence? 110111011101 =": ("every digit", lambda places: places),
 }.items():
-    place = list(named[1](sl.places(model, prompt, str.isdigit)))
+    place = list(named[1](sl.hooks.find_positions(model, prompt, str.isdigit)))
     print(f"\n{prompt}   {named[0]}, all blocks")
     for title, number in {"answer": 0, "path bound's share": 1}.items():
-        row = [under(prompt, place, sl.scale_attention(factor, place))[number] for factor in factors]
+        row = [under(prompt, place, sl.hooks.scale_attention(factor, place))[number] for factor in factors]
         if number == 0:
             print(f"{'factor':>18}" + "".join(f"  {factor:>7g}" for factor in factors))
         print(f"{title:>18}" + "".join(f"  {cell:>7}" for cell in row))

@@ -1,7 +1,8 @@
-"""Sharpen, flatten and level attention, in one block or in all: how sharp must it be for the answer?
+"""Sharpen or flatten attention, in one block or in all, and see how sharp it must be for the right answer.
 
-Copy this and edit it. A temperature T divides attention logits, which makes each weight α^(1/T) over its row's sum; as
-T grows, attention becomes uniform, which is the path bound's null. The second table is the first digit's share of it.
+Copy this and edit it. A temperature T divides attention scores, so that each weight becomes α^(1/T) divided by the sum
+of its row. As T grows, attention becomes uniform, as in the path bound's null. The second table has the first digit's
+share of the path bound.
 
     python hooks/temper_attention.py
 """
@@ -10,26 +11,26 @@ import squashlens as sl
 
 model = sl.load("tiny-gemma")
 prompt = "How many ones are in the following sequence? 110111011101 ="
-first = sl.places(model, prompt, str.isdigit)[0]
+first = sl.hooks.find_positions(model, prompt, str.isdigit)[0]
 L = len(model.blocks)
 
 
-def under(*hooks: sl.Hook) -> tuple[str, str]:
-    """The likeliest next token and its probability; the first digit's share of the path bound."""
+def under(*hooks: sl.hooks.Hook) -> tuple[str, str]:
+    """The most likely next token with its probability; the first digit's share of the path bound."""
     with sl.applied(model, *hooks):
-        best, bound = sl.next_token(model, prompt, top=1), sl.path_bound(model, prompt)
+        best, bound = sl.next_token(model, prompt, k=1), sl.path_bound(model, prompt)
     return f"{best['token'].item()} {best.item():.3f}", f"{float(bound[first] / bound.sum()):.4f}"
 
 
 temperatures, found = (0.25, 2.0, 4.0, 8.0), []
 for blocks in (*[(b,) for b in range(L)], tuple(range(L))):
-    tempered = [sl.attention_temperature(T, blocks) for T in temperatures]
-    found.append([under(hook) for hook in (*tempered, sl.uniform_attention(blocks))])
+    tempered = [sl.hooks.attention_temperature(T, blocks) for T in temperatures]
+    found.append([under(hook) for hook in (*tempered, sl.hooks.uniform_attention(blocks))])
 
 names = (*[f"T = {T:g}" for T in temperatures], "uniform")
 titles = ("answer and its probability", "path bound: the first digit's share")
-for table, (title, as_it_is) in enumerate(zip(titles, under(), strict=True)):
-    print(f"\n{title}; as it is: {as_it_is}")
+for table, (title, unchanged) in enumerate(zip(titles, under(), strict=True)):
+    print(f"\n{title}; unchanged: {unchanged}")
     print(f"{'':>7}" + "".join(f"  {name:>8}" for name in names))
     for name, row in zip((*[f"block {b}" for b in range(L)], "all"), found, strict=True):
         print(f"{name:>7}" + "".join(f"  {cell[table]:>8}" for cell in row))

@@ -1,7 +1,7 @@
-"""Let separators be attended to and give nothing: zero their value vectors from one block on.
+"""Set the value vectors of separators to zero from one block on: other tokens attend to them but get nothing.
 
-Beside `mask_separators.py` this tells two things apart that separators do: what they say (their values) and the
-attention they draw away from the digits, which stays as it is here.
+Compare with `mask_separators.py`. Separators act through their values, and through the attention that they draw
+away from the digits. Here the attention stays as it was.
 
     python hooks/zero_separator_values.py
 """
@@ -9,20 +9,20 @@ attention they draw away from the digits, which stays as it is here.
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-ones = sl.prompts.repeated(model, "1", 30, prompt="Can you copy the following number?", separator=",", every=3)
+ones = sl.prompts.repeated(model, "1", 30, prefix="Can you copy the following number?", separator=",", every=3)
 v, v_star = ones.pair(30).tensors()
 commas = ones.separator_places(30)
 top = model.cfg.n_layers
 
 patterns = {}
-for name, hooks in {"as it is": (), "values zeroed": (sl.zero_values(commas, blocks=(0,)),)}.items():
+for name, hooks in {"unchanged": (), "values zeroed": (sl.hooks.zero_values(commas, blocks=(0,)),)}.items():
     with sl.applied(model, *hooks):
         run = sl.capture(model, v)
     patterns[name] = run.patterns[0][0, :, -1, list(commas)].sum(-1)
     print(f"{name:>14}: block 0's last token gives the commas {patterns[name].mean():.3f} of its attention")
-print("attention of block 0 unchanged:", bool((patterns["as it is"] == patterns["values zeroed"]).all()))
+print("attention of block 0 unchanged:", bool((patterns["unchanged"] == patterns["values zeroed"]).all()))
 
-# Over all lengths, layers and blocks, against masking:
+# The same for all lengths, layers and blocks, compared with masking:
 ablation = sl.separator_ablation(model, ones, kinds=["mask", "zero_value"], progress=False)
 kept = ablation["retained_from"].sel(layer=top).median("length")
 print("effect left at the last layer (median over lengths), by the block hooks act from:")

@@ -1,4 +1,4 @@
-"""The axis vocabulary. jaxtyping annotations use these words and no others.
+"""Types, choices and the vocabulary of axes; jaxtyping annotations use these axis names and no others.
 
     prompt    several prompts of equal length            position  token positions of one sequence
     query     positions that attend                      key       positions attended to
@@ -6,8 +6,8 @@
     out, in   rows and columns of one Jacobian block     cotangent vector–Jacobian products of one batch
     branch    prompts that share a trunk                 part      vectors that add up to one
     path      single walks over positions                hop       how often a path goes through attention
-    operator  matrices known by what they do
-    outcome   what a distribution is over                value     coordinates of one head's values
+    operator  matrices that are known by their products only
+    outcome   outcomes of a distribution                value     coordinates of one head's values
     group     key/value heads                            many      any leading axes
     stack     coordinates of all heads' values in a row  seen      keys that one query sees
     token     positions where queries are keys too        variant   a prompt with one token replaced
@@ -16,10 +16,10 @@
     place     some positions that were chosen            block     blocks of a model
     seed      independent random draws                   length    lengths of a growing sequence
     layer     layers of a synthetic stack                bucket    ranges of distance that share a bias
-    content   tokens as drawn, before any is repeated   hidden    units inside an MLP
+    content   tokens before any is repeated   hidden    units inside an MLP
     symbol    kinds of token                              and_one   the positions of a row, and one more
 
-A single axis is written with a leading space, `Float[Tensor, " position"]`, for the linter's sake.
+A single axis has a leading space, `Float[Tensor, " position"]`, because the linter needs it.
 """
 
 from collections.abc import Hashable
@@ -31,7 +31,7 @@ from squashlens.errors import InputError
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge as Bridge
 else:
-    Bridge = Any  # named for readers and type checkers; importing it for real takes seconds
+    Bridge = Any  # for readers and type checkers only, since the import takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
@@ -45,7 +45,7 @@ Bos = Literal["family", "one", "none", "as-given"]
 Distance = Literal["linf", "l1", "l2"]
 Heads = Literal["value", "slice"]
 Scale = Literal["absolute", "relative"]
-Beside = Literal["contrast", "unrelated"]
+Baseline = Literal["contrast", "unrelated"]
 Over = Literal["prompts", "positions"]
 Template = Literal["none", "chat"]
 Passes = Literal["auto", "shared", "separate"]
@@ -54,7 +54,7 @@ Ablation = Literal["mask", "zero_pattern", "zero_value", "zero_resid", "mean_res
 Kind = Literal[Edit, Ablation]
 Store = Literal["cpu", "device", "disk"]
 RowsKept = Literal["auto", "hold", "spill", "repeat"]
-Quantised = Literal["int8"]
+Quantized = Literal["int8"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
@@ -67,49 +67,51 @@ SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloa
 
 
 def full_name(dtype: Any) -> Any:
-    """A dtype's own name for a short one, such as ``"bf16"``; anything else as it is."""
+    """The full name of a dtype for a short name such as ``"bf16"``; other values are returned unchanged."""
     return SHORT.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
 def choices_of(choices: object) -> tuple[Any, ...]:
-    """What a `Literal` allows."""
+    """The values that a `Literal` allows."""
     return get_args(choices)
 
 
 def one_of(value: object, choices: object, argument: str) -> None:
-    """Refuse a value outside a `Literal`, naming the choices."""
+    """Raise an error, with the allowed values, for a value outside a `Literal`."""
     allowed = choices_of(choices)
     if not isinstance(value, Hashable) or value not in allowed:
-        raise InputError(f"{argument}={shown(value)} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}.")
+        raise InputError(
+            f"{argument}={short_repr(value)} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}."
+        )
 
 
 def whole(value: Any) -> Any:
-    """A whole number of any kind, such as NumPy's, as Python's; anything else as it is."""
+    """A whole number of any type, such as NumPy's, as an int; other values are returned unchanged."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
-# A real number that may be infinite or NaN: of statements, whose premises say what they make of it.
+# A real number that may be infinite or NaN, for statements whose premises test it.
 Extended = Annotated[float, "also infinite or NaN"]
-MOST = 1_000_000  # of anything counted: more than any model's context, and a slip of some zeros is refused at once
+MOST = 1_000_000  # limit for every count: above any model's context, and below a typing error of some zeros
 
 
 def positive(value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST) -> None:
-    """Refuse what is not a whole number from 1 (or 0) to `most`; `what` says what it should have been a number of."""
+    """Raise an error unless `value` is a whole number from 1 (or 0) to `most`; `what` describes the number."""
     if isinstance(value, int) and value > most:
-        raise InputError(f"{argument}={shown(value)} is too much.", f"Give at most {most}.")
+        raise InputError(f"{argument}={short_repr(value)} is too large.", f"Give at most {most}.")
     if isinstance(value, bool) or not isinstance(value, int) or value < (0 if or_zero else 1):
-        wanted = "Give 0 for none, or more." if or_zero else "Give a positive whole number."
-        raise InputError(f"{argument}={shown(value)} is not {what}.", wanted)
+        wanted = "Give a whole number of at least 0." if or_zero else "Give a positive whole number."
+        raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
 
 
-def shown(value: object) -> str:
-    """A value in a message: one line, not too long, also where it cannot be printed.
+def short_repr(value: object) -> str:
+    """The repr of a value for a message: one line, shortened, also for values whose repr fails.
 
-    >>> shown([1, 2]), len(shown("1" * 5000)) < 100
+    >>> short_repr([1, 2]), len(short_repr("1" * 5000)) < 100
     ('[1, 2]', True)
     """
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # whatever its __repr__ raises, or a whole number too long for text
+    except Exception:  # any error of its __repr__, or an integer too long for text
         text = object.__repr__(value)
     return text if len(text) <= 80 else f"{text[:50]} … {text[-20:]}"

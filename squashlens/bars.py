@@ -1,7 +1,7 @@
-"""Progress bars: for a terminal or a notebook, shown after a second, one at a time in a measurement.
+"""Progress bars for terminals and notebooks, shown after one second, one at a time within a measurement.
 
-A measurement calls others, each with a bar of its own. While one is shown the others are not: `alone` marks what one
-measurement is, and `bar` looks whether one of its bars is still open.
+A measurement may call others that have their own bars. While one bar is open, the others are not shown:
+`share_one_bar` marks a measurement, and `bar` checks whether one of its bars is open.
 """
 
 import functools
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # in a notebook without ipywidgets: bars are text then, and work
+    warnings.simplefilter("ignore")  # in a notebook without ipywidgets, bars are text
     from tqdm.auto import tqdm
 
 T = TypeVar("T")
@@ -21,17 +21,17 @@ _bars: "ContextVar[list[Any] | None]" = ContextVar("bars", default=None)
 
 
 def bar(given: Iterable[Any] | None = None, *, progress: bool, **options: Any) -> Any:
-    """A tqdm bar over `given`; not shown without `progress`, in the first second, or while another one is."""
+    """A tqdm bar over `given`; hidden without `progress`, in the first second, and while another bar is open."""
     others = _bars.get()
-    taken = any(not one.disable for one in others or [])  # closing a bar disables it
-    made = tqdm(given, delay=1, disable=not progress or taken, **options)
+    another_open = any(not one.disable for one in others or [])  # closing a bar disables it
+    made = tqdm(given, delay=1, disable=not progress or another_open, **options)
     if others is not None:
         others.append(made)
     return made
 
 
-def alone(function: Callable[P, T]) -> Callable[P, T]:
-    """For public functions: everything that is called inside the outermost one has one bar between them."""
+def share_one_bar(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator for public functions: all calls inside the outermost one share a single progress bar."""
 
     @functools.wraps(function)
     def measure(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,12 +1,33 @@
-"""What squashlens refuses, by kind. Every message says the cause, then what to do about it."""
+"""The errors that squashlens raises. Every message has the cause, then the remedy."""
 
 from typing import Any
 
-LONGEST = 1200  # characters of a cause that quotes what was given; the middle of a longer one is left out
+__all__ = [
+    "BusyModelError",
+    "CapacityError",
+    "InputError",
+    "ModelAccessError",
+    "OutputError",
+    "RangeError",
+    "SquashlensError",
+    "StaleCaptureError",
+    "UnsoundModelError",
+]
+
+LONGEST = 1200  # characters of a cause; the middle of a longer one is left out
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
 
 
 class SquashlensError(ValueError):
-    """Base of all refusals; a `ValueError`, so that ordinary handlers catch it."""
+    """Base class of all errors of squashlens; a `ValueError`, so that ordinary handlers catch it.
+
+    Attributes:
+        cause: what was given, and what is wrong with it.
+        remedy: what to do.
+    """
 
     def __init__(self, cause: str, remedy: str):
         cause = cause if len(cause) <= LONGEST else f"{cause[: LONGEST // 2]} … {cause[-LONGEST // 4 :]}"
@@ -14,10 +35,10 @@ class SquashlensError(ValueError):
         self.cause, self.remedy = cause, remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles, so that a refusal in a worker process reaches its parent as it is.
+        """Support copying and pickling, so that an error in a worker process reaches its parent unchanged.
 
-        An exception is rebuilt by default from its one message, which `__init__` does not take. Here it is made
-        without `__init__`, and its attributes are set; this holds for subclasses with any signature.
+        By default an exception is rebuilt from its message, which `__init__` does not accept. Here it is made without
+        `__init__`, and its attributes are set; this works for subclasses with any signature.
         """
         return _rebuilt, (type(self), self.args), self.__dict__.copy()
 
@@ -27,32 +48,32 @@ def _rebuilt(kind: type[SquashlensError], args: tuple[Any, ...]) -> SquashlensEr
 
 
 class InputError(SquashlensError):
-    """An argument or a prompt that cannot be measured as given."""
+    """An argument or a prompt that cannot be used."""
 
 
 class RangeError(InputError):
-    """A number that the format it is to be kept in cannot hold."""
+    """A number outside the range of its number format."""
 
 
 class ModelAccessError(SquashlensError):
-    """A model that cannot be found, reached, opened or used as it is."""
+    """A model that cannot be found, downloaded, opened or used."""
 
 
 class UnsoundModelError(SquashlensError):
-    """A model whose bridge fails the proof against the plain model, or whose hooks do nothing."""
+    """A model that is not supported, that its bridge does not reproduce, or whose hooks have no effect."""
 
 
 class CapacityError(SquashlensError):
-    """Something that does not fit into memory, said before it is tried."""
+    """Something that does not fit into memory or on disk; raised before the work starts."""
 
 
 class StaleCaptureError(SquashlensError):
-    """A capture taken from other weights, tokens or hooks than those at hand."""
+    """A capture that was edited, or taken with other weights, configuration, hooks or dtype."""
 
 
 class BusyModelError(SquashlensError):
-    """A model that cannot be used now: threads wait for each other, or it was changed while it was measured."""
+    """A model that cannot be used now: threads wait for each other, or it was changed during a measurement."""
 
 
 class OutputError(SquashlensError):
-    """A file or folder that cannot be written; a file that was there before stays as it was."""
+    """A file or folder that cannot be written; an existing file stays unchanged."""

@@ -1,6 +1,6 @@
-"""Hosted models, asked through Inspect AI; what they answer comes back as from `squashlens.behave`.
+"""Evaluate hosted models through Inspect AI, with results in the form of `squashlens.evaluate`.
 
-From a shell, where each task of the paper goes by its name, and any of `squashlens.tasks.names()` through `ask`::
+From a shell, each task of the paper has its own name, and `ask` runs any of `squashlens.tasks.names()`::
 
     inspect eval squashlens/count_ones --model google/gemini-2.5-pro -T lengths=10,50,100 -T seeds=5 -T modes=cot
     inspect eval squashlens/ask -T name=taught_count_bernoulli --model ...
@@ -8,12 +8,12 @@ From a shell, where each task of the paper goes by its name, and any of `squashl
 In a notebook::
 
     (log,) = inspect_ai.eval(hosted.inspect_task(my_task, [10, 20]), model="...")
-    answers = hosted.from_log(log, task=my_task)  # or the log's file; task= for a task of your own
+    answers = hosted.from_log(log, task=my_task)  # or the log's file; task= is needed for your own tasks
 
-Seeds take the place of Inspect's epochs: 16 if not given where a task draws its items, as in `behave`, and 1 where it
-does not. There, more seeds are more draws of the answer, by the temperature that the provider has or `--temperature`.
-An answer is cut if the provider says so, for its length or by a filter. One that ends for no reason given (`hf` gives
-none) is taken to have ended by itself; the provenance counts the reasons.
+Seeds replace Inspect's epochs. By default there are 16 if a task draws its items, as in `evaluate`, and 1 if it does
+not. In the latter case more seeds sample more answers, at the provider's temperature or `--temperature`.
+An answer counts as cut off if the provider says so, because of its length or a content filter. An answer without a
+stop reason (`hf` gives none) counts as complete; the provenance counts the reasons.
 """
 
 import re
@@ -25,7 +25,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Mode, one_of, positive, whole
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
@@ -48,27 +48,31 @@ except ImportError as error:
 Numbers = int | str | Iterable[int | str]
 Modes = str | Iterable[str]
 LENGTHS = (10, 50, 100, 200, 300)
-CUT = ("max_tokens", "model_length", "content_filter")  # ends that are not the model's own
-SECRET = re.compile("key|token|secret|password|auth|header|url", re.IGNORECASE)  # never in a result
-ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample keeps of its question
+CUT = ("max_tokens", "model_length", "content_filter")  # stop reasons that mean that the answer was cut off
+SECRET = re.compile("key|token|secret|password|auth|header|url", re.IGNORECASE)  # settings never stored in a result
+ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample stores about its question
 
 
 @validated
 def inspect_task(
     task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
 ) -> InspectTask:
-    """A task for `inspect_ai.eval`: a sample for each mode, length and seed, read by the task's own reader.
+    """A task for `inspect_ai.eval`, with one sample for each mode, length and seed.
 
-    Two scorers: `lenient` scores what is unambiguous, `strict` what was given in the form that was asked for. Their
-    metrics are `accuracy`, `stderr`, and `unread`, the share of answers that were not read so.
+    It has two scorers: `lenient` accepts every unambiguous answer, and `strict` only answers in the requested form.
+    Their metrics are `accuracy`, `stderr`, and `unread`, the share of answers that the scorer could not read.
 
     Args:
-        task: from `squashlens.tasks.find`, or one of your own.
+        task: a task from `squashlens.tasks.find`, or your own.
         lengths: numbers of items, also as text with commas.
-        seeds: how many draws, or their seeds.
-        modes: ``"answer_only"``, ``"cot"``, ``"cot_few_shot"``, also as text with commas.
+        seeds: number of draws, or their random seeds.
+        modes: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
 
-    Refuses: lengths, seeds or modes of which there are none, or one twice.
+    Returns:
+        The task of Inspect.
+
+    Raises:
+        InputError: if lengths, seeds or modes are empty or repeat a value.
 
     >>> import squashlens as sl
     >>> asked = inspect_task(sl.tasks.find("count_word"), "10,20", seeds=3, modes=["answer_only", "cot"])
@@ -90,17 +94,21 @@ def inspect_task(
 
 @validated
 def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Dataset:
-    """The answers in a log of Inspect, read anew: the Dataset that `squashlens.behave` returns.
+    """Read the answers in a log of Inspect again, as a Dataset in the form of `squashlens.evaluate`.
 
-    Tokens are the provider's count, with what was thought if it counts that; 0 where it has none. The provenance has
-    the model, what was asked of its provider, who answered, when, and how often each reason to stop was given.
+    Numbers of tokens are those that the provider counts, with reasoning tokens if it counts them, and 0 if it counts
+    none. The provenance has the model, the settings, the name of the answering model, the date, and the stop reasons.
 
     Args:
-        log: a log of a task of this module, or its file.
-        task: the task that was asked, if it is not one of `squashlens.tasks.names()`.
+        log: a log of a task of this module, or the log's file.
+        task: the task that was run, if it is not one of `squashlens.tasks.names()`.
 
-    Refuses: a log that is not of this module, not finished, or has samples that failed or several epochs; several
-    seeds of one prompt at temperature 0, where they are one answer.
+    Returns:
+        The Dataset that `squashlens.evaluate` describes.
+
+    Raises:
+        InputError: if the log is not of a task of this module, is not finished, or has failed samples or several
+            epochs; or if it has several seeds of one prompt at temperature 0, which give the same answer.
 
     >>> import inspect_ai, tempfile, squashlens as sl
     >>> from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -112,25 +120,28 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     ...     from_log(log)["accuracy"].values.tolist()
     [[1.0, 0.0]]
     """
-    from squashlens.measure.answers import Answer, scored  # with torch, which asking does without
+    from squashlens.measure.answers.frequencies import Answer, scored  # with torch, which asking does without
 
     found = log if isinstance(log, EvalLog) else _opened(log)
     samples = _whole(found)
     name = samples[0].metadata["task"]
     if name != task.name if task else name not in names():
-        raise InputError(f"This log is of {name!r}.", "Give that task as task=.")
+        raise InputError(f"This log is of the task {name!r}.", "Give that task as task=.")
     known = task or find(name)
     outputs = {_question(known, sample): sample.output for sample in samples}
     facts = _facts(found, outputs)
     if facts["generate"].get("temperature") == 0 and not known.random and len(facts["call"]["seeds"]) > 1:
-        raise InputError("Several seeds of one prompt at temperature 0 count one answer as many.", "Ask with seeds=1.")
+        raise InputError(
+            "The log has several seeds of one prompt at temperature 0, which count one answer several times.",
+            "Run the task with seeds=1.",
+        )
     answers = {q: Answer(said.completion, _ended(said), *_tokens(said.usage)) for q, said in outputs.items()}
     return scored(known, answers, facts)
 
 
 @scores.metric
 def unread() -> scores.Metric:
-    """The share of answers that were not read."""
+    """The share of answers that could not be read."""
 
     def share(scores: list[scores.SampleScore]) -> float:
         return sum(not one.score.answer for one in scores) / max(1, len(scores))
@@ -141,14 +152,28 @@ def unread() -> scores.Metric:
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
 @validated
 def lenient(task: Task | str) -> scores.Scorer:
-    """Right or not by the task's own reader; what was read is the answer, and why not the explanation."""
+    """Score answers with the task's reader; the score has the value that was read, or the reason why none was read.
+
+    Args:
+        task: a task, or the name of one of `squashlens.tasks.names()`.
+
+    Returns:
+        The scorer.
+    """
     return _scored(find(task) if isinstance(task, str) else task, as_asked=False)
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
 @validated
 def strict(task: Task | str) -> scores.Scorer:
-    """As `lenient`, of answers in the form that was asked for; what was read in another is explained as such."""
+    """Score answers like `lenient`, but count answers in another than the requested form as wrong.
+
+    Args:
+        task: a task, or the name of one of `squashlens.tasks.names()`.
+
+    Returns:
+        The scorer.
+    """
     return _scored(find(task) if isinstance(task, str) else task, as_asked=True)
 
 
@@ -156,10 +181,10 @@ def _scored(asked: Task, *, as_asked: bool) -> scores.Scorer:
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
         question = asked.about(state.metadata["items"])
         reading = asked.understood(question, state.output.completion, _ended(state.output))
-        taken = reading.why == "read" and (reading.as_asked or not as_asked)
-        value = scores.CORRECT if taken and reading.value == target.text else scores.INCORRECT
-        why = "not in the form asked for" if reading.why == "read" and not taken else reading.why
-        return scores.Score(value=value, answer=reading.value if taken else None, explanation=why)
+        accepted = reading.why == "read" and (reading.as_asked or not as_asked)
+        value = scores.CORRECT if accepted and reading.value == target.text else scores.INCORRECT
+        why = "not in the requested form" if reading.why == "read" and not accepted else reading.why
+        return scores.Score(value=value, answer=reading.value if accepted else None, explanation=why)
 
     return score
 
@@ -169,7 +194,17 @@ def _scored(asked: Task, *, as_asked: bool) -> scores.Scorer:
 def ask(
     name: str, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
 ) -> InspectTask:
-    """Any task of `squashlens.tasks.names()`, by its name."""
+    """A task for `inspect_ai.eval` by its name.
+
+    Args:
+        name: one of `squashlens.tasks.names()`.
+        lengths: numbers of items, also as text with commas.
+        seeds: number of draws, or their random seeds.
+        modes: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
+
+    Returns:
+        The task of Inspect.
+    """
     return inspect_task(find(name), lengths, seeds, modes)
 
 
@@ -181,11 +216,11 @@ def _by_name(task: Task) -> Callable[..., InspectTask]:
     return asked
 
 
-PAPER = {task.name: _by_name(task) for task in (*COPYING, *COUNTING)}  # where Inspect finds them
+PAPER = {task.name: _by_name(task) for task in (*COPYING, *COUNTING)}  # Inspect finds them in this module
 
 
 def _listed(values: Any) -> list[Any]:
-    """Values as Python or a command line gives them."""
+    """Values as a list, whether given in Python or as text on the command line."""
     if isinstance(values, str):
         return [value.strip() for value in values.split(",")]
     return list(values) if isinstance(values, Iterable) else [values]
@@ -195,7 +230,7 @@ def _numbers(values: Numbers) -> list[int]:
     try:
         return [int(str(value)) for value in _listed(values)]
     except ValueError:
-        raise InputError(f"{values!r} are not whole numbers.", "Say [10, 20], or '10,20'.") from None
+        raise InputError(f"{values!r} are not whole numbers.", "Give a list such as [10, 20], or '10,20'.") from None
 
 
 def _sample(place: int, question: Question) -> Sample:
@@ -209,7 +244,7 @@ def _ended(output: ModelOutput) -> bool:
 
 
 def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
-    """Tokens of the prompt, cached ones too, and of the answer."""
+    """Numbers of tokens of the prompt, cached tokens included, and of the answer."""
     known = usage or ModelUsage()
     cached = (known.input_tokens_cache_read or 0) + (known.input_tokens_cache_write or 0)
     return known.input_tokens + cached, known.output_tokens
@@ -218,45 +253,50 @@ def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
 def _opened(log: str | Path) -> EvalLog:
     try:
         return read_eval_log(log, exclude_fields={"messages", "events", "store", "attachments"})
-    except Exception as error:  # which one depends on what the file is instead
+    except Exception as error:  # the kind of exception depends on what the file is
         raise InputError(
-            f"{str(log)[-80:]!r} is no log that Inspect can read: {error}", "Give one log, or its file."
+            f"{str(log)[-80:]!r} is not a log that Inspect can read: {error}", "Give a log, or its file."
         ) from error
 
 
 def _whole(log: EvalLog) -> list[EvalSample]:
-    """The samples by mode, ascending length and seed; refused unless each is ours, was asked once and was answered."""
+    """The samples by mode, ascending length and seed; an error unless each is of this module and was answered once."""
     if log.status != "success":
         why = log.error.message if log.error else "it was not finished"
         raise InputError(
-            f"This run has the status {log.status!r}: {why}.", "Ask again, or go on by `inspect eval-retry`."
+            f"This run has the status {log.status!r}: {why}.", "Run it again, or continue it with `inspect eval-retry`."
         )
-    samples = list(log.samples or [])  # which Inspect may read from the file at each look
+    samples = list(log.samples or [])  # Inspect may read them from the file at each access
     if not samples:
-        raise InputError("There are no samples in this log.", "Give a log that was kept with its samples.")
+        raise InputError("There are no samples in this log.", "Give a log that was saved with its samples.")
     for sample in samples:
         if not set(ABOUT) <= sample.metadata.keys():
-            raise InputError("This log is not of a task of squashlens.", "Ask by squashlens.hosted.inspect_task.")
+            raise InputError(
+                "This log is not of a task of squashlens.", "Make the task with squashlens.hosted.inspect_task."
+            )
         if sample.epoch > 1:
-            raise InputError("Every question was asked in several epochs.", "Ask in one, with more seeds= instead.")
+            raise InputError("Every question was asked in several epochs.", "Use one epoch, with more seeds= instead.")
         failed = sample.error.message if sample.error else f"{sample.limit.type} limit" if sample.limit else ""
         if failed:
-            raise InputError(f"Sample {sample.id!r} was not answered: {failed}.", "Ask again.")
+            raise InputError(f"Sample {sample.id!r} was not answered: {failed}.", "Run the task again.")
     placed = sorted(samples, key=lambda sample: sample.metadata["place"])
     modes = list(dict.fromkeys(sample.metadata["mode"] for sample in placed))
     return sorted(placed, key=lambda sample: (modes.index(sample.metadata["mode"]), sample.metadata["length"]))
 
 
 def _question(task: Task, sample: EvalSample) -> Question:
-    """The question that a sample put, which must be as the task puts it."""
+    """The question of a sample; an error if the task would ask it differently now."""
     question = task.about(sample.metadata["items"], seed=sample.metadata["seed"], mode=sample.metadata["mode"])
     if (question.prompt, question.truth) != (sample.input, sample.target):
-        raise InputError(f"{task.name!r} was not asked as it is now.", "Give the task as it was, as task=.")
+        raise InputError(
+            f"The prompts in this log differ from those of the task {task.name!r}.",
+            "Give the task that was run, as task=.",
+        )
     return question
 
 
 def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]:
-    """What the provenance says, with nothing of the machine that asked."""
+    """The facts for the provenance, without anything about the machine that ran the task."""
     spec, said, settings = log.eval, outputs.values(), {}
     for config in (spec.model_generate_config, log.plan.config):
         settings |= config.model_dump(exclude_none=True, exclude={"extra_headers"})
@@ -264,7 +304,7 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
     return {
         "model": "/".join(map(_pathless, spec.model.split("/", 1))),
         "answered_by": sorted({_pathless(output.model) for output in said}),
-        "model_args": {name: _pathless(value) for name, value in spec.model_args.items() if _told(name, value)},
+        "model_args": {name: _pathless(value) for name, value in spec.model_args.items() if _is_public(name, value)},
         "generate": settings,
         "solver": [step.solver for step in log.plan.steps],
         "stop_reasons": Counter(output.stop_reason for output in said if output.choices),
@@ -275,12 +315,12 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
     }
 
 
-def _told(name: str, value: Any) -> bool:
-    """Whether a setting of the provider is plain, and nothing that opens a door."""
+def _is_public(name: str, value: Any) -> bool:
+    """Whether a setting of the provider is a simple value and not a secret."""
     return isinstance(value, str | int | float) and not SECRET.search(name)
 
 
 def _pathless(value: Any) -> Any:
-    """The last part of a path on this machine; anything else as it is."""
+    """The last part of a path on this machine; any other value unchanged."""
     local = isinstance(value, str) and (value.startswith((".", "~")) or Path(value).is_absolute())
     return PurePath(value).name if local else value

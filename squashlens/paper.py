@@ -1,6 +1,6 @@
-"""What is taken from the paper as data, verbatim with its slips: Barbero et al. 2024, figure 5 and appendix C.1.
+"""Prompts quoted verbatim, with their typing errors, from Barbero et al. 2024, figure 5 and appendix C.1.
 
-`{sequence}` stands where the paper writes *seq*.
+`{sequence}` replaces *seq* of the paper.
 """
 
 # Figure 5.
@@ -22,7 +22,7 @@ WORD = (
 )
 COUNT_ANSWER = "The final answer to your maths question is:"
 
-# Appendix C.1, chain of thought: what is said, and the examples for the sum.
+# Appendix C.1, chain of thought: the instruction, and the examples for the sum.
 STEPS = "Let's think step by step, showing me your reasoning."
 EXAMPLES = "Here are a few examples:"
 SUM_EXAMPLES = """We divide the sum into groups of 5. (1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1

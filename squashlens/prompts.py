@@ -1,11 +1,12 @@
-"""Sequences in token space: what is repeated, what separates, what stands before and after.
+"""Make growing sequences of tokens: repeated content, separators, and a prefix and suffix around it.
 
-Text is tokenised once, piece by piece, and everything else is done on ids: a tokenizer may merge digits or
-swallow a space, and a pair that is not a pair measures nothing. `Sequence.pair(n)` gives the pair of Theorem 4.2
-at n content tokens: v, and v* with the last content token repeated; both end in the suffix, where they are read.
+Text is tokenized once, piece by piece, and everything else is done on token ids. A tokenizer may merge digits or drop a
+space, and then two texts that look like the pair of Theorem 4.2 are no pair of token sequences.
+`GrowingSequence.pair(n)` gives the pair at n content tokens: v, and v* with the last content token repeated. Both end
+in the suffix, at whose last token representations are compared.
 """
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -13,18 +14,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Template, one_of, positive, shown
-from squashlens.arguments import validated
+from squashlens._typing import Bos, Bridge, Template, one_of, positive, short_repr
+from squashlens.checks.arguments import validated
+from squashlens.engine.locks import exclusive
+from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids
 from squashlens.errors import InputError
-from squashlens.model.branches import Ids
-from squashlens.model.locks import exclusive
-from squashlens.model.tokens import as_chat, encode, require_tokenizer, start_ids
 from squashlens.paper import COPY, COUNT
-from squashlens.sequences import Pair, Sequence
+from squashlens.sequences import GrowingSequence, Ids, Pair
 
 __all__ = [
+    "GrowingSequence",
     "Pair",
-    "Sequence",
     "alternating",
     "bernoulli",
     "build",
@@ -40,109 +40,195 @@ Token = str | int
 DIGITS = tuple("0123456789")
 
 
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
 @exclusive
-def repeated(model: Bridge, token: Token, n: int, **form: Any) -> Sequence:
-    """The same token n times: figure 5 (a) and (c). Keywords as in `build`."""
+def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequence:
+    """A sequence of the same token n times: figure 5 (a) and (c).
+
+    Args:
+        model: the model whose tokenizer is used.
+        token: text that is one token, or a token id.
+        n: number of content tokens.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `alphabet`, `template` and `bos`, as in `build`.
+
+    Returns:
+        The sequence, with n content tokens.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ones = sl.prompts.repeated(model, "1", 50, prefix="Can you copy the following number?", suffix="=")
+    >>> len(ones)
+    50
+    """
     return build(model, [token] * _checked(n), name=f"{token} repeated", **form)
 
 
 @exclusive
-def alternating(model: Bridge, n: int, *, alphabet: Items[Token] = ("1", "0"), **form: Any) -> Sequence:
-    """The tokens of `alphabet` in turn: 1 0 1 0 …"""
+def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0"), **form: Any) -> GrowingSequence:
+    """A sequence that goes through the tokens of `alphabet` in turn: 1 0 1 0 …
+
+    Args:
+        model: the model whose tokenizer is used.
+        n: number of content tokens.
+        alphabet: the tokens to alternate, each as text that is one token, or as an id.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+
+    Returns:
+        The sequence, with n content tokens.
+    """
     if not alphabet:
-        raise InputError("alphabet is empty: there are no tokens to alternate.", "Give at least two.")
+        raise InputError("alphabet is empty, so there are no tokens to alternate.", "Give at least two tokens.")
     content = [alphabet[i % len(alphabet)] for i in range(_checked(n))]
     return build(model, content, name="alternating", alphabet=alphabet, **form)
 
 
 @exclusive
 def bernoulli(
-    model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Items[Token] = ("0", "1"), **form: Any
-) -> Sequence:
-    """Independent draws: the second token of `alphabet` with probability p, else the first."""
+    model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Sequence[Token] = ("0", "1"), **form: Any
+) -> GrowingSequence:
+    """A sequence of independent draws: the second token of `alphabet` with probability p, otherwise the first.
+
+    Args:
+        model: the model whose tokenizer is used.
+        n: number of content tokens.
+        seed: random seed of the draws.
+        p: probability of the second token, from 0 to 1.
+        alphabet: two tokens, each as text that is one token, or as an id.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+
+    Returns:
+        The sequence, with n content tokens.
+    """
     if len(alphabet) != 2 or not 0 <= p <= 1:
-        raise InputError(f"p={p!r} over {len(alphabet)} tokens is no Bernoulli draw.", "Use 0 ≤ p ≤ 1 and two tokens.")
+        raise InputError(
+            f"p={p!r} and an alphabet of {len(alphabet)} tokens define no Bernoulli draw.",
+            "Use a p from 0 to 1 and two tokens.",
+        )
     rng = Random(seed)
     content = [alphabet[rng.random() < p] for _ in range(_checked(n))]
     return build(model, content, name=f"Bernoulli({p:g}), seed {seed}", alphabet=alphabet, **form)
 
 
 @exclusive
-def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> Sequence:
-    """Independent draws from the ten digits: figure 5 (b)."""
+def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> GrowingSequence:
+    """A sequence of independent draws from the ten digits, with equal probabilities: figure 5 (b).
+
+    Args:
+        model: the model whose tokenizer is used.
+        n: number of content tokens.
+        seed: random seed of the draws.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+
+    Returns:
+        The sequence, with n content tokens.
+    """
     return words(model, n, DIGITS, seed=seed, **form)
 
 
 @exclusive
-def words(model: Bridge, n: int, alphabet: Items[Token], *, seed: int, **form: Any) -> Sequence:
-    """Independent draws with equal probabilities from a list of words, each of which must be one token."""
+def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form: Any) -> GrowingSequence:
+    """A sequence of independent draws from a list of words, with equal probabilities.
+
+    Args:
+        model: the model whose tokenizer is used.
+        n: number of content tokens.
+        alphabet: the words, each as text that is one token, or as an id.
+        seed: random seed of the draws.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+
+    Returns:
+        The sequence, with n content tokens.
+    """
     if not alphabet:
-        raise InputError("There are no words to draw from.", "Give at least one.")
+        raise InputError("alphabet is empty: there are no words to draw from.", "Give at least one word.")
     rng = Random(seed)
     content = [rng.choice(alphabet) for _ in range(_checked(n))]
     return build(model, content, name=f"uniform draws, seed {seed}", alphabet=alphabet, **form)
 
 
 @exclusive
-def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, Sequence]:
-    """The four panels of figure 5, by letter: ones and sampled digits to count, ones and ones with commas to copy.
+def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, GrowingSequence]:
+    """The four sequences of figure 5, by the letter of their panel.
 
-    In (b) the last digit is whatever was drawn and is repeated; the paper's sequences end in ones, which is
-    ``ending="1"``. The comma of (d) follows every third digit.
+    They are ones to count (a), random digits to count (b), ones to copy (c), and ones with commas to copy (d). In (b)
+    the repeated token is the last digit drawn. The paper's sequences end in ones; ``ending="1"`` does the same. In (d)
+    a comma follows every third digit.
+
+    Args:
+        model: the model whose tokenizer is used.
+        n: number of content tokens.
+        seed: random seed of the digits in (b).
+        **form: `suffix`, `ending`, `template` and `bos`, as in `build`.
+
+    Returns:
+        The sequences under the keys ``"a"``, ``"b"``, ``"c"`` and ``"d"``.
     """
     return {
-        "a": repeated(model, "1", n, prompt=COUNT, **form),
-        "b": digits(model, n, seed=seed, prompt=COUNT, **form),
-        "c": repeated(model, "1", n, prompt=COPY, **form),
-        "d": repeated(model, "1", n, prompt=COPY, separator=",", every=3, **form),
+        "a": repeated(model, "1", n, prefix=COUNT, **form),
+        "b": digits(model, n, seed=seed, prefix=COUNT, **form),
+        "c": repeated(model, "1", n, prefix=COPY, **form),
+        "d": repeated(model, "1", n, prefix=COPY, separator=",", every=3, **form),
     }
 
 
+# More than ten parameters, since each is an independent part of the sequence; all but two have defaults.
 @exclusive
 def build(
     model: Bridge,
-    content: Items[Token],
+    content: Sequence[Token],
     *,
     name: str = "given content",
-    prompt: str | Items[int] = "",
-    suffix: str | Items[int] = "",
+    prefix: str | Sequence[int] = "",
+    suffix: str | Sequence[int] = "",
     separator: Token | None = None,
     every: int = 3,
     ending: Token | None = None,
-    alphabet: Items[Token] | None = None,
+    alphabet: Sequence[Token] | None = None,
     template: Template = "none",
     bos: Bos = "family",
-) -> Sequence:
-    """A `Sequence` from content tokens, each given as text that is one token, or as an id.
+) -> GrowingSequence:
+    """A `GrowingSequence` from given content tokens, with a prefix, a suffix and separators.
 
     Args:
-        prompt: what stands before the content; text is tokenised once, ids are taken as they are.
-        suffix: what stands behind it; text is tokenised as it comes after a content token.
-        separator: a token to put after every `every`-th content token.
-        ending: the last content token at every length; by default whichever the content has there.
-        alphabet: tokens for contrasts and unrelated sequences; the ten digits where the content is digits,
-            otherwise the tokens that occur in it.
-        template: ``"chat"`` wraps prompt, content and suffix in the tokenizer's chat template as one user
-            message and ends where the model would answer.
-        bos: ``"family"``, ``"one"``, ``"none"``; with a chat template or ids, what is there must agree.
+        model: the model whose tokenizer is used; with token ids everywhere, a model without a tokenizer works too.
+        content: the content tokens, each as text that is one token, or as a token id.
+        name: name of the sequence in results.
+        prefix: text or token ids before the content. Text is tokenized once; ids are used unchanged.
+        suffix: text or token ids after the content. Text is tokenized as it follows a content token.
+        separator: a token to insert after every `every`-th content token; none by default.
+        every: number of content tokens between separators.
+        ending: the last content token at every length; by default the one that the content has there.
+        alphabet: tokens that contrasts and unrelated sequences are drawn from. By default the ten digits if the content
+            consists of digits, otherwise the tokens that occur in the content.
+        template: ``"chat"`` wraps prefix, content and suffix in the tokenizer's chat template as one user message, and
+            ends where the model would answer; ``"none"`` uses no template.
+        bos: ``"family"`` (as the model's family does), ``"one"`` or ``"none"``. With a chat template or a prefix of
+            ids, the BOS token that they contain must agree with it.
 
-    Refuses: content that is not one token each, text the tokenizer merges with the content.
+    Returns:
+        The sequence.
+
+    Raises:
+        InputError: if a content text is not one token, or the tokenizer merges the content with the text after it.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
-    >>> ones = sl.prompts.build(model, "111", prompt="How many ones are in the following sequence?", suffix="=")
-    >>> text = sl.tokens(model, "How many ones are in the following sequence? 111 =")
+    >>> ones = sl.prompts.build(model, "111", prefix="How many ones are in the following sequence?", suffix="=")
+    >>> text = sl.tokenize(model, "How many ones are in the following sequence? 111 =")
     >>> tuple(text[0].tolist()) == ones.pair(3).v
     True
     """
     one_of(template, Template, "template")
     if not content:
-        raise InputError("The sequence has no content.", "Give at least one token.")
+        raise InputError("content is empty: the sequence has no content.", "Give at least one token.")
     ids = tuple(one_token(model, token) for token in content)
     if alphabet is None:
         alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
-    lead, tail = _around(model, prompt, suffix, ids[0], template, bos)
-    plain = Sequence(
+    lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template, bos)
+    plain = GrowingSequence(
         name=name,
         content=ids,
         alphabet=tuple(one_token(model, t) for t in alphabet),
@@ -155,14 +241,24 @@ def build(
 
 
 @validated
-def stacked(sequences: Items[Sequence]) -> Int[Tensor, "prompt position"]:
-    """The ids of several sequences of the same form, each at its full length and with its suffix, one below the other.
+def stacked(sequences: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position"]:
+    """The token ids of several sequences as the rows of one tensor, each sequence at its full length.
 
-    Refuses sequences that are not equally long.
+    Args:
+        sequences: sequences with the same number of tokens.
+
+    Returns:
+        Token ids, of shape (prompt, position), suffixes included.
+
+    Raises:
+        InputError: if the sequences do not all have the same number of tokens.
     """
     rows = [sequence.plain(len(sequence)).ids(sequence.trunk) for sequence in sequences]
     if len({len(row) for row in rows}) != 1:
-        raise InputError(f"The sequences have {sorted({len(r) for r in rows})} tokens.", "Stack those of one length.")
+        raise InputError(
+            f"The sequences have different numbers of tokens: {sorted({len(r) for r in rows})}.",
+            "Stack sequences of one length.",
+        )
     return torch.tensor(rows)
 
 
@@ -173,54 +269,67 @@ def _checked(n: int) -> int:
 
 @exclusive
 def one_token(model: Bridge, token: Token) -> int:
-    """The id of a token given as text or as an id; text that is several tokens is refused."""
+    """The id of a token that is given as text or as an id.
+
+    Args:
+        model: the model whose tokenizer is used.
+        token: text that is one token, or a token id.
+
+    Returns:
+        The token id.
+
+    Raises:
+        InputError: if the text is several tokens, or not in the vocabulary.
+    """
     if not isinstance(token, str):
         return int(token)
     known = require_tokenizer(model).get_vocab()
-    if token in known:  # a tokenizer that leads with a space would make two tokens of a bare digit
+    if token in known:  # a tokenizer that inserts a leading space would split a bare digit into two tokens
         return known[token]
     ids = encode(model, token)
     if len(ids) != 1:
         raise InputError(
-            f"{shown(token)} is {len(ids)} tokens for this tokenizer.", "Use text that is one token, or give the id."
+            f"{short_repr(token)} is {len(ids)} tokens for this tokenizer.",
+            "Give text that is one token, or a token id.",
         )
     return ids[0]
 
 
-def _around(
-    model: Bridge, prompt: str | Items[int], suffix: str | Items[int], token: int, template: Template, bos: Bos
+def _prefix_and_suffix(
+    model: Bridge, prefix: str | Sequence[int], suffix: str | Sequence[int], token: int, template: Template, bos: Bos
 ) -> tuple[Ids, Ids]:
-    """Prefix with its BOS, and suffix, as ids."""
+    """Token ids of the prefix, with its BOS token, and of the suffix."""
     if template == "chat":
-        if not (isinstance(prompt, str) and isinstance(suffix, str)):
-            raise InputError("A chat template wraps text, not ids.", "Give prompt= and suffix= as text.")
-        before, after = _render(model, prompt, suffix)
-        return tuple(encode(model, before)), behind(model, token, after)
-    trailing = behind(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
-    if not isinstance(prompt, str):
-        return tuple(prompt), trailing
-    return (*start_ids(model, bos), *(encode(model, prompt) if prompt.strip() else ())), trailing
+        if not (isinstance(prefix, str) and isinstance(suffix, str)):
+            raise InputError("A chat template wraps text, not token ids.", "Give prefix= and suffix= as text.")
+        before, after = _render(model, prefix, suffix)
+        return tuple(encode(model, before)), tokenize_after(model, token, after)
+    trailing = tokenize_after(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
+    if not isinstance(prefix, str):
+        return tuple(prefix), trailing
+    return (*start_ids(model, bos), *(encode(model, prefix) if prefix.strip() else ())), trailing
 
 
-MARK = "\ue000"  # a private-use character: where the content goes while a template is rendered
+MARK = "\ue000"  # a private-use character that marks the place of the content while a template is rendered
 
 
-def _render(model: Bridge, prompt: str, suffix: str) -> tuple[str, str]:
-    text = as_chat(model, f"{prompt}{MARK}{suffix}")
+def _render(model: Bridge, prefix: str, suffix: str) -> tuple[str, str]:
+    text = as_chat(model, f"{prefix}{MARK}{suffix}")
     if text.count(MARK) != 1:
         raise InputError(
-            f"The chat template shows the message {text.count(MARK)} times.", "Give prefix and suffix as ids."
+            f"The tokenizer's chat template contains the message {text.count(MARK)} times instead of once.",
+            "Use template='none', with prefix= and suffix= as token ids.",
         )
     before, after = text.split(MARK)
     return before, after
 
 
-def behind(model: Bridge, token: int, text: str) -> Ids:
-    """`text` tokenised as it comes behind a token: alone, some tokenizers would lead with a space."""
+def tokenize_after(model: Bridge, token: int, text: str) -> Ids:
+    """Token ids of `text` as it follows a token; on its own, some tokenizers would insert a leading space."""
     if not text:
         return ()
     content = require_tokenizer(model).decode([token])
     alone, joint = encode(model, content), encode(model, content + text)
     if joint[: len(alone)] != alone or alone[-1] != token:
-        raise InputError(f"The tokenizer merges {content!r} with the text behind it.", "Give that text as ids.")
+        raise InputError(f"The tokenizer merges {content!r} with the text after it.", "Give suffix= as token ids.")
     return tuple(joint[len(alone) :])

@@ -1,4 +1,4 @@
-"""Warnings that point at the line of the caller, however deep in the package they arise."""
+"""Issue warnings that point at the user's line, however deep in the package they arise."""
 
 import sys
 import warnings
@@ -7,7 +7,7 @@ OURS = ("squashlens", "jaxtyping", "beartype", "contextlib", "functools")
 
 
 def remark(message: str) -> None:
-    """Warn at the innermost line on the stack that is neither this package's nor of what wraps its functions."""
+    """Warn at the innermost stack frame outside this package and outside the libraries that wrap its functions."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1

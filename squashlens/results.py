@@ -1,7 +1,7 @@
-"""Results that say what they are: labels, units and provenance on xarray objects, and files that keep them.
+"""Labels, units and provenance of results, which are xarray objects, and functions to save and open them.
 
-netCDF (`.nc`) and JSON (`.json`) come back as they were; CSV is for other programs and is not read back: one row
-a position, or one row a number where the variables have different dimensions.
+netCDF (`.nc`) and JSON (`.json`) files are read back without a change. CSV is for other programs and is not read back:
+it has one row for each position, or one row for each number if the variables have different dimensions.
 """
 
 import json
@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import shown
-from squashlens.arguments import validated
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.files import require_output, write
-from squashlens.foreign import opened, unwrapped
-from squashlens.stored import ENDINGS, Result, as_bytes
+from squashlens.saving.files import require_output, write
+from squashlens.saving.foreign import opened, unwrapped
+from squashlens.saving.stored import ENDINGS, Result, as_bytes
 
 Variable = tuple[tuple[str, ...], Any, str, str]
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
 
 def position_coords(ids: np.ndarray, labels: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Dimensions and coordinates of a per-token result; one prompt has no `prompt` dimension."""
+    """Dimensions and coordinates of a per-token result; a single prompt has no `prompt` dimension."""
     dims = ("position",) if len(ids) == 1 else ("prompt", "position")
     table = np.array(labels, dtype=object)
     coords: dict[str, Any] = {
@@ -41,7 +41,7 @@ def position_coords(ids: np.ndarray, labels: Sequence[Sequence[str]]) -> tuple[t
 
 
 def attributes(long_name: str, units: str, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes that survive every file format: text only, the provenance as one JSON object."""
+    """Attributes that every file format can store: text only, with the provenance as one JSON object."""
     return {
         "long_name": long_name,
         "units": units,
@@ -50,14 +50,14 @@ def attributes(long_name: str, units: str, facts: Mapping[str, Any]) -> dict[str
 
 
 def _written(facts: Mapping[str, Any]) -> str:
-    """Facts as one JSON object."""
+    """The facts as text of one JSON object."""
     return json.dumps(facts, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def signed(
     long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable], facts: Mapping[str, Any]
 ) -> xr.Dataset:
-    """Named variables, each (dimensions, values, long name, units), as one Dataset with one provenance."""
+    """A Dataset of named variables, each given as (dimensions, values, long name, units), with one provenance."""
     arrays = {
         name: (dims, np.asarray(values), attributes(text, units, facts))
         for name, (dims, values, text, units) in variables.items()
@@ -67,38 +67,46 @@ def signed(
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions that made a result; read once, since they stay as they are while a program runs."""
+    """Versions of Python and of the main packages; read once, because they do not change while a program runs."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
 
 
 @validated
 def provenance(result: Result) -> dict[str, Any]:
-    """What made a result: model, weights, dtype, device, hooks, versions, the call.
+    """The provenance of a result: model, weights, dtype, device, hooks, versions and the call that made it.
 
-    A Dataset without a provenance of its own answers with that of its variables, by name.
+    Args:
+        result: a result of squashlens.
+
+    Returns:
+        The provenance as a dict. For a Dataset without its own provenance, a dict of the provenance of its variables.
+
+    Raises:
+        InputError: if the result has no provenance.
     """
     if "provenance" in result.attrs:
         return _read(result.attrs["provenance"])
     if isinstance(result, xr.Dataset):
         return {str(name): provenance(result[name]) for name in result.data_vars}
-    raise InputError("This array carries no provenance.", "It was not made by squashlens.")
+    raise InputError("This array has no provenance.", "Give a result that squashlens made.")
 
 
 def _read(text: object) -> dict[str, Any]:
-    """A provenance as an object, refused if it is none."""
+    """A provenance as a dict; an error if the text is not a JSON object."""
     try:
         facts = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
         raise InputError(
-            f"The attribute provenance={shown(text)} is no JSON object.", "Give a result as squashlens made it."
+            f"The attribute provenance={short_repr(text)} is not a JSON object.",
+            "Give an unchanged result of squashlens.",
         )
     return facts
 
 
 def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
-    """Datasets of one form side by side along a new leading `dim`; facts that differ become lists, in that order."""
+    """Datasets of equal form joined along a new leading `dim`; facts that differ become lists, in the same order."""
     facts = [provenance(one) for one in results.values()]
     found = xr.concat(
         list(results.values()), dim=xr.Variable(dim, np.array(list(results))), data_vars="all", coords="different",
@@ -112,10 +120,10 @@ def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
 
 
 def joined_arrays(results: Sequence[xr.DataArray], dim: str) -> xr.DataArray:
-    """Arrays of one form side by side along a new leading `dim`, facts as in `joined`.
+    """Arrays of equal form joined along a new leading `dim`, with facts as in `joined`.
 
-    Of what certificates state, `rounding` becomes the largest, and `failure_probability` the sum: the chance that any
-    number of any of them is too low.
+    For certificates, `rounding` is the largest of the arrays' values, and `failure_probability` is their sum: an upper
+    bound on the probability that any number of any array is too low.
     """
     sets = {
         number: one.to_dataset(name="values").assign_attrs({"provenance": one.attrs["provenance"]})
@@ -129,7 +137,7 @@ def joined_arrays(results: Sequence[xr.DataArray], dim: str) -> xr.DataArray:
 
 
 def restated(result: Any, facts: Mapping[str, Any]) -> Any:
-    """The same result with further facts in the provenance of it and of its variables."""
+    """The same result with additional facts in its own provenance and in that of its variables."""
     found = result.copy()
     named = list(found.data_vars.values()) if isinstance(found, xr.Dataset) else []
     for one in (found, *named):
@@ -139,7 +147,7 @@ def restated(result: Any, facts: Mapping[str, Any]) -> Any:
 
 
 def _merged(facts: Sequence[Any]) -> Any:
-    """What all say, or the list of what each says; inside objects with the same names, name by name."""
+    """The common value of all facts, or the list of their values; dicts with the same keys are merged key by key."""
     first = facts[0]
     if all(isinstance(each, dict) and each.keys() == first.keys() for each in facts):
         return {name: _merged([each[name] for each in facts]) for name in first}
@@ -148,29 +156,54 @@ def _merged(facts: Sequence[Any]) -> Any:
 
 @validated
 def save(result: Result, path: str | Path) -> Path:
-    """Write a result as `.nc`, `.json` or `.csv`, by the name's ending; returns the path.
+    """Write a result to a file.
 
-    The file is made in memory and written whole or not at all: on a full disk an older file stays as it was. In CSV,
-    text that a spreadsheet would execute (it begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break) has an
-    apostrophe before it. The other two have a checksum of everything in them, which `open_result` compares.
+    The file is written completely or not at all: if the disk is full, an older file remains unchanged. In CSV files,
+    text that a spreadsheet would execute (text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break) gets
+    an apostrophe in front. The other formats contain a checksum of everything in them, which `open_result` compares.
 
-    Refuses: an unknown ending, what would not come back as it is (dates, complex numbers, objects), a folder that does
-    not exist, a file that is read-only, a disk that is full.
+    Args:
+        result: a DataArray or Dataset.
+        path: the file to write; its ending, ``.nc``, ``.json`` or ``.csv``, chooses the format.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: if the ending is unknown, the folder does not exist, or the result contains values that the format
+            would not give back unchanged (dates, complex numbers, objects).
+        OutputError: if the file is read-only or the disk is full.
+
+    >>> import squashlens as sl
+    >>> bound = sl.path_bound(sl.load("tiny-gemma", progress=False), "110 =")
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = sl.save(bound, f"{folder}/bound.nc")
+    ...     sl.open_result(path).identical(bound)
+    True
     """
     if not isinstance(result, xr.DataArray | xr.Dataset):
-        raise InputError(f"A {type(result).__name__} is not a result.", "Give a DataArray or Dataset.")
+        raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
     return write(path, as_bytes(result, path.suffix))
 
 
 @validated
 def open_result(path: str | Path) -> Result:
-    """Read a result that `save` wrote as `.nc` or `.json`: a DataArray or Dataset, as it was.
+    """Read a result that `save` wrote as `.nc` or `.json`.
 
-    The file is inspected before it is read, since it may come from anywhere. A file of `save` is compared with its
-    checksum; one that was written by other means has none, and is read as it is.
+    The file is inspected before it is read, because it may come from anywhere. A file written by `save` is compared
+    with its checksum. A file written by another program has no checksum and is read without this comparison.
 
-    Refuses: a file of which any number, name or attribute is another than when it was saved; a file that is damaged,
-    that has its numbers in other files, that holds anything but numbers and text, or that does not fit into memory.
+    Args:
+        path: the file to read.
+
+    Returns:
+        The DataArray or Dataset that was saved.
+
+    Raises:
+        InputError: if any number, name or attribute was changed since the file was saved; if the file is damaged,
+            refers to other files, or contains anything but numbers and text.
+        CapacityError: if the file does not fit into memory.
     """
     return unwrapped(opened(path), path)

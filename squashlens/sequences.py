@@ -2,11 +2,11 @@
 
     prefix  content₁ … content_k separator content_{k+1} … content_n  suffix
 
-A length counts *content* tokens (digits, words); separators, prefix and suffix are extra. `squashlens.prompts`
-makes sequences.
+A length counts *content* tokens (digits, words), without separators, prefix and suffix. `squashlens.prompts` makes
+sequences.
 """
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from random import Random
 
@@ -15,18 +15,53 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bos, positive
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.model.branches import Branch, Ids
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A prompt: the first `at` tokens of a trunk, followed by `tokens`; it is read at its last token."""
+
+    at: int
+    tokens: Ids = ()
+
+    def __len__(self) -> int:
+        return self.at + len(self.tokens)
+
+    def then(self, tokens: Ids) -> "Branch":
+        """The prompt followed by more tokens."""
+        return Branch(self.at, (*self.tokens, *tokens))
+
+    def ids(self, trunk: Ids) -> Ids:
+        """The token ids of the whole prompt."""
+        return (*trunk[: self.at], *self.tokens)
+
+    def along(self, trunk: Ids, positions: Ids | None = None) -> "Branch":
+        """The same prompt with as many of its tokens on the trunk as possible, up to a gap in the trunk's positions."""
+        at, tokens = self.at, self.tokens
+        while tokens and at < len(trunk) and trunk[at] == tokens[0]:
+            if positions is not None and at and positions[at] != positions[at - 1] + 1:
+                break
+            at, tokens = at + 1, tokens[1:]
+        return Branch(at, tokens)
 
 
 @validated
 @dataclass(frozen=True)
 class Pair:
-    """v = [x, a] and v* = [x, a, a], each followed by the same `suffix` tokens, as ids with their prefix.
+    """The pair v = [x, a] and v* = [x, a, a] of Theorem 4.2, each with the same suffix.
 
-    Refuses two sequences of which the second is not the first with its last token repeated, such as
-    neighbouring prefixes of a sequence whose next token differs.
+    Args:
+        v: token ids of v, with prefix and suffix.
+        v_star: token ids of v*, with prefix and suffix.
+        suffix: number of tokens in the suffix.
+
+    Raises:
+        InputError: v* is not v with its last token before the suffix repeated, for example the next prefix of a
+            sequence whose next token differs.
     """
 
     v: Ids
@@ -35,29 +70,36 @@ class Pair:
 
     def __post_init__(self) -> None:
         if not 0 <= self.suffix < len(self.v):
-            raise InputError(f"A suffix of {self.suffix} tokens leaves nothing to repeat.", "Make it shorter.")
+            raise InputError(f"suffix={self.suffix} leaves no token of v to repeat.", "Make the suffix shorter.")
         cut = len(self.v) - self.suffix
         stem, tail = self.v[:cut], self.v[cut:]
         if self.v_star != (*stem, stem[-1], *tail):
             raise InputError(
-                "These two are no pair: v* is not v with its last token repeated before the suffix.",
-                "Let `Sequence.pair(n)` build it; the next prefix of a longer sequence is a pair only in a "
-                "constant tail.",
+                "v and v_star are not a pair: v* must be v with its last token before the suffix repeated.",
+                "Use `GrowingSequence.pair(n)`. The next prefix of a longer sequence forms a pair only if the sequence "
+                "ends in equal tokens.",
             )
 
     def tensors(self) -> tuple[Int[Tensor, "..."], Int[Tensor, "..."]]:
-        """v and v* as id tensors."""
+        """v and v* as tensors of ids."""
         return torch.tensor(self.v), torch.tensor(self.v_star)
 
 
 @validated
 @dataclass(frozen=True)
-class Sequence:
-    """A growing sequence in token space. Make one with the functions of this module.
+class GrowingSequence:
+    """A growing sequence in token space; the functions of `squashlens.prompts` make one.
 
-    `content` are the tokens that a length counts; after `breaks[k]` of them stands `separators[k]`. With an
-    `ending`, the last content token of every length is that one (the paper's figure 5b ends in ones).
-    `alphabet` is what contrasts and unrelated sequences are drawn from; `bos` is how the prefix begins.
+    Args:
+        name: name of the sequence.
+        content: the tokens that a length counts.
+        alphabet: the tokens from which contrasts and unrelated sequences are drawn.
+        prefix: tokens before the content.
+        suffix: tokens after the content.
+        breaks: the numbers of content tokens after which a separator follows.
+        separators: the separator tokens, one for each of `breaks`.
+        ending: if given, the last content token at every length (the paper's figure 5b ends in ones).
+        bos: what the prefix begins with, see `tokenize`.
     """
 
     name: str
@@ -77,12 +119,13 @@ class Sequence:
             raise InputError("The sequence has no content.", "Ask for a length of at least 1.")
         if len(self.breaks) != len(self.separators):
             raise InputError(
-                f"{len(self.breaks)} breaks and {len(self.separators)} separators do not match.", "Give one for each."
+                f"There are {len(self.breaks)} breaks and {len(self.separators)} separators.",
+                "Give one separator for each break.",
             )
         if sorted({b for b in self.breaks if 0 < b <= len(self.content)}) != list(self.breaks):
             raise InputError(
                 f"breaks={self.breaks} are not increasing numbers from 1 to {len(self.content)}.",
-                "Give the numbers of content tokens after which a separator stands.",
+                "Give the numbers of content tokens after which a separator follows, in increasing order.",
             )
         after = dict(zip(self.breaks, self.separators, strict=True))
         trunk, starts = list(self.prefix), []
@@ -95,25 +138,25 @@ class Sequence:
         object.__setattr__(self, "_starts", tuple(starts))
 
     def __len__(self) -> int:
-        """Content tokens."""
+        """The number of content tokens."""
         return len(self.content)
 
     def stem(self, length: int) -> Branch:
-        """[x, a] with `length` content tokens, no separator behind the last, no suffix."""
+        """[x, a] with `length` content tokens, without a separator after the last one and without the suffix."""
         start = self._start(length)
         return Branch(start + 1) if self.ending is None else Branch(start, (self.ending,))
 
     def plain(self, length: int) -> Branch:
-        """v: the stem and the suffix."""
+        """v: the stem, followed by the suffix."""
         return self.stem(length).then(self.suffix)
 
     def doubled(self, length: int) -> Branch:
-        """v*: the stem, its last token once more, the suffix."""
+        """v*: the stem, its last token again, and the suffix."""
         stem = self.stem(length)
         return stem.then((stem.ids(self.trunk)[-1], *self.suffix))
 
-    def said(self, length: int) -> Ids:
-        """The content tokens at this length, the last one as `ending` has it."""
+    def content_at(self, length: int) -> Ids:
+        """The content tokens at this length; the last one is `ending` if given."""
         self._start(length)
         return (*self.content[: length - 1], self.content[length - 1] if self.ending is None else self.ending)
 
@@ -122,16 +165,16 @@ class Sequence:
         last = self.stem(length).ids(self.trunk)[-1]
         other = next((t for t in self.alphabet if t != last), None)
         if other is None:
-            raise InputError("The alphabet has no other token to contrast with.", "Give alphabet= two tokens or more.")
+            raise InputError("The alphabet has no other token for a contrast.", "Give alphabet= at least two tokens.")
         return Branch(self._start(length), (other, *self.suffix))
 
     def pair(self, length: int) -> Pair:
-        """v and v* at `length` content tokens: the last *content* token repeated, whatever would come next.
+        """v and v* at `length` content tokens; v* repeats the last *content* token, whatever follows in the sequence.
 
         >>> import squashlens as sl
         >>> model = sl.load("tiny-gemma", progress=False)
         >>> ones = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
-        >>> pair = ones.pair(3)   # the next token of the sequence would be a comma, that of v* is a 1
+        >>> pair = ones.pair(3)   # the sequence continues with a comma, v* with a 1
         >>> len(pair.v_star) - len(pair.v), pair.v_star[-1] == pair.v[-1]
         (1, True)
         """
@@ -139,70 +182,72 @@ class Sequence:
         return Pair(v.ids(self.trunk), v_star.ids(self.trunk), len(self.suffix))
 
     def before_separator(self, length: int) -> bool:
-        """Whether the sequence goes on with a separator after `length` content tokens."""
+        """Whether a separator follows after `length` content tokens."""
         return length in self.breaks
 
     def separator_places(self, length: int | None = None) -> Ids:
         """Positions of the separators in v and v* at `length` content tokens (`None`: in the whole trunk).
 
-        Behind them other tokens may stand where a longer prompt has separators.
+        A shorter prompt may have other tokens where a longer prompt has separators.
         """
         end = len(self.trunk) if length is None else self._start(length)
         return tuple(p for b in self.breaks if (p := self._start(b) + 1) < end)
 
-    def separated(self, separators: Items[int], breaks: Items[int]) -> "Sequence":
+    def separated(self, separators: Sequence[int], breaks: Sequence[int]) -> "GrowingSequence":
         """The same content with these separators after the given numbers of content tokens."""
         return replace(self, breaks=tuple(breaks), separators=tuple(separators))
 
-    def every(self, period: int, separator: int) -> "Sequence":
-        """The same content with `separator` after every `period`-th content token, and no other."""
+    def every(self, period: int, separator: int) -> "GrowingSequence":
+        """The same content with `separator` after every `period`-th content token, and no other separators."""
         positive(period, "every", "a number of content tokens")
         breaks = range(period, len(self) + 1, period)
         return self.separated([separator] * len(breaks), breaks)
 
     def scattered(self, seed: str) -> "Scattered":
-        """The same content with as many separators at each length, at places drawn with `seed` for that length."""
+        """The same content with as many separators at each length, at positions drawn with `seed` for that length."""
         return Scattered(**{f.name: getattr(self, f.name) for f in fields(self) if f.init}, seed=seed)
 
     def position(self, number: int) -> int:
-        """Where content token `number`, counted from 1, stands in v and v*."""
+        """The position of content token `number`, counted from 1, in v and v*."""
         return self._start(number)
 
-    def replaced(self, number: int, token: int) -> "Sequence":
-        """The same sequence with another content token at `number`, counted from 1: a needle in it."""
+    def replaced(self, number: int, token: int) -> "GrowingSequence":
+        """The same sequence with `token` as content token `number`, counted from 1: a needle."""
         self._start(number)
         content = (*self.content[: number - 1], token, *self.content[number:])
         return replace(self, content=content, name=f"{self.name}, token {number} replaced")
 
-    def unrelated(self, rng: Random) -> "Sequence":
-        """A sequence of the same form whose content is drawn evenly from the alphabet."""
+    def unrelated(self, rng: Random) -> "GrowingSequence":
+        """A sequence of the same form whose content is drawn uniformly from the alphabet."""
         content = tuple(rng.choice(self.alphabet) for _ in self.content)
         return replace(self, content=content, name=f"{self.name}, unrelated")
 
     def _start(self, length: int) -> int:
         if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= len(self):
-            raise InputError(f"length={length!r} is not one of this sequence.", f"Lengths run from 1 to {len(self)}.")
+            raise InputError(
+                f"length={length!r} is not a length of this sequence.", f"Lengths run from 1 to {len(self)}."
+            )
         return self._starts[length - 1]
 
 
 @dataclass(frozen=True)
-class Scattered(Sequence):
-    """A control: at each length as many separators as its `breaks` put there, at places drawn for that length.
+class Scattered(GrowingSequence):
+    """A control sequence: at each length it has as many separators as the original, at random positions.
 
-    Places are drawn evenly without replacement from those before the last content token. Each length is drawn by
-    itself, so a prompt is no prefix of a longer one: with the same number at every length, one growing sequence would
-    have its separators where the original has them.
+    Positions are drawn uniformly without replacement from those before the last content token, separately for each
+    length. So a prompt is not a prefix of a longer one: a growing sequence with the same number of separators at every
+    length would have them at the original positions.
     """
 
     seed: str = ""
 
-    def at(self, length: int) -> Sequence:
-        """The sequence that is measured at this length."""
+    def at(self, length: int) -> GrowingSequence:
+        """The sequence at this length, with its own separator positions."""
         self._start(length)
         inside = [b for b in self.breaks if b < length]
         places = sorted(Random(f"{self.seed} {length}").sample(range(1, length), len(inside)))
-        own = {f.name: getattr(self, f.name) for f in fields(Sequence) if f.init}
-        return Sequence(**own).separated(self.separators[: len(inside)], places)
+        own = {f.name: getattr(self, f.name) for f in fields(GrowingSequence) if f.init}
+        return GrowingSequence(**own).separated(self.separators[: len(inside)], places)
 
     def stem(self, length: int) -> Branch:
         own = self.at(length)
@@ -214,12 +259,12 @@ class Scattered(Sequence):
 
     def before_separator(self, length: int) -> bool:
         self._start(length)
-        return False  # what follows at a longer length is drawn anew
+        return False  # each length has its own separators
 
     def separator_places(self, length: int | None = None) -> Ids:
         return self.at(len(self) if length is None else length).separator_places(length)
 
     def position(self, number: int) -> int:
         raise InputError(
-            "The separators of this sequence stand elsewhere at each length.", "Ask `sequence.at(length)` for places."
+            "This sequence has other separator positions at each length.", "Use `sequence.at(length).position(number)`."
         )

@@ -5,40 +5,65 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["OMP_NUM_THREADS"] = "1"  # for the programs tests start: workers fill the cores already
 
+import contextlib
 import json
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import Phase, settings
-from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).parents[1]
-# Modules that name the axes of tensors are checked against those names. The check takes longer than many functions
-# that it stands around, so modules with nothing to check, such as the fingerprint, are left alone.
-install_import_hook(
-    [
-        ".".join(file.relative_to(ROOT).with_suffix("").parts)
-        for file in (ROOT / "squashlens").rglob("*.py")
-        if file.name != "__init__.py" and "from jaxtyping" in file.read_text()
-    ],
-    "beartype.beartype",
+# The process that hands tests to pytest-xdist's workers runs none and needs none of the libraries.
+HANDS_OUT = "PYTEST_XDIST_WORKER" not in os.environ and any(
+    word.startswith(("-n", "--numprocesses")) and word not in ("-n0", "-n=0") for word in sys.argv[1:]
 )
+# Modules that name the axes of tensors are checked against those names, in a run of their own (`make typed`): the check
+# takes longer than many functions that it stands around. Modules with nothing to check are left alone.
+if os.environ.get("SQUASHLENS_TYPED") and not HANDS_OUT:
+    from jaxtyping import install_import_hook
 
-from tests import cases  # noqa: E402
+    install_import_hook(
+        [
+            ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            for file in (ROOT / "squashlens").rglob("*.py")
+            if file.name != "__init__.py" and "from jaxtyping" in file.read_text()
+        ],
+        "beartype.beartype",
+    )
 
 warnings.filterwarnings("ignore", category=UserWarning, module="transformer_lens")
-# One thread, since workers fill the cores; `tests.processors` asks for more to have sums in another order.
-torch.set_num_threads(int(os.environ.get("SQUASHLENS_TEST_THREADS", "1")))
-settings.register_profile("no shrinking", phases=[Phase.explicit, Phase.generate])
-if os.environ.get("SQUASHLENS_NO_SHRINKING"):
-    settings.load_profile("no shrinking")
-
 PROMPT = "How many ones are in the following sequence? 1101 ="
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if HANDS_OUT:
+        return
+    import torch
+    from hypothesis import Phase, settings
+
+    # One thread, since workers fill the cores; `tests.processors` asks for more to have sums in another order.
+    torch.set_num_threads(int(os.environ.get("SQUASHLENS_TEST_THREADS", "1")))
+    # Few examples by default, many with the slow tests. Under a mutation the same ones each time, and no search for the
+    # smallest that fails.
+    settings.register_profile("few", max_examples=15, deadline=None)
+    settings.register_profile("many", max_examples=200, deadline=None)
+    settings.register_profile(
+        "mutated", max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate], derandomize=True,
+        database=None,
+    )  # fmt: skip
+    mutated, slow = os.environ.get("SQUASHLENS_MUTATED"), "not slow" not in config.option.markexpr
+    settings.load_profile("mutated" if mutated else "many" if slow else "few")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Modules without tests or examples are not imported to look for some."""
+    if collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest")):
+        return ">>>" not in collection_path.read_text(encoding="utf-8") or None
+    return None
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +77,19 @@ def tiny() -> Any:
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a family's tiny random model."""
-    root = tmp_path_factory.mktemp("families")
+    from tests import cases
+
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # which the workers share
+    root = Path(os.environ.get("SQUASHLENS_TEST_FAMILIES", base / "families"))
+    root.mkdir(exist_ok=True)
 
     def folder(name: str) -> Path:
         if not (root / name).exists():
-            cases.save_random((cases.CONFIGS | cases.MORE)[name], root / name)
+            made = cases.save_random((cases.CONFIGS | cases.MORE)[name], tmp_path_factory.mktemp(name))
+            with contextlib.suppress(OSError):  # another worker was faster
+                made.rename(root / name)
         return root / name
 
     return folder
@@ -65,6 +98,8 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 @pytest.fixture(scope="session")
 def bridge_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
     """A family's tiny random model as a proven bridge, float32 or float64; shared, so leave it as it was."""
+    import torch
+
     import squashlens as sl
 
     held: dict[tuple[str, torch.dtype], Any] = {}
@@ -94,6 +129,8 @@ def plain_of(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
 
 @pytest.fixture(autouse=True)
 def _names_for_doctests(doctest_namespace: dict[str, Any], tmp_path: Path) -> None:
+    import torch
+
     doctest_namespace.update(torch=torch, tmp_path=tmp_path)
 
 

@@ -20,11 +20,13 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
+from importlib import import_module
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
@@ -36,8 +38,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens._typing import Extended
+from squashlens.engine.hooking.hook import Recipe
 from squashlens.errors import SquashlensError
-from squashlens.model.hooks import Recipe
 
 C = TypeVar("C")
 SECONDS = 60  # of processor time for one case, whatever else the machine does
@@ -116,14 +118,14 @@ ODD: dict[str, Callable[[], Any]] = {
     "Dataset": xr.Dataset,
 }
 
-WINGS = ("figures", "prompts", "synthetic", "tasks", "statements", "zoo", "hosted")
+WINGS = ("figures", "hooks", "paths", "prompts", "synthetic", "tasks", "statements", "zoo", "hosted")
 
 
 @cache
 def public() -> dict[str, Callable[..., Any]]:
     """Functions and classes of the package and its wings, by name."""
     found: dict[str, Callable[..., Any]] = {}
-    for wing in (sl, *(getattr(sl, name) for name in WINGS)):
+    for wing in (sl, *(import_module(f"squashlens.{name}") for name in WINGS)):
         if wing is sl:
             prefix, names = "", sl.__all__
         else:
@@ -133,7 +135,7 @@ def public() -> dict[str, Callable[..., Any]]:
             value = getattr(wing, name)
             if callable(value) and not (isinstance(value, type) and issubclass(value, Exception)):
                 found[prefix + name] = value
-    return found
+    return found | {"Capture.open": sl.Capture.open}
 
 
 def own(wing: ModuleType) -> list[str]:
@@ -155,54 +157,63 @@ def sequence() -> Any:
 
 
 @cache
+def pairs() -> Any:
+    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2, progress=False)
+
+
+@cache
 def result(name: str) -> Any:
     """One result of every measurement that a figure draws, small."""
     m, quiet = model(), {"progress": False}
     task = sl.tasks.find("taught_count_bernoulli")
     makers: dict[str, Callable[[], Any]] = {
         "sensitivity": lambda: sl.sensitivity(m, PROMPT, **quiet),
-        "composition": lambda: sl.composition(m, PROMPT),
-        "hops": lambda: sl.hops(m, PROMPT),
-        "strongest_paths": lambda: sl.strongest_paths(m, PROMPT, k=2),
-        "depth_limit": lambda: sl.depth_limit(m, PROMPT, depth=8),
+        "composition": lambda: sl.paths.composition(m, PROMPT),
+        "hops": lambda: sl.paths.hops(m, PROMPT),
+        "strongest_paths": lambda: sl.paths.strongest_paths(m, PROMPT, k=2),
+        "depth_limit": lambda: sl.paths.depth_limit(m, PROMPT, depth=8),
         "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT, **quiet),
         "path_bound": lambda: sl.path_bound(m, PROMPT, **quiet),
-        "substitution_effect": lambda: sl.substitution_effect(m, PROMPT, replacements=1, positions=[3], **quiet),
+        "substitution_effect": lambda: sl.substitution_effect(m, PROMPT, n_replacements=1, positions=[3], **quiet),
         "next_token": lambda: sl.next_token(m, PROMPT),
-        "audit": lambda: sl.audit(m, PROMPT, rungs=["Jacobian", "bound"][:1], probes=1, replacements=5, **quiet),
-        "needle": lambda: sl.needle(m, [ids().tolist()], [2], ["a"], [1], replacements=5, **quiet),
-        "collapse": lambda: sl.collapse(m, sequence(), lengths=[2, 3], replay=2, **quiet),
-        "collapse relative": lambda: sl.collapse(m, sequence(), lengths=[2, 3], scale="relative", **quiet),
-        "mechanism": lambda: sl.mechanism(m, sequence(), lengths=[2, 3], replay=2, **quiet),
-        "precision": lambda: sl.precision(m, sequence(), formats=["bfloat16"], lengths=[2, 3], replay=2, **quiet),
+        "audit": lambda: sl.audit(
+            m, PROMPT, estimates=["Jacobian", "bound"][:1], n_probes=1, n_replacements=5, **quiet
+        ),
+        "needle": lambda: sl.needle(m, [ids().tolist()], [2], ["a"], [1], n_replacements=5, **quiet),
+        "collapse": lambda: sl.collapse(m, pairs()),
+        "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
+        "mechanism": lambda: sl.mechanism(m, pairs()),
+        "precision": lambda: sl.precision(m, pairs(), formats=["bfloat16"]),
         "precision_by_run": lambda: sl.precision_by_run(
-            "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], replay=2, **quiet
+            "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], noise_lengths=2, **quiet
         ),
         "separator_ablation": lambda: sl.separator_ablation(
-            m, sequence(), kinds=["mask"], lengths=[3], replay=2, **quiet
+            m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2, **quiet
         ),
-        "prescribe": lambda: sl.prescribe(
-            m, sequence(), separators=[","], every=[2], draws=1, lengths=[3], placements=5, **quiet
+        "search_separators": lambda: sl.search_separators(
+            m, sequence(), separators=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, **quiet
         ),
-        "tokenisation": lambda: sl.tokenisation(m, 3, **quiet),
+        "tokenization": lambda: sl.tokenization(m, 3, **quiet),
         "splits": lambda: sl.splits(m.tokenizer, 3),
-        "windows": lambda: sl.windows(m, sequence(), [3], lengths=[3], draws=1, **quiet),
-        "compare": lambda: sl.compare(m, sequence(), {"a": sl.mask_tokens([1])}, draws=1, lengths=[3], **quiet),
-        "behave": lambda: sl.behave(m, task, lengths=[2, 3], seeds=2, room=2, **quiet),
+        "windows": lambda: sl.windows(m, sequence(), [3], lengths=[3], n_samples=1, **quiet),
+        "compare": lambda: sl.compare(
+            m, sequence(), {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], **quiet
+        ),
+        "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2, **quiet),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2], **quiet),
         "probe": lambda: sl.probe(
-            m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, fit=16, twins=1, **quiet
+            m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            m, task, lengths=[2, 3], seeds=1, fit=4, twins=1, **quiet
+            m, task, lengths=[2, 3], seeds=1, n_train=4, n_random_models=1, **quiet
         ),
-        "shares_and_counts": lambda: sl.shares_and_counts(m),
+        "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),
         "survey": lambda: sl.synthetic.survey(stack(), {"depth": [1, 2]}, [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),
         "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation(
             [10, 40, 80, 160], k=2, seeds=2, tail=0.9
         ),
-        "answer_frequencies": lambda: sl.answer_frequencies(result("behave")),
+        "answer_frequencies": lambda: sl.answer_frequencies(result("evaluate")),
     }
     return makers[name]() if name else list(makers)
 
@@ -212,7 +223,7 @@ def stack() -> Any:
 
 
 def ids(n: int = 6) -> torch.Tensor:
-    return sl.tokens(model(), PROMPT)[0, :n]
+    return sl.tokenize(model(), PROMPT)[0, :n]
 
 
 def counted(items: tuple[str, ...]) -> str:
@@ -285,13 +296,14 @@ USUAL: dict[str, Callable[[], Any]] = {
     "sizes": lambda: [3],
     "separators": lambda: [","],
     "every": lambda: [2],
-    "changes": lambda: {"a": sl.mask_tokens([1])},
+    "interventions": lambda: {"a": sl.hooks.mask_tokens([1])},
     "tokenizer": lambda: model().tokenizer,
-    "forms": lambda: {"joined": ""},
+    "joiners": lambda: {"joined": ""},
     "what": lambda: "1",
-    "answers": lambda: result("behave"),
+    "answers": lambda: result("evaluate"),
     "audit": lambda: result("audit"),
-    "prescribed": lambda: result("prescribe"),
+    "table.result": lambda: result("audit"),
+    "prescribed": lambda: result("search_separators"),
     "exhibits": lambda: once(sl.statements.gallery),
     "longest": lambda: 30,
     "over": lambda: {"depth": [1]},
@@ -315,7 +327,8 @@ USUAL: dict[str, Callable[[], Any]] = {
     "log": lambda: "nothing.eval",
     # and others
     "capture.folder": lambda: None,
-    "rounding.what": lambda: "residual",
+    "capture.prompt_or_sequence": lambda: PROMPT,
+    "hooks.rounding.what": lambda: "residual",
     "needle.prompts": lambda: [ids().tolist()],
     "tasks.find.name": lambda: "sum",
     "hosted.ask.name": lambda: "sum",
@@ -324,15 +337,15 @@ USUAL: dict[str, Callable[[], Any]] = {
     "prompts.stacked.sequences": lambda: [sequence()],
     "figures.hops.shares": lambda: result("hops"),
     "figures.windows.measured": lambda: result("windows"),
-    "figures.tokenisation.measured": lambda: result("tokenisation"),
+    "figures.tokenization.measured": lambda: result("tokenization"),
     "figures.bits_needed.measured": lambda: result("precision"),
     "figures.runs.measured": lambda: result("precision_by_run"),
     "figures.survey.found": lambda: result("survey"),
     "figures.synthetic_convergence.found": lambda: result("convergence"),
     "figures.synthetic_total_variation.found": lambda: result("softmax_total_variation"),
     "figures.needle.found": lambda: result("needle"),
-    "figures.accuracy_by_length.found": lambda: result("behave"),
-    "figures.error_by_length.found": lambda: result("behave"),
+    "figures.accuracy_by_length.found": lambda: result("evaluate"),
+    "figures.error_by_length.found": lambda: result("evaluate"),
     "figures.collapse_vs_readout.found": lambda: result("collapse_vs_readout"),
     "figures.probe.found": lambda: result("probe"),
     "figures.collapse_panels.panels": lambda: {"a": result("collapse")},
@@ -348,14 +361,14 @@ USUAL: dict[str, Callable[[], Any]] = {
     "statements.lemma_b2.x_star": lambda: torch.linspace(0, 1, 40, dtype=torch.float64),
     "statements.theorem_b3.rows": lambda: [(row(*[1 / n] * n), row(*[1 / (n + 1)] * (n + 1))) for n in (1, 3, 6, 12)],
     "statements.theorem_b3.values": lambda: torch.ones(14, 1, dtype=torch.float64),
-    "open_capture.folder": lambda: once(captured),
+    "Capture.open.folder": lambda: once(captured),
     "open_result.path": lambda: sl.save(result("composition"), FOLDER / "kept.json"),
     "probe.task": lambda: sl.tasks.find("taught_last_random"),
     "tasks.Task.name": lambda: "mine",
     "tasks.Task.draw": lambda: lambda n, rng: ["1"] * n,
-    "prompts.Sequence.name": lambda: "mine",
-    "prompts.Sequence.content": lambda: (5, 6),
-    "prompts.Sequence.alphabet": lambda: (5, 6),
+    "prompts.GrowingSequence.name": lambda: "mine",
+    "prompts.GrowingSequence.content": lambda: (5, 6),
+    "prompts.GrowingSequence.alphabet": lambda: (5, 6),
     "statements.theorem_51.attention": lambda: [pattern().float(), pattern().float()],
     "statements.theorem_51.tokens": lambda: torch.eye(3),
     "statements.theorem_51.mlp": lambda: torch.tanh,
@@ -363,30 +376,30 @@ USUAL: dict[str, Callable[[], Any]] = {
     "statements.proposition_b9.symbols": lambda: torch.eye(2),
     "statements.proposition_b9.sequence": lambda: [0, 1],
     "statements.corollary_b10.count": lambda: lambda y: 3,
-    "Hook.name": lambda: "mine",
-    "Hook.site": lambda: "blocks.0.hook_resid_pre",
-    "Hook.edit": lambda: lambda t: t,
+    "hooks.Hook.name": lambda: "mine",
+    "hooks.Hook.site": lambda: "blocks.0.hook_resid_pre",
+    "hooks.Hook.edit": lambda: lambda t: t,
     "report.prompt": lambda: PROMPT,
     "report.digits": lambda: 8,
 }
 # Optional arguments that make a run small; given unless they are the one replaced.
 SMALL: dict[str, dict[str, Any]] = {
-    "audit": {"rungs": ["Jacobian"], "probes": 1, "replacements": 1},
-    "behave": {"seeds": 1, "room": 2},
+    "audit": {"estimates": ["Jacobian"], "n_probes": 1, "n_replacements": 1},
+    "evaluate": {"seeds": 1, "max_new_tokens": 2},
     "capture": {"layers": [0]},
-    "collapse": {"draws": 1},
-    "collapse_vs_readout": {"seeds": 1, "fit": 4, "twins": 1},
-    "compare": {"draws": 1},
-    "depth_limit": {"depth": 4},
-    "needle": {"replacements": 1},
-    "precision": {"formats": ["bfloat16"], "replay": 2},
-    "precision_by_run": {"runs": ["float32"], "replay": 2},
-    "prescribe": {"draws": 1, "placements": 5},
-    "probe": {"seeds": 32, "fit": 16, "twins": 1},
+    "collapse_vs_readout": {"seeds": 1, "n_train": 4, "n_random_models": 1},
+    "compare": {"n_samples": 1},
+    "paths.depth_limit": {"depth": 4},
+    "needle": {"n_replacements": 1},
+    "precision": {"formats": ["bfloat16"]},
+    "precision_by_block": {"formats": ["bfloat16"]},
+    "precision_by_run": {"runs": ["float32"], "noise_lengths": 2},
+    "search_separators": {"n_samples": 1, "n_placements": 5},
+    "probe": {"seeds": 32, "n_train": 16, "n_random_models": 1},
     "separator_ablation": {"kinds": ["mask"]},
-    "strongest_paths": {"k": 2},
-    "substitution_effect": {"replacements": 1, "positions": [1]},
-    "windows": {"draws": 1, "sinks": [0]},
+    "paths.strongest_paths": {"k": 2},
+    "substitution_effect": {"n_replacements": 1, "positions": [1]},
+    "windows": {"n_samples": 1, "sinks": [0]},
     "synthetic.convergence": {"seeds": 2, "tail": 0.9},
     "synthetic.survey": {"seeds": 2, "tail": 0.9},
     "synthetic.last_tokens": {"seeds": 2},
@@ -396,7 +409,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "statements.proposition_b8": {"depth": 10},
 }
 HEAVY = {"report", "audit", "precision_by_run", "load"}  # a second or more each
-MADE_BY_US = {"Capture", "synthetic.LastTokens", "tasks.Question", "tasks.Reading"} | {
+MADE_BY_US = {"Capture", "PairCapture", "synthetic.LastTokens", "tasks.Question", "tasks.Reading"} | {
     f"statements.{name}" for name in ("Exhibit", "Statement", "Step")
 }  # results, that nobody makes by hand
 
@@ -460,20 +473,38 @@ def late(*_: object) -> None:
     raise TookTooLong
 
 
+@contextmanager
+def limited(folder: Path | str) -> Iterator[None]:
+    """Work in a folder, for as long as a case may take; `TookTooLong` after that."""
+    there = os.getcwd()
+    signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        os.chdir(there)
+
+
+def sampled(cases: Iterable[C], number: int, pair: Callable[[C], Any]) -> list[C]:
+    """One case of each pair, such as a function and an argument of it, and then any; the same ones each time."""
+    shuffled = list(cases)
+    random.Random(0).shuffle(shuffled)
+    first = {pair(case): case for case in shuffled}
+    return [*first.values(), *shuffled][:number]
+
+
 def outcome(case: Case) -> str:
     """ "refused", "accepted", or what is wrong."""
     function = public()[case.function]
     positional, named = arguments(case)
     hint = parameters(function)[case.argument].annotation
-    signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    there = os.getcwd()
-    os.chdir(FOLDER)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with limited(FOLDER), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             made = function(*positional, **named)
-            if isinstance(made, sl.Hook | Recipe):
+            if isinstance(made, sl.hooks.Hook | Recipe):
                 made = sl.applied(model(), made)
             if hasattr(made, "__enter__"):
                 with made:
@@ -487,9 +518,6 @@ def outcome(case: Case) -> str:
         return "LATE"
     except Exception as error:
         return f"RAW {innermost(error)}"
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        os.chdir(there)
     return "accepted" if allowed(ODD[case.odd](), hint, case) else "WRONGLY accepted"
 
 
@@ -616,11 +644,8 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     chosen = cases()
     if arguments[:1] == ["--sample"]:
-        quick = [case for case in chosen if case.function not in HEAVY]
-        # One or two of each argument, whichever function has it, and then any.
-        random.Random(0).shuffle(quick)
-        first = {(case.function, case.argument): case for case in quick}
-        chosen = [*first.values(), *quick][: int(arguments[1])]
+        quick = (case for case in chosen if case.function not in HEAVY)
+        chosen = sampled(quick, int(arguments[1]), lambda case: (case.function, case.argument))
     elif arguments[:1] == ["--from"]:  # a place in the list of cases, and where to stop
         chosen = chosen[slice(*map(int, arguments[1:]))]
     elif arguments:

@@ -1,31 +1,29 @@
 """Every verb and option of the command line, and about twenty bad values: one case is one line as a user types it.
 
-Verbs and options are read from the functions behind them, so that a new one is walked over too. Each line must end in
+Verbs and options are those of the command line itself, so that a new one is walked over too. Each line must end in
 exit code 0, or in exit code 1 or 2 with one line on standard error and nothing written. The model is opened once.
 """
 
 import contextlib
-import inspect
+import functools
 import io
 import math
 import os
-import random
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import torch
 
 import squashlens as sl
 from squashlens import cli
-from squashlens.cli._app import Job
-from tests.odd import SECONDS, TookTooLong, innermost, late, run
+from squashlens.cli import _options
+from squashlens.cli._verbs import VERBS
+from tests.odd import TookTooLong, innermost, limited, run, sampled
 
 ODD: dict[str, list[str]] = {
     "nothing": [],
@@ -59,22 +57,31 @@ ODD: dict[str, list[str]] = {
     "=": ["="],
 }
 # What makes a line small; given unless it is the option at hand.
+PROMPT: dict[str, list[str]] = {"prompt": ["110 ="]}
+PAIRS: dict[str, list[str]] = {"n": ["4"], "noise_lengths": ["0"]}
+ITEMS: dict[str, list[str]] = {"lengths": ["2", "3"], "seeds": ["1"]}
+PROBED = ITEMS | {"n_train": ["4"], "n_random_models": ["1"]}
 SMALL: dict[str, dict[str, list[str]]] = {
-    "audit": {"prompts": ["110 ="], "rungs": ["Jacobian"], "probes": ["1"], "replacements": ["1"]},
-    "behave": {"lengths": ["2", "3"], "seeds": ["1"], "room": ["2"]},
-    "readout": {"lengths": ["2", "3"], "seeds": ["1"], "fit": ["4"], "twins": ["1"]},
-    "report": {"prompt": ["110 ="], "digits": ["8"]},
-    "bound": {"prompt": ["110 ="]},
-    "jacobian": {"prompt": ["110 ="]},
-    "collapse": {"n": ["4"], "replay": ["0"]},
-    "ablate": {"n": ["4"], "replay": ["0"], "kinds": ["mask"]},
-    "prescribe": {
-        "n": ["8"], "draws": ["1"], "placements": ["5"], "lengths": ["4", "8"], "separators": [","], "periods": ["2"],
+    "audit": PROMPT | {"estimates": ["Jacobian"], "n_probes": ["1"], "n_replacements": ["1"]},
+    "report": PROMPT | {"digits": ["8"]},
+    **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "next_token", "composition"), PROMPT),
+    **dict.fromkeys(("hops", "strongest_paths", "depth_limit"), PROMPT),
+    "substitution_effect": PROMPT | {"n_replacements": ["1"]},
+    "evaluate": ITEMS | {"max_new_tokens": ["2"]},
+    "probe": PROBED,
+    "collapse_vs_readout": PROBED,
+    **dict.fromkeys(("collapse", "mechanism", "precision"), PAIRS),
+    "precision_by_block": PAIRS | {"formats": ["bfloat16"]},
+    "precision_by_run": PAIRS | {"runs": ["float32"]},
+    "tokenization": {"n": ["3"]},
+    "separator_ablation": PAIRS | {"kinds": ["mask"]},
+    "search_separators": {
+        "n": ["8"], "n_samples": ["1"], "n_placements": ["5"], "lengths": ["4", "8"], "separators": [","],
+        "every": ["2"],
     },
-    "windows": {"n": ["8"], "sizes": ["4"], "draws": ["1"], "lengths": ["4"]},
-    "precision": {"n": ["6"], "lengths": ["4"]},
+    "windows": {"n": ["8"], "sizes": ["4"], "n_samples": ["1"], "lengths": ["4"]},
 }  # fmt: skip
-HEAVY = {"report", "audit"}
+HEAVY = {"report", "audit", "precision_by_run", "probe", "collapse_vs_readout"}
 
 
 @dataclass(frozen=True)
@@ -87,22 +94,8 @@ class Line:
 @cache
 def options() -> dict[str, dict[str, Any]]:
     """The options of every verb, with the type of each."""
-    found: dict[str, dict[str, Any]] = {}
-    for module in (cli.audit, cli.behaviour, cli.collapse, cli.mitigations, cli.sensitivity):
-        for name, value in vars(module).items():
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_":
-                hints = get_type_hints(value)
-                if hints.get("return") == Job:
-                    found[name] = dict(_options(hints))
-    return found
-
-
-def _options(hints: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, hint in hints.items():
-        if is_dataclass(hint):
-            yield from ((field.name, get_type_hints(hint)[field.name]) for field in fields(hint))
-        elif name != "return":
-            yield name, hint
+    found = {name: {o.name: o.kind for o in _options.options(verb).values()} for name, verb in VERBS.items()}
+    return found | {"tasks": {}}
 
 
 def lines() -> list[Line]:
@@ -124,14 +117,20 @@ def typed(line: Line) -> list[str]:
 
 
 def _words(given: dict[str, list[str]], verb: str) -> list[str]:
-    quiet = ["--quiet"] if "quiet" in options()[verb] and "quiet" not in given else []
+    quiet = ["--no-progress"] if "progress" in options()[verb] and "progress" not in given else []
     return [*quiet, *(word for name, words in given.items() for word in (f"--{name.replace('_', '-')}", *words))]
 
 
-def _open(load: Any, name: str, *, progress: bool = True, **form: Any) -> Any:
+def loading_once(load: Any) -> Any:
     """`sl.load`, which opens a bundled model in float32 once."""
-    usual = (name, form.get("device"), form.get("dtype", "float32")) == ("tiny-gemma", None, "float32")
-    return _bundled(load) if usual else load(name, progress=progress, **form)
+
+    @functools.wraps(load)
+    def loaded(name: str, *, progress: bool = True, **form: Any) -> Any:
+        usual = {"dtype": "float32", "verify": True}
+        plain = name == "tiny-gemma" and all(value == usual.get(key) for key, value in form.items())
+        return _bundled(load) if plain else load(name, progress=progress, **form)
+
+    return loaded
 
 
 @cache
@@ -141,13 +140,10 @@ def _bundled(load: Any) -> Any:
 
 def outcome(line: Line) -> str:
     """ "refused", "accepted", or what is wrong."""
-    there, folder = os.getcwd(), tempfile.mkdtemp(prefix="odd-cli-")
-    os.chdir(folder)
-    signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    folder = tempfile.mkdtemp(prefix="odd-cli-")
     printed, complaint = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):
+        with limited(folder), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):
             cli.main(typed(line))
         code: Any = 0
     except SystemExit as stop:
@@ -157,8 +153,6 @@ def outcome(line: Line) -> str:
     except BaseException as error:
         return f"RAW {innermost(error)}"
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        os.chdir(there)
         written = sorted(path.name for path in Path(folder).rglob("*"))
         shutil.rmtree(folder, ignore_errors=True)
     said = [one for one in complaint.getvalue().splitlines() if one.strip()]
@@ -196,14 +190,12 @@ def main(arguments: list[str]) -> None:
     """Run all lines, those whose names begin as given, or a fixed sample; one line each, `verb|option|value|…`."""
     torch.set_num_threads(1)
     load = sl.load
-    setattr(sl, "load", partial(_open, load))  # noqa: B010
+    setattr(sl, "load", loading_once(load))  # noqa: B010
     _bundled(load)
     chosen = lines()
     if arguments[:1] == ["--sample"]:
-        quick = [line for line in chosen if line.verb not in HEAVY]
-        random.Random(0).shuffle(quick)
-        first = {(line.verb, line.option): line for line in quick}
-        chosen = [*first.values(), *quick][: int(arguments[1])]
+        quick = (line for line in chosen if line.verb not in HEAVY)
+        chosen = sampled(quick, int(arguments[1]), lambda line: (line.verb, line.option))
     elif arguments:
         chosen = [line for line in chosen if f"{line.verb}.{line.option}".startswith(tuple(arguments))]
     for line, said in run(chosen, outcome):

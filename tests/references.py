@@ -231,7 +231,7 @@ def last_streams(plain: Any, ids: Sequence[int]) -> Tensor:
 
 
 def model_without(plain: Any, places: Sequence[int], from_block: int, what: str) -> Any:
-    """A copy of the plain model whose attention, from a block on, goes without the tokens at `places`.
+    """A copy of the plain model whose attention, from a block on, goes without the tokens at `find_positions`.
 
     ``"keys"``: for each query by itself, the other keys are picked out and everything else is left away, key and
     value alike. ``"values"``: attended to as before, with nothing to give. ``"weights"``: the weights of other tokens
@@ -272,7 +272,8 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
 
 
 def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows: Sequence[Tensor]) -> Any:
-    """A copy of the plain model in which, from a block on, `rows[b]` enter block b at `places`: PyTorch hooks alone."""
+    """A copy of the plain model in which, from a block on, `rows[b]` enter block b at `find_positions`: PyTorch hooks
+    alone."""
     changed = copy.deepcopy(plain)
 
     def put(block: int) -> Any:

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 import squashlens as sl
-from squashlens._typing import MOST, Extended, positive, shown
-from squashlens.arguments import fitted, validated
+from squashlens._typing import MOST, Extended, positive, short_repr
+from squashlens.checks.arguments import converted, validated
+from squashlens.checks.sizes import human
 from squashlens.errors import InputError, SquashlensError
 from tests import odd
 
@@ -109,22 +110,22 @@ def named(value: Any) -> str:
 
 @pytest.mark.parametrize(("value", "hint", "wanted"), ACCEPTED, ids=named)
 def test_what_has_one_meaning_is_converted(value: Any, hint: Any, wanted: Any) -> None:
-    found = fitted(value, hint, "it")
+    found = converted(value, hint, "it")
     assert found == wanted
     assert type(found) is type(wanted)
 
 
-@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda part: named(shown(part)))
+@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda part: named(short_repr(part)))
 def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> None:
     with pytest.raises(InputError, match=r"\bit\b") as refusal:
-        fitted(value, hint, "it")
+        converted(value, hint, "it")
     assert len(str(refusal.value)) < 400
 
 
 @pytest.mark.parametrize(
     ("value", "hint", "said"),
     [
-        (1e-320, float, "subnormal number: .* at least 2.2e-308"),
+        (1e-320, float, "subnormal number, for which .* at least 2.2e-308"),
         (math.nan, float, "it=nan is not a finite number. Give a finite number.$"),
         (10**400, float, "it=.* is beyond the range of float64"),
         (10**400, Extended, "it=.* is beyond the range of float64"),
@@ -141,15 +142,15 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
         ({1, 2j}, Iterable[int], "is a set whose items cannot be sorted"),
         ("a\0b", Path, "null character"),
     ],
-    ids=lambda part: named(shown(part)),
+    ids=lambda part: named(short_repr(part)),
 )
 def test_refusals_say_what_is_wrong_once(value: Any, hint: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        fitted(value, hint, "it")
+        converted(value, hint, "it")
 
 
 @pytest.mark.parametrize(
-    "name", [object(), 3, b"x", None, {}, [], "", " ", "a\0b", "~no-such-user/x"], ids=lambda v: named(shown(v))
+    "name", [object(), 3, b"x", None, {}, [], "", " ", "a\0b", "~no-such-user/x"], ids=lambda v: named(short_repr(v))
 )
 def test_what_is_no_name_of_a_model_is_refused(name: Any) -> None:
     raw = inspect.unwrap(sl.load)  # without the tests' own type checks, which would answer first
@@ -158,11 +159,11 @@ def test_what_is_no_name_of_a_model_is_refused(name: Any) -> None:
 
 
 def test_tensors_are_read_as_lists_whatever_their_dtype() -> None:
-    assert fitted(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), Iterable[float], "it") == [1.0, 1.0]
+    assert converted(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), Iterable[float], "it") == [1.0, 1.0]
 
 
 def test_a_gradient_is_not_followed() -> None:
-    assert not fitted(torch.ones(2, 2, requires_grad=True), ROWS, "it").requires_grad
+    assert not converted(torch.ones(2, 2, requires_grad=True), ROWS, "it").requires_grad
 
 
 def test_defaults_and_keywords_are_left_as_they_are() -> None:
@@ -180,7 +181,7 @@ def test_defaults_and_keywords_are_left_as_they_are() -> None:
 def test_counts_have_a_limit() -> None:
     positive(MOST, "n", "a number")
     for n in (MOST + 1, 10**30, 10**5000):
-        with pytest.raises(InputError, match="n=.* is too much"):
+        with pytest.raises(InputError, match="n=.* is too large"):
             positive(n, "n", "a number")
 
 
@@ -198,7 +199,7 @@ def test_every_public_function_is_validated() -> None:
 
 
 def test_odd_values_are_refused_by_name_or_right() -> None:
-    assert odd.walked("tests.odd", "--sample", "400", seconds=600) == []
+    assert odd.walked("tests.odd", "--sample", "700", seconds=600) == []
 
 
 @pytest.mark.slow
@@ -222,4 +223,9 @@ def test_arguments_that_do_not_fit_are_told_with_the_functions_name(options: Any
     with pytest.raises(TypeError, match=complaint):
         sl.jacobian_norms(**options)
     with pytest.raises(TypeError, match=r"^Hook\(\) .*'edti'. Did you mean 'edit'"):
-        sl.Hook("a", "b", **{"edti": 3})
+        sl.hooks.Hook("a", "b", **{"edti": 3})
+
+
+def test_sizes_have_decimal_prefixes() -> None:
+    sizes = {999: "999 B", 1000: "1 kB", 2_500_000: "2.5 MB", 8.3e9: "8.3 GB", 7e12: "7 TB", 7.2e13: "72 TB"}
+    assert {size: human(size) for size in sizes} == sizes

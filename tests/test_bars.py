@@ -9,6 +9,7 @@ import pytest
 
 import squashlens as sl
 from squashlens import bars
+from tests import captured
 
 
 @pytest.fixture
@@ -36,13 +37,13 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
 
 def test_bars_do_not_stand_one_above_another(opened: list[Any], tiny: Any) -> None:
     sl.path_bound(tiny, "110 =", constants="measured", edges="exact", group=2)
-    sl.collapse(tiny, sl.prompts.repeated(tiny, "1", 4))
+    captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 4))
     assert opened
     assert all(one.others == 0 for one in opened if one.was_shown)
 
 
 def test_a_bar_that_an_earlier_task_left_open_hides_none(opened: list[Any]) -> None:
-    task = bars.alone(lambda: bars.bar([1], progress=True))
+    task = bars.share_one_bar(lambda: bars.bar([1], progress=True))
     first, second = task(), task()
     assert not first.disable
     assert second.was_shown
@@ -57,7 +58,7 @@ def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
     model = sl.load("tiny-gemma", dtype="bf16", verify=False, progress=False)
     calls = (
         lambda: sl.jacobian_norms(model, "0 =", norm="frobenius", progress=False),
-        lambda: sl.path_bound(model, "0 =", constants="measured", source=5, progress=False),
+        lambda: sl.path_bound(model, "0 =", constants="measured", from_layer=5, progress=False),
         lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius", progress=False),
     )
     for call in calls:

@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.checksum import ATTRIBUTE, checksum
 from squashlens.errors import InputError
 from squashlens.results import attributes
+from squashlens.saving.checksum import ATTRIBUTE, checksum
 
 CHANGED = "was changed or damaged since it was saved"
 
@@ -175,7 +175,7 @@ def test_what_would_come_back_otherwise_is_refused_or_comes_back(ending: str, ma
         xr.testing.assert_identical(back, given)
         assert all(one.dtype == back.coords[name].dtype for name, one in given.coords.items())
         return
-    with pytest.raises(InputError, match=f"cannot be kept as .{ending}"):
+    with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
         sl.save(given, path)
     assert path.read_bytes() == before
 
@@ -189,7 +189,7 @@ def test_what_would_come_back_otherwise_is_refused_or_comes_back(ending: str, ma
     ],
 )  # fmt: skip
 def test_dates_and_complex_numbers_are_refused(ending: str, values: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"cannot be kept as .{ending}"):
+    with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
         sl.save(with_coordinate(values), tmp_path / f"x.{ending}")
     assert not list(tmp_path.iterdir())
 

@@ -1,74 +1,202 @@
 """The command line as a user types it."""
 
+import inspect
 import io
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
+import tyro
 
 import squashlens as sl
-from squashlens.cli import main
-from tests import odd
+from squashlens.cli import _complaints, _exceptions, _labels, _run, main
+from squashlens.cli._options import Option, options, parameters
+from squashlens.cli._verbs import VERBS, Verb
+from tests import odd, odd_cli
 
 PROMPT = "110 ="
+# Measurements that are no verbs, and why.
+PYTHON_ONLY = {
+    "accuracy": "asks any sequences; `windows` and `search_separators` have it with --answer",
+    "answer_frequencies": "counts what `evaluate` found, which draws it with --answer-frequencies",
+    "compare": "takes hooks, which are Python objects; `windows` and `search_separators` are cases of it",
+    "needle": "takes many prompts with a position and a group for each",
+    "splits": "is a part of `tokenization`",
+}
+
+
+@pytest.fixture(autouse=True)
+def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled model is opened once, unless an option such as --device or --dtype asks for another form of it."""
+    monkeypatch.setattr(sl, "load", odd_cli.loading_once(sl.load))
+
+
+verbs = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+
+
+def test_every_measurement_is_a_verb_or_says_why_not() -> None:
+    public = {name: getattr(sl, name) for name in sl.__all__} | {n: getattr(sl.paths, n) for n in sl.paths.__all__}
+    measuring = {
+        name
+        for name, value in public.items()
+        if inspect.isfunction(value) and value.__module__.split(".")[1] in ("measure", "reporting")
+    }
+    assert measuring == {*VERBS, *PYTHON_ONLY}
+    assert all(verb.function is public[name] and verb.name == name for name, verb in VERBS.items())
+    drawn = {figure for verb in VERBS.values() for figure in verb.figures}
+    others = {"changes", "collapse_panels", "needle", "statements", "survey"}
+    assert drawn | others == {f for f in sl.figures.__all__ if not f.startswith("synthetic")}
+
+
+@verbs
+def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
+    """Names, defaults and choices; every difference stands in the table of exceptions."""
+    known = options(verb)
+    seen = {"model", "out", "joiner", *verb.drawn}
+    functions: list[tuple[str, Any]] = [(verb.name, verb.function)]
+    if "sequence" in known:
+        functions += [(maker, getattr(sl.prompts, maker)) for maker in (*_exceptions.MAKERS, "figure5")]
+    if verb.captured:
+        functions += [("capture", sl.capture)]
+    for place, function in functions:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in ("model", "form"):
+                continue
+            spelled = f"sequence_{name}" if f"sequence_{name}" in known and function is not verb.function else name
+            own = verb.name if function is verb.function else ""
+            left = {(place, name), (verb.name, name if own else f"sequence_{name}")} & {*_exceptions.LEFT_OUT}
+            if left and not (place == "capture" and name == "bos"):
+                assert all(_exceptions.LEFT_OUT[which] for which in left)
+                continue
+            seen.add(spelled)
+            if left:  # the sequence's own
+                continue
+            _same(known[spelled], parameter, verb, function is verb.function)
+    load = inspect.signature(sl.load).parameters
+    loaded = [name for name in load if name in known and "load" in known[name].owners]
+    assert loaded == [name for name in load if name != "name"] or verb.name == "precision_by_run"
+    for name in loaded:
+        if name not in seen:
+            _same(known[name], load[name], verb, True)
+    assert {*known} <= seen | {*loaded}
+
+
+def _same(option: Option, parameter: inspect.Parameter, verb: Verb, own: bool) -> None:
+    name, default = parameter.name, parameter.default
+    if (verb.name, name) in _exceptions.START_OF:
+        assert (option.default, option.help) == _exceptions.START_OF[verb.name, name]
+    elif name in _exceptions.INSTEAD and not isinstance(default, str):
+        instead = _exceptions.INSTEAD[name][1]
+        assert option.default == (tuple(default.items()) if name == "joiners" else instead)
+        return
+    elif default is parameter.empty:
+        starts = _exceptions.START.get(name)
+        assert option.default == starts or not own
+    elif own or option.name not in inspect.signature(verb.function).parameters:
+        plain = str(default).removeprefix("torch.") if type(default).__name__ == "dtype" else default
+        assert option.default == (tuple(plain) if isinstance(plain, list | tuple) else plain) or str(
+            option.default
+        ) == str(plain)
+    assert set(_choices(parameter.annotation)) <= set(_choices(option.kind)), name
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """All that the `Literal`s in an annotation allow."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(choice for part in get_args(kind) for choice in _choices(part))
+
+
+@verbs
+def test_every_option_has_a_help_that_is_no_riddle(verb: Verb) -> None:
+    for option in options(verb).values():
+        assert len(option.help) > 10, option.name
+        assert "`" not in option.help.replace("`squashlens tasks`", "")
+        assert "s in load" not in option.help
+        assert not any(f"as in {name}" in option.help for name in (*VERBS, "capture", "compare")), option.help
+    assert verb.summary == " ".join(verb.summary.split()) != ""
+    assert parameters(verb).__doc__
+
+
+def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measurement(model: Any, prompt: str | list[str], *, shape: Literal["round", "square"] = "round") -> None:
+        """Measure.
+
+        Args:
+            shape: what it looks like.
+        """
+
+    monkeypatch.setattr(sl, "measurement", measurement, raising=False)
+    option = options(Verb("measurement"))["shape"]
+    assert (option.kind, option.default, option.help) == (
+        Literal["round", "square"],
+        "round",
+        "What it looks like.",
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["bound", "--attention", "foo"], "invalid choice 'foo' for argument '--attention'"),
-        (["bound", "--query", "x"], "Error parsing --query"),
-        (["jacobian", "--nrm", "spectral"], "Unrecognized options: --nrm"),
-        (["bound", "--model"], "Missing value for argument '--model'"),
-        ([], "Expected one of"),
-        (["paint"], "paint"),
-        (["bound", "--model", "~"], "holds no config.json"),
-        (["bound", "--model", ""], "is empty"),
-        (["behave", "--task", "count_ones", "--lengths", "5", "--seeds", "0"], "seeds"),
-        (["behave", "--task", "count_ones", "--lengths", "5", "--seeds", "-1"], "seeds"),
-        (["audit", "--content", "-1", "99", "--rungs", "rollout"], "… "),
-        (["bound", "--freeze", "norms"], "freeze has no meaning with constants='paper'"),
-        (["bound", "--out", "x.txt"], "End the name in .nc, .json, .csv"),
-        (["bound", "--figure", "x.png"], "End the name in .html"),
-        (["bound", "--out", "missing/x.nc"], "There is no folder"),
+        (["path_bound", "--attention", "foo"], "--attention cannot be 'foo'. Choices: model, uniform, topological."),
+        (["path-bound", "--attention", "modle"], "Did you mean 'model'?"),
+        (["path_bound", "--query", "x"], "--query cannot be 'x'. It takes INT."),
+        (["jacobian_norms", "--nrm", "spectral"], "squashlens jacobian-norms has no option '--nrm'."),
+        (["jacobian_norms", "spectral"], "'spectral' belongs to no option of squashlens jacobian-norms."),
+        (["path_bound", "--model"], "--model needs a value: STR."),
+        ([], "No verb is given. See squashlens --help."),
+        (["paint"], "There is no verb 'paint'."),
+        (["path_bond"], "Similar names: path_bound"),
+        (["tasks", "--n", "3"], "squashlens tasks has no option '--n'."),
+        (["path_bound", "--model", "~"], "has no config.json"),
+        (["path_bound", "--model", ""], "is empty"),
+        (["evaluate", "--task", "count_ones", "--lengths", "5", "--seeds", "0"], "seeds"),
+        (["evaluate", "--task", "count_ones", "--lengths", "5", "--seeds", "-1"], "seeds"),
+        (["audit", "--positions", "-1", "99", "--estimates", "rollout"], "positions"),
+        (["path_bound", "--freeze", "norms"], "freeze= has no effect with constants='paper'"),
+        (["path_bound", "--out", "x.txt"], "Use one of .nc, .json, .csv"),
+        (["sensitivity", "--figure", "x.png"], "Use one of .html"),
+        (["sensitivity", "--out", "missing/x.nc"], "There is no folder"),
         (["report", "--out", "missing/x.html"], "There is no folder"),
-        (["bound", "--prompt", "How many elephants?"], "'elephants' is not in this model's vocabulary"),
-        (["bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
-        (["bound", "--prompt", ""], "The prompt is empty"),
-        (["bound", "--prompt", PROMPT, "--query", "9"], "query=9 is not a position"),
-        (["report", "--digits", "1"], "digits=1 are too few"),
+        (["report", "--out", "x.nc"], "Use one of .html, .htm"),
+        (["collapse", "--out", "x.nc", "--figure", "x.html", "--collapse-heatmap", "x.html"], "for two outputs"),
+        (["path_bound", "--prompt", "How many elephants?"], "'elephants' is not in this model's vocabulary"),
+        (["path_bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
+        (["path_bound", "--prompt", ""], "empty"),
+        (["path_bound", "--prompt", PROMPT, "--query", "9"], "query=9 is not a position"),
+        (["report", "--digits", "1"], "digits=1"),
         (["collapse", "--n", "0"], "n=0 is not a number of content tokens"),
-        (["collapse", "--repeat", "1 1"], "is 2 tokens"),
-        (["collapse", "--sequence", "words"], "There are no words to draw from"),
-        (["collapse", "--n", "3000"], "the model's context 2048"),
-        (["collapse", "--out", "x.txt"], "End the name in .nc, .json, .csv"),
-        (["ablate", "--map", "x.png"], "End the name in .html"),
-        (["ablate", "--kinds"], "--kinds names nothing"),
-        (["ablate", "--separator", ""], "no separators to ablate"),
-        (["ablate", "--from-blocks", "7"], "Use blocks 0 to 5"),
-        (["prescribe", "--n", "8", "--periods", "9"], "Use shorter periods"),
-        (["prescribe", "--separators"], "nothing to try"),
-        (["behave", "--task", "count_one"], "There is no task 'count_one'. Near it: count_ones"),
-        (["behave", "--task"], "Nothing to ask"),
-        (["behave", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
-        (["behave", "--task", "copy_last", "--template", "chat"], "no chat template"),
-        (["readout", "--task", "taught_copy_bernoulli", "--lengths", "3"], "not numbers"),
-        (["readout", "--lengths", "4", "--seeds", "3", "--fit", "1"], "fit=1: nothing can be fitted to one prompt"),
-        (["readout", "--lengths", "4", "--seeds", "3", "--twins", "-1"], "twins=-1 is not a number of models"),
-        (["readout", "--lengths", "4", "--seeds", "3", "--layers", "x.html", "--quiet"], "no probe to draw"),
+        (["collapse", "--token", "1 1"], "is 2 tokens"),
+        (["collapse", "--sequence", "words"], "here are no words to draw from"),
+        (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
+        (["collapse", "--n", "3000"], "context"),
+        (["collapse", "--n", "8", "--lengths", "9"], "length=9 is not a length of this sequence"),
+        (["separator_ablation", "--from-block-map", "x.png"], "Use one of .html"),
+        (["separator_ablation", "--sequence", "figure5a"], "no separators to ablate"),
+        (["separator_ablation", "--from-blocks", "7"], "Use blocks 0 to 5"),
+        (["search_separators", "--n", "8", "--every", "9"], "shorter period"),
+        (["search_separators", "--separators"], "separators= or every= is empty"),
+        (["evaluate", "--task", "count_one"], "There is no task 'count_one'. Similar names: count_ones"),
+        (["evaluate", "--task"], "--task names no task."),
+        (["evaluate", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
+        (["evaluate", "--task", "copy_last", "--template", "chat"], "no chat template"),
+        (["collapse_vs_readout", "--task", "taught_copy_bernoulli", "--lengths", "3"], "not numbers"),
+        (["probe", "--lengths", "4", "--seeds", "3", "--n-train", "1"], "=1: a probe cannot be fitted"),
         (
-            ["behave", "--task", "count_numbered", "--joiner", " "],
-            "'count_numbered' writes its items in a way of its own",
+            ["collapse_vs_readout", "--lengths", "4", "--seeds", "3", "--n-random-models", "-1"],
+            "=-1 is not a number of models",
         ),
-        (["readout", "--task", "taught_count_bernoulli_commas", "--joiner", ", "], "in a way of its own"),
-        (["prescribe", "--n", "8", "--placements", "3"], "placements=3 give no interval"),
+        (["evaluate", "--task", "count_numbered", "--joiner", " "], "'count_numbered' does more than join its items"),
+        (["search_separators", "--n", "8", "--n-placements", "3"], "n_placements=3 are too few for an interval"),
         (["windows", "--n", "8", "--sizes", "0"], "window=0 is not a number of tokens"),
-        (["windows", "--sizes"], "no window to try"),
-        (["precision", "--runs-out", "x.txt"], "End the name in .nc, .json, .csv"),
-        (["precision", "--n", "8", "--lengths", "9"], "length=9 is not one of this sequence"),
+        (["windows", "--sizes"], "sizes= or sinks= is empty"),
     ],
 )
 def test_wrong_arguments_end_in_one_line_and_code_2(
@@ -82,26 +210,127 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
     said = [line for line in capsys.readouterr().err.splitlines() if line.strip() and "it/s]" not in line]
     assert len(said) == 1
     assert complaint in said[0]
+    assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("verb", "name"), [("bound", "path_bound"), ("jacobian", "jacobian_norm")])
+def test_what_else_tyro_complains_about_is_one_sentence() -> None:
+    event = type("Surprise", (), {"message": "it is late"})()
+    assert str(_complaints.complaint(event, [], "squashlens x")) == (
+        "The arguments cannot be read: it is late. See squashlens x --help."
+    )
+
+
+def test_the_words_after_an_option() -> None:
+    words = ["--a", "1", "--to_layer", "x", "y", "--b=2", "z"]
+    assert _complaints._values(words, ("--to-layer",)) == ["x", "y"]
+    assert _complaints._values(words, ("--b",)) == ["2", "z"]
+
+
+def test_the_right_answers() -> None:
+    rules = {kind: _run._answer(kind, "1") for kind in ("none", "count", "first", "last")}
+    assert rules.pop("none") is None
+    assert [rule(("1", "0", "1", "7")) for rule in rules.values() if rule] == ["2", "1", "7"]
+
+
+def test_commands_in_the_documents_are_understood() -> None:
+    root = Path(__file__).parent.parent
+    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
+    lines = [shlex.split(line, comments=True) for line in re.findall(r"^ *squashlens ([a-z_]+(?: .*)?)$", text, re.M)]
+    commands = [line for line in lines if line[0] in (*VERBS, "tasks") or any(w.startswith("--") for w in line)]
+    assert len(commands) > 15
+    for verb, *words in commands:
+        if verb != "tasks":
+            tyro.cli(parameters(VERBS[verb]), args=words)
+
+
+@pytest.mark.parametrize(("verb", "name"), [("path_bound", "path_bound"), ("jacobian-norms", "jacobian_norm")])
 @pytest.mark.parametrize("ending", ["nc", "json", "csv"])
 def test_a_verb_prints_a_table_and_saves(
-    verb: str, name: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, name: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any
 ) -> None:
     out = tmp_path / f"x.{ending}"
-    main([verb, "--prompt", PROMPT, "--out", str(out), "--device", "cpu", "--quiet"])
+    main([verb, "--prompt", PROMPT, "--out", str(out), "--device", "cpu", "--no-progress"])
     said = capsys.readouterr().out
     assert f"saved: {out}" in said
     assert "<bos>" in said
     if ending != "csv":
         result = sl.open_result(out)
+        expected = getattr(sl, verb.replace("-", "_"))(tiny, PROMPT, progress=False)
         assert result.name == name
-        assert f"{float(result.values[1]):.6g}" in said
+        assert (result == expected).all()
+        assert f"{float(result.values[1]):.5g}" in said
+
+
+@cache
+def _calls() -> dict[str, tuple[list[str], Any]]:
+    """A command line and the same call in Python, for verbs that no other test runs."""
+    model = sl.load("tiny-gemma", progress=False)
+    ones = sl.prompts.repeated(model, "1", 6)
+    quiet = {"progress": False}
+    return {
+        "sensitivity": (["--prompt", PROMPT], lambda: sl.sensitivity(model, PROMPT, **quiet)),
+        "substitution_effect": (
+            ["--prompt", PROMPT, "--positions", "1", "2"],
+            lambda: sl.substitution_effect(model, PROMPT, positions=[1, 2], **quiet),
+        ),
+        "composition": (["--prompt", PROMPT], lambda: sl.paths.composition(model, PROMPT)),
+        "hops": (["--prompt", PROMPT, "--to-layer", "3"], lambda: sl.paths.hops(model, PROMPT, to_layer=3)),
+        "strongest_paths": (
+            ["--prompt", PROMPT, "--k", "2"], lambda: sl.paths.strongest_paths(model, PROMPT, k=2),
+        ),
+        "depth_limit": (["--prompt", PROMPT, "--depth", "8"], lambda: sl.paths.depth_limit(model, PROMPT, depth=8)),
+        "next_token": (["--prompt", PROMPT], lambda: sl.next_token(model, PROMPT)),
+        "mechanism": (["--n", "6"], lambda: sl.mechanism(model, ones)),
+        "precision": (["--n", "6"], lambda: sl.precision(model, ones)),
+        "precision_by_block": (["--n", "6"], lambda: sl.precision_by_block(model, ones, **quiet)),
+        "precision_by_run": (
+            ["--n", "6", "--runs", "float32"],
+            lambda: sl.precision_by_run("tiny-gemma", ones, runs=["float32"], **quiet),
+        ),
+        "tokenization": (
+            ["--n", "3", "--joiners", "plain", "", "commas", ","],
+            lambda: sl.tokenization(model, 3, joiners={"plain": "", "commas": ","}, **quiet),
+        ),
+        "probe": (
+            ["--lengths", "24", "--n-random-models", "0", "--n-train", "8", "--seeds", "30"],
+            lambda: sl.probe(
+                model, sl.tasks.find("taught_count_bernoulli"), lengths=[24], n_random_models=0, n_train=8, seeds=30,
+                **quiet,
+            ),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", [
+    "sensitivity", "substitution_effect", "composition", "hops", "strongest_paths", "depth_limit", "next_token",
+    "mechanism", "precision", "precision_by_block", "precision_by_run", "tokenization", "probe",
+])  # fmt: skip
+def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, call = _calls()[verb]
+    out, figure = tmp_path / "x.nc", tmp_path / "x.html"
+    drawn = ["--figure", str(figure)] if VERBS[verb].figures else []
+    main([verb, *words, "--out", str(out), *drawn, "--no-progress"])
+    said = capsys.readouterr().out
+    kept, expected = sl.open_result(out), call()
+    assert kept.identical(expected) or kept.equals(expected)
+    assert said.startswith("# ")
+    if drawn:
+        assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
+
+
+def test_several_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["sensitivity", "--prompt", PROMPT, "0110 =", "--no-progress"])
+    said = capsys.readouterr().out
+    first, second = said.split("prompt 1:")
+    assert first.startswith("prompt 0:\n")
+    assert "\n       4  " in first
+    assert "\n       5  " not in first  # padding is no token
+    assert "\n       5  " in second
 
 
 def test_odd_values_on_the_command_line() -> None:
-    assert odd.walked("tests.odd_cli", "--sample", "120", seconds=600) == []
+    assert odd.walked("tests.odd_cli", "--sample", "220", seconds=600) == []
 
 
 @pytest.mark.slow
@@ -116,15 +345,15 @@ BYTES = b"a\xff".decode("utf-8", "surrogateescape")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["bound", "--prompt", BYTES], r"'a\udcff' has bytes that are not UTF-8. Correct it."),
-        (["behave", "--model", "1" * 500], "is longer than the name of a file can be."),
-        (["bound", "--model", "~no-such-user/x"], "'~no-such-user/x' cannot be opened as a folder"),
-        (["bound", "--query", "1.5"], "Error parsing --query: '1.5' is not a whole number."),
-        (["bound", "--query", "1" * 5000], "the number has too many digits."),
-        (["bound", "--beta1", "x"], "'x' is not a number."),
-        (["audit", "--content", "1"], "['1'] cannot be read as {None}|{INT INT}."),
-        (["x\x1b[2J\ny"], r"Unrecognized options: x\x1b[2J y."),
-        (["ablate", "--n", "4", "--from-blocks", "1", "1", "--quiet"], "from_blocks=[1, 1] names a block twice."),
+        (["path_bound", "--prompt", BYTES], r"'a\udcff' has bytes that are not UTF-8. Correct it."),
+        (["evaluate", "--model", "1" * 500], "is too long for a file name."),
+        (["path_bound", "--model", "~no-such-user/x"], "'~no-such-user/x' cannot be opened as a folder"),
+        (["path_bound", "--query", "1.5"], "--query cannot be '1.5'. It takes INT."),
+        (["path_bound", "--query", "1" * 5000], "It takes INT."),
+        (["path_bound", "--beta1", "x"], "--beta1 cannot be 'x'. It takes FLOAT."),
+        (["audit", "--positions=x"], "--positions cannot be 'x'. It takes"),
+        (["x\x1b[2J\ny"], r"There is no verb 'x\x1b[2J\ny'."),
+        (["separator_ablation", "--n", "4", "--from-blocks", "1", "1", "--no-progress"], "names a block twice."),
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -144,17 +373,43 @@ def test_complaints_are_plain_on_every_terminal(
     assert (complaint.count("\n"), printed) == (1, "")
 
 
-def test_results_are_printed_on_a_terminal_without_unicode(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "squashlens.cli", "jacobian", "--help"]  # which names β and ±
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["path_bound", "--model", "x\x1b[2Jy"])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_results_are_printed_on_a_terminal_without_unicode() -> None:
+    command = [sys.executable, "-m", "squashlens.cli", "jacobian_norms", "--help"]  # which names ± and ‖
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
-    assert r"\xb1" in done.stdout
+    assert r"\u2016" in done.stdout
+
+
+def test_remarks_are_one_line_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from squashlens.remarks import remark
+
+    monkeypatch.setattr(_run, "run", lambda *_: remark("Mind\nthe gap."))
+    main(["path_bound"])
+    assert capsys.readouterr().err == "squashlens: Mind the gap.\n"
+
+
+def test_interrupted_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "run", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["path_bound"])
+    assert stop.value.code == 130
 
 
 def test_a_sketch_says_how_far_it_got(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "sketch.nc"
-    arguments = ["jacobian", "--prompt", PROMPT, "--norm", "frobenius", "--rtol", "0.4", "--chunk", "16", "--quiet"]
-    main([*arguments, "--out", str(out)])
+    arguments = ["--method", "sketch", "--norm", "frobenius", "--rtol", "0.4", "--vjp-batch-size", "16"]
+    main(["jacobian_norms", "--prompt", PROMPT, *arguments, "--no-progress", "--out", str(out)])
     assert "sketched frobenius norm" in capsys.readouterr().out
     found = sl.open_result(out)
     assert sl.provenance(found)["sketch"]["reached"] <= 0.4
@@ -162,81 +417,82 @@ def test_a_sketch_says_how_far_it_got(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["bound", "--prompt", PROMPT, "--constants", "measured", "--edges", "exact", "--group", "6", "--freeze",
-          "attention", "norms", "--quiet"])  # fmt: skip
+    main(["path_bound", "--prompt", PROMPT, "--constants", "measured", "--edges", "exact", "--group", "6", "--freeze",
+          "attention", "norms", "--no-progress"])  # fmt: skip
     bound = capsys.readouterr().out
-    main(["jacobian", "--prompt", PROMPT, "--freeze", "attention", "norms", "--quiet"])
+    main(["jacobian_norms", "--prompt", PROMPT, "--freeze", "attention", "norms", "--no-progress"])
     jacobian = capsys.readouterr().out
     assert "certified path bound, exact edges, attention and norms frozen" in bound
     found, truth = (float(text.splitlines()[3].split()[1]) for text in (bound, jacobian))
-    assert found == pytest.approx(truth, rel=1e-5)
+    assert found == pytest.approx(truth, rel=2e-5)
 
 
 def test_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, figure = tmp_path / "a.nc", tmp_path / "a.html"
-    main(["audit", "--prompts", "110 = 2", "011 = 2", "--content", "1", "3", "--rungs", "exact", "sketch",
-          "--probes", "4", "--out", str(out), "--figure", str(figure), "--quiet"])  # fmt: skip
+    main(["audit", "--prompt", "110 = 2", "011 = 2", "--positions", "1", "2", "3", "--estimates", "exact", "sketch",
+          "--n-probes", "4", "--out", str(out), "--figure", str(figure), "--no-progress"])  # fmt: skip
     said, found = capsys.readouterr().out, sl.open_result(out)
     assert found["content"].values.nonzero()[0].tolist() == [1, 2, 3]
-    least = found["tightness"].sel(rung="sketch of 4, certified").min().item()
-    assert f"{least:.3g}" in next(line for line in said.splitlines() if "sketch of 4, certified" in line)
+    table = sl.table(found)
+    row = next(line for line in said.splitlines() if "sketch of 4, certified" in line)
+    assert f"{table.loc['sketch of 4, certified', 'least']:.5g}" in row
+    assert set(table) == set(_labels.AUDIT)
+    assert not any(name in said for name in ("over_jacobian", "over_null"))
     assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
 
 
-def test_a_figure(tmp_path: Path) -> None:
-    main(["bound", "--prompt", PROMPT, "--figure", str(tmp_path / "x.html"), "--quiet"])
-    assert "Plotly.newPlot" in (tmp_path / "x.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("sequence", ["repeated", "alternating", "bernoulli", "digits", "words"])
-def test_collapse_of_every_kind(sequence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, figure = tmp_path / "c.nc", tmp_path / "c.html"
-    words = ["--words", "car", "tree"] if sequence == "words" else []
-    main(["collapse", "--sequence", sequence, *words, "--n", "30", "--suffix", "=", "--separator", ",", "--every", "4",
-          "--out", str(out), "--figure", str(figure), "--quiet"])  # fmt: skip
+@pytest.mark.parametrize("sequence", ["repeated", "alternating", "bernoulli", "digits", "words", "build", "figure5d"])
+def test_collapse_of_every_sequence(
+    sequence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any
+) -> None:
+    out, figure, heatmap = tmp_path / "c.nc", tmp_path / "c.html", tmp_path / "h.html"
+    own = {"words": ["--alphabet", "car", "tree"], "build": ["--content", *"110" * 10]}.get(sequence, [])
+    form = [] if sequence == "figure5d" else ["--separator", ",", "--every", "4"]
+    count = [] if sequence == "build" else ["--n", "30"]
+    main(["collapse", "--sequence", sequence, *own, *count, "--suffix", "=", *form, "--baselines", "contrast",
+          "unrelated", "--heads", "value", "--scale", "relative", "--out", str(out), "--figure", str(figure),
+          "--collapse-heatmap", str(heatmap), "--no-progress"])  # fmt: skip
     said = capsys.readouterr().out
     result = sl.open_result(out)
     assert result["distance"].sizes == {"layer": 7, "length": 30}
     assert {"contrast", "unrelated", "noise_floor", "head_distance"} <= set(result.data_vars)
     assert f"{float(result['distance'].values[-1, -1]):.5g}" in said
-    assert "(24 of 30 lengths; --out saves all, at every layer)" in said
-    assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
+    assert "(24 of 30 rows; --out saves all)" in said
+    assert all("Plotly.newPlot" in file.read_text(encoding="utf-8") for file in (figure, heatmap))
+    if sequence == "figure5d":
+        expected = sl.prompts.figure5(tiny, 30, suffix="=")["d"]
+        pairs = sl.capture(tiny, expected, baselines=["contrast"], progress=False)
+        assert (sl.collapse(tiny, pairs, scale="relative")["distance"] == result["distance"]).all()
 
 
-def test_ablate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_separator_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / name for name in ("a.json", "a.html", "m.html")]
-    main(["ablate", "--n", "9", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute", ".",
-          "--out", str(files[0]), "--figure", str(files[1]), "--map", str(files[2]), "--quiet"])  # fmt: skip
+    main(["separator_ablation", "--n", "9", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute",
+          ".", "--out", str(files[0]), "--figure", str(files[1]), "--from-block-map", str(files[2]),
+          "--no-progress"])  # fmt: skip
     said, result = capsys.readouterr().out, sl.open_result(files[0])
     assert result["edit"].values.tolist() == ["none", "separators", "substitute"]
     assert result["from_block"].values.tolist() == [0, 3]
     assert sl.provenance(result)["substitute"] == "."
-    assert "mask@0" in said
+    assert "separators masked" in said
+    assert "from block 0" in said
+    assert "(model units)" in said
+    assert "mask@0" not in said
     assert f"{float(result['distance_from'].values[0, 0, -1, -1]):.5g}" in said
     assert all("Plotly.newPlot" in f.read_text(encoding="utf-8") for f in files[1:])
 
 
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["report", "--prompt", PROMPT, "--digits", "6", "--out", str(tmp_path / "r.html"), "--quiet"])
+    main(["report", "--prompt", PROMPT, "--digits", "6", "--out", str(tmp_path / "r.html"), "--no-progress"])
     assert f"report: {tmp_path / 'r.html'}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["report", "--help"],
-        ["bound", "--help"],
-        ["jacobian", "--help"],
-        ["collapse", "--help"],
-        ["ablate", "--help"],
-    ],
-)
-def test_help_is_complete_and_light(arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["tasks", "--help"], ["paint"]])
+def test_what_needs_no_model_is_light(arguments: list[str]) -> None:
     """Quick because nothing heavy is imported; the time itself is measured by hand, not asserted."""
     probe = (
         "import sys\nfrom squashlens.cli import main\n"
-        f"try: main({arguments!r})\nexcept SystemExit as stop: assert stop.code in (0, None)\n"
+        f"try: main({arguments!r})\nexcept SystemExit as stop: assert stop.code in (0, None, 2)\n"
         "heavy = {'torch', 'transformers', 'plotly', 'xarray', 'pandas', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -244,32 +500,37 @@ def test_help_is_complete_and_light(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     print(f"{time.perf_counter() - start:.2f} s")
     assert done.returncode == 0, done.stderr
-    verbs = ("report", "bound", "jacobian", "collapse", "ablate")
-    for word in verbs if arguments == ["--help"] else ("--model", "--prompt", "--out"):
-        assert word in done.stdout
+    if arguments == ["--help"]:
+        assert all(name.replace("_", "-") in done.stdout for name in (*VERBS, "tasks"))
 
 
-def test_a_slip_in_a_prompt_is_told_before_anything_heavy_is_imported() -> None:
-    """Under a second; the time itself is measured by hand. What is tokenized is what each verb would tokenize."""
-    verbs = [
-        ["bound", "--prompt", "How many onse are"], ["jacobian", "--prompt", "How many onse are"],
-        ["report", "--prompt", "onse", "--out", "x.html"], ["audit", "--prompts", "110 =", "onse"],
-        ["collapse", "--repeat", "onse"], ["ablate", "--separator", "onse"], ["windows", "--prompt", "onse"],
-        ["prescribe", "--separators", "onse"], ["precision", "--suffix", "onse"],
-        ["collapse", "--sequence", "words", "--words", "1", "onse"],
+@verbs
+def test_help_of_every_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([verb.name, "--help"])
+    assert not stop.value.code
+    said = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in said for name in options(verb))
+
+
+def test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is tokenized is what each verb would tokenize."""
+    monkeypatch.setattr(sl, "load", odd_cli.functools.wraps(sl.load)(lambda *_, **__: pytest.fail("loaded")))
+    lines = [
+        ["path_bound", "--prompt", "How many onse are"], ["jacobian_norms", "--prompt", "How many onse are"],
+        ["report", "--prompt", "onse", "--out", "x.html"], ["audit", "--prompt", "110 =", "onse"],
+        ["collapse", "--token", "onse"], ["separator_ablation", "--separator", "onse"], ["windows", "--prefix", "onse"],
+        ["search_separators", "--separators", "onse"], ["precision", "--suffix", "onse"],
+        ["collapse", "--sequence", "words", "--alphabet", "1", "onse"], ["tokenization", "--prefix", "onse"],
     ]  # fmt: skip
-    probe = (
-        "import sys\nfrom squashlens.cli import main\n"
-        f"for given in {verbs!r}:\n"
-        "    try: main(given)\n"
-        "    except SystemExit as stop: assert stop.code == 2, given\n"
-        "    else: raise SystemExit(f'{given} was taken')\n"
-        "heavy = {'torch', 'transformers', 'transformer_lens', 'plotly', 'xarray'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("The word 'onse' is not in this model's vocabulary. Near it: ones") == len(verbs)
+    for line in lines:
+        with pytest.raises(SystemExit) as stop:
+            main(line)
+        assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("The word 'onse' is not in this model's vocabulary. Similar words: ones") == len(lines)
 
 
 def test_the_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +540,9 @@ def test_the_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stop:
             main(["--tyro-print-completion", shell])
         assert not stop.value.code
-        assert "jacobian" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "jacobian-norms" in said
+        assert "--n-placements" in said
 
 
 def test_import_is_light_and_complete() -> None:
@@ -293,95 +556,86 @@ def test_import_is_light_and_complete() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_verbs_on_mitigations(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object) -> None:
+def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any) -> None:
     """Each says what the library says, saves it and draws it."""
-    form = {"prompt": "How many ones are in the following sequence?", "suffix": "="}
-    ones = sl.prompts.repeated(tiny, "1", 8, **form)  # pyright: ignore[reportArgumentType]
-    count = lambda digits: str(digits.count("1"))  # noqa: E731
+    form = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
+    ones = sl.prompts.repeated(tiny, "1", 8, **form)
 
     def said(verb: str, *arguments: str) -> str:
-        main([verb, "--n", "8", "--quiet", *arguments])
+        main([verb, "--n", "8", "--prefix", form["prefix"], "--suffix", form["suffix"], "--no-progress", *arguments])
         return capsys.readouterr().out
 
-    asked = ("--answer", "count", "--draws", "3", "--lengths", "4", "8")
-    files = {name: tmp_path / f"{name}.html" for name in ("prescribe", "windows", "bits", "runs")}
+    asked = ("--answer", "count", "--n-samples", "3", "--lengths", "4", "8")
+    files = {name: tmp_path / f"{name}.html" for name in ("search_separators", "windows")}
     printed = said(
-        "prescribe", *asked, "--separators", ",", "--periods", "2", "3", "--placements", "5", "--resume",
-        str(tmp_path / "j.json"), "--out", str(tmp_path / "p.nc"), "--figure", str(files["prescribe"]),
+        "search_separators", *asked, "--separators", ",", "--every", "2", "3", "--n-placements", "5", "--resume",
+        str(tmp_path / "j.json"), "--out", str(tmp_path / "p.nc"), "--figure", str(files["search_separators"]),
     )  # fmt: skip
-    options = {"answer": count, "draws": 3, "lengths": [4, 8], "progress": False}
-    expected = sl.prescribe(tiny, ones, separators=[","], every=[2, 3], placements=5, **options)  # pyright: ignore
+    options: Any = {
+        "answer": lambda digits: str(digits.count("1")), "n_samples": 3, "lengths": [4, 8], "progress": False,
+    }  # fmt: skip
+    expected = sl.search_separators(tiny, ones, separators=[","], every=[2, 3], n_placements=5, **options)
     assert (sl.open_result(tmp_path / "p.nc")["separation"] == expected["separation"]).all()
-    assert f"best: ',' after every {int(expected['best_every'])}" in printed
+    assert f"best: ',' after every {int(expected['best_every'])} content tokens" in printed
+    assert set(sl.table(expected)) == set(_labels.SEARCH)
+    assert "separation ÷ that" in printed
     printed = said(
         "windows", *asked, "--sizes", "4", "--out", str(tmp_path / "w.nc"), "--figure", str(files["windows"])
     )
-    expected = sl.windows(tiny, ones, [4], **options)  # pyright: ignore
+    expected = sl.windows(tiny, ones, [4], **options)
     assert (sl.open_result(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
-    assert "accuracy" in printed
-    printed = said(
-        "precision", "--lengths", "4", "8", "--runs", "bfloat16", "--figure", str(files["bits"]), "--runs-figure",
-        str(files["runs"]),
-    )  # fmt: skip
-    assert "float8_e5m2" in printed
+    assert "1 sink tokens" in printed
     assert all(path.stat().st_size > 1e6 for path in files.values())
 
 
-def test_verbs_on_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object) -> None:
-    names = ("taught_count_bernoulli", "taught_count_repeated")
-    files = {name: tmp_path / f"{name}.html" for name in ("figure", "errors", "frequencies", "readout", "layers")}
-    drawn = [word for name in ("figure", "errors", "frequencies") for word in (f"--{name}", str(files[name]))]
+def test_verbs_on_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any) -> None:
+    names = ("taught_count_bernoulli", "taught_last_alternating")
+    files = {name: tmp_path / f"{name}.html" for name in ("figure", "error-by-length", "answer-frequencies")}
+    drawn = [word for name, file in files.items() for word in (f"--{name}", str(file))]
     main([
-        "behave", "--task", *names, "--lengths", "4", "60", "--seeds", "3", "--quiet", *drawn,
+        "evaluate", "--task", *names, "--lengths", "4", "60", "--seeds", "3", "--no-progress", *drawn,
         "--out", str(tmp_path / "a.nc"), "--resume", str(tmp_path / "j.json"),
     ])  # fmt: skip
     printed = capsys.readouterr().out
-    for name, seeds in zip(names, (3, 1), strict=True):
+    for name in names:
         task = sl.tasks.find(name)
-        expected = sl.behave(tiny, task, lengths=[4, 60], seeds=seeds, progress=False)  # pyright: ignore
+        expected = sl.evaluate(tiny, task, lengths=[4, 60], seeds=3, progress=False)
         kept = sl.open_result(tmp_path / f"a.{name}.nc")
         assert (kept["answer"] == expected["answer"]).all()
         assert (tmp_path / f"j.{name}.json").exists()
-        assert f"{name}: share answered rightly" in printed
-    main([
-        "readout", "--lengths", "4", "60", "--seeds", "24", "--fit", "8", "--twins", "2", "--quiet", "--out",
-        str(tmp_path / "r.nc"), "--figure", str(files["readout"]), "--layers", str(files["layers"]),
-    ])  # fmt: skip
-    printed = capsys.readouterr().out
-    assert "read out" in printed
-    assert "4 items: 24 of 24 answers are right." in printed
-    assert sl.open_result(tmp_path / "r.nc")["r2"].dims == ("layer", "length")
+        assert f"== {name}\n" in printed
+    assert "3 answers at each length, to fewer different prompts: 2 at 4, 2 at 60\n" in printed
     assert all(path.stat().st_size > 1e6 for path in files.values())
     main(["tasks"])
     listed = capsys.readouterr().out
     assert all(f"{name} (" in listed for name in sl.tasks.names())
 
 
-def test_readout_in_any_order_of_lengths_and_with_smaller_fits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: object
+def test_collapse_vs_readout_in_any_order_of_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any
 ) -> None:
-    files = {name: tmp_path / name for name in ("r.nc", "r.html", "layers.html")}
+    files = {name: tmp_path / name for name in ("r.nc", "r.html", "probe.html")}
     main([
-        "readout", "--lengths", "24", "12", "--seeds", "24", "--fit", "6", "--twins", "0", "--quiet",
-        "--out", str(files["r.nc"]), "--figure", str(files["r.html"]), "--layers", str(files["layers.html"]),
+        "collapse_vs_readout", "--lengths", "24", "12", "--seeds", "24", "--n-train", "6", "--n-random-models", "0",
+        "--no-progress", "--out", str(files["r.nc"]), "--figure", str(files["r.html"]), "--probe",
+        str(files["probe.html"]),
     ])  # fmt: skip
     assert all(path.exists() for path in files.values())
     kept = sl.open_result(files["r.nc"])
     task = sl.tasks.find("taught_count_bernoulli")
-    how = {"lengths": [12, 24], "seeds": 24, "fit": 6, "twins": 0, "progress": False}
-    expected = sl.collapse_vs_readout(tiny, task, **how)  # pyright: ignore
+    expected = sl.collapse_vs_readout(
+        tiny, task, lengths=[12, 24], seeds=24, n_train=6, n_random_models=0, progress=False
+    )
     assert kept["length"].values.tolist() == [12, 24]
     assert (kept["r2_y"] == expected["r2_y"]).all()
-    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert printed.index("12") < printed.index("24")
+    said = capsys.readouterr().out
+    assert said.index("12 items: ") < said.index("24 items: ")
+    assert "read out" in said
 
 
-def test_behave_says_where_prompts_are_fewer_than_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["taught_last_alternating", "taught_count_repeated"]
-    main(["behave", "--task", *names, "--lengths", "76", "4", "--seeds", "5", "--quiet"])
-    printed = capsys.readouterr().out
-    assert printed.count("prompts") == 1  # one answer to one prompt needs no words
-    assert "5 answers at each length, to fewer different prompts: 2 at 4, 2 at 76\n" in printed
+def test_answers_that_are_as_many_as_prompts_need_no_words(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["evaluate", "--task", "taught_count_repeated", "--lengths", "4", "--no-progress"])
+    assert "different prompts" not in capsys.readouterr().out
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:

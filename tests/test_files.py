@@ -16,9 +16,9 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens import files
 from squashlens.errors import InputError, OutputError
-from squashlens.files import require_folder, require_output, write
+from squashlens.saving import files
+from squashlens.saving.files import require_folder, require_output, write
 from tests.references import raw
 
 NOBODY = 65534  # the user without rights, by POSIX custom
@@ -37,9 +37,9 @@ import resource, sys
 import numpy as np, torch, xarray as xr
 import squashlens as sl
 from squashlens.errors import OutputError
-from squashlens.files import write
-from squashlens.journal import Journal
-from squashlens.model.shelf import Shelf
+from squashlens.saving.files import write
+from squashlens.saving.journal import Journal
+from squashlens.engine.capturing.on_disk import TensorsOnDisk
 from pathlib import Path
 folder, limit = Path(sys.argv[1]), 20_000
 for ending in ("nc", "json", "csv"):
@@ -54,7 +54,7 @@ attempts = {ending: lambda ending=ending: sl.save(large, folder / f"x.{ending}")
 attempts["new"] = lambda: sl.save(large, folder / "new.nc")
 attempts["page"] = lambda: write(folder / "page.html", bytes(90_000))
 attempts["journal"] = lambda: journal.keep({"second": "x" * 90_000})
-attempts["capture"] = lambda: Shelf(folder, "residual").put(0, torch.zeros(9000))
+attempts["capture"] = lambda: TensorsOnDisk(folder, "residual").put(0, torch.zeros(9000))
 for name, attempt in attempts.items():
     try:
         attempt()
@@ -94,7 +94,7 @@ def test_a_full_disk_is_refused(tmp_path: Path) -> None:
     import numpy as np, xarray as xr
     import squashlens as sl
     from squashlens.errors import OutputError
-    from squashlens.journal import Journal
+    from squashlens.saving.journal import Journal
     sl.save(xr.DataArray([1.0], dims="a", name="v"), folder / "x.nc")
     journal = Journal(folder / "journal", {})
     old = (folder / "x.nc").read_bytes()
@@ -125,7 +125,7 @@ def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monke
     def fail(handle: int) -> None:
         raise OSError(name, os.strerror(name))
 
-    monkeypatch.setattr("squashlens.files.os.fsync", fail)
+    monkeypatch.setattr("squashlens.saving.files.os.fsync", fail)
     with pytest.raises(OutputError, match="Cannot write .*x.txt") as caught:
         write(path, b"new")
     assert isinstance(caught.value.__cause__, OSError)
@@ -137,7 +137,7 @@ def test_killed_writers_leave_nothing(tmp_path: Path) -> None:
     """Only the temporary files of dead processes go; a living one's stay, and so do files of other names."""
     script = """
     import sys, time
-    from squashlens.files import replacing
+    from squashlens.saving.files import replacing
     with replacing(sys.argv[1]) as file:
         file.write(b"half")
         file.flush()
@@ -210,8 +210,8 @@ def test_without_rights_nothing_is_written(tmp_path: Path) -> None:
     import os, sys
     import squashlens as sl
     from squashlens.errors import OutputError
-    from squashlens.files import require_folder, require_output
-    from squashlens.journal import checked
+    from squashlens.saving.files import require_folder, require_output
+    from squashlens.saving.journal import checked
     os.setgid(65534); os.setuid(65534)
     closed, opened = sys.argv[1:]
     for check in (require_output, checked, require_folder):
@@ -256,14 +256,14 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         tmp_path / "missing" / "x.nc": "There is no folder",
         Path(""): "is a folder",
         tmp_path / "dangling.nc": f"There is no folder '{tmp_path / 'gone'}'",
-        Path("/proc/x.nc"): "its folder takes no files",
+        Path("/proc/x.nc"): "no files can be created in its folder",
     }
     for path, why in refusals.items():
         with pytest.raises((InputError, OutputError), match=why):
             require_output(path)
     with pytest.raises((InputError, OutputError), match="file"):
         require_folder(tmp_path / "file")
-    with pytest.raises(InputError, match="End the name in .nc, .json"):
+    with pytest.raises(InputError, match="Use one of .nc, .json"):
         require_output(tmp_path / "x.txt", (".nc", ".json"))
     assert require_output(tmp_path / "x.nc") == tmp_path / "x.nc"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.nc", "file", "null.nc", "pipe"]
@@ -278,24 +278,32 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
     def work(*_: Any, **__: Any) -> None:
         raise AssertionError("the work was begun")
 
-    assert all([sl.behave, sl.collapse_vs_readout, sl.prescribe, sl.capture, sl.report, sl.sensitivity])  # are imported
-    for place in ("measure._asking.require_sound", "measure.prescribe.one_token", "model.capture.require_sound"):
+    assert all(
+        [sl.evaluate, sl.collapse_vs_readout, sl.search_separators, sl.capture, sl.report, sl.sensitivity]
+    )  # are imported
+    for place in (
+        "measure.answers._questions.require_sound",
+        "measure.remedies.search.one_token",
+        "engine.capturing.capture.require_sound",
+    ):
         monkeypatch.setattr(f"squashlens.{place}", work)
-    monkeypatch.setattr("squashlens.model.load.load", work)
+    monkeypatch.setattr("squashlens.engine.loading.load.load", work)
     (tmp_path / "locked").write_bytes(b"")
     (tmp_path / "locked").chmod(0o444)
     (tmp_path / "locked.html").symlink_to("locked")
     task, nowhere = sl.tasks.find("count_ones"), tmp_path / "nowhere" / "x.html"
     writers: dict[str, Callable[[Path], Any]] = {
-        "behave": lambda path: sl.behave(tiny, task, lengths=[4], seeds=1, resume=path),
+        "evaluate": lambda path: sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=path),
         "readout": lambda path: sl.collapse_vs_readout(tiny, task, lengths=[4], resume=path),
-        "prescribe": lambda path: raw(sl.prescribe)(tiny, None, separators=[","], every=[2], resume=path),
+        "search_separators": lambda path: raw(sl.search_separators)(
+            tiny, None, separators=[","], every=[2], resume=path
+        ),
         "report": lambda path: sl.report("tiny-gemma", out=path),
     }
     started = time.perf_counter()
     for write_to in writers.values():
         for path in (nowhere, tmp_path / "locked.html", tmp_path):
-            with pytest.raises((InputError, OutputError), match="no folder|read-only|is a folder|End the name"):
+            with pytest.raises((InputError, OutputError), match="no folder|read-only|is a folder|known ending"):
                 write_to(path)
     with pytest.raises((InputError, OutputError), match="not a folder|of that name"):
         sl.capture(tiny, "110 =", store="disk", folder=tmp_path / "locked")

@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens import foreign
 from squashlens.errors import CapacityError, InputError
+from squashlens.saving import foreign
 
 SECRET = np.arange(8.0)
 PLAIN = xr.DataArray([1.0, 2.0], dims="a", coords={"t": ("a", ["x", "y"])}, name="v", attrs={"provenance": "{}"})
@@ -76,13 +76,13 @@ def strange_filter(file: h5py.File, folder: Path) -> None:
 
 
 ATTACKS: dict[Callable[[h5py.File, Path], None], str] = {
-    external: "lie in another file",
+    external: "are in another file",
     virtual: "virtual dataset",
     external_link: "link to another place",
     soft_link: "link to another place",
-    group: "is no array",
-    circle: "is no array",
-    named_type: "is no array",
+    group: "is not an array",
+    circle: "is not an array",
+    named_type: "is not an array",
     compound: "neither numbers nor text",
     opaque: "neither numbers nor text",
     references: "neither numbers nor text",
@@ -159,7 +159,7 @@ def test_damaged_files_are_refused(ending: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         sl.open_result(path)
     os.mkfifo(path)
-    with pytest.raises(InputError, match="no file but a pipe"):
+    with pytest.raises(InputError, match="a pipe or device, not a file"):
         sl.open_result(path)
 
 
@@ -192,7 +192,7 @@ def test_json_that_declares_what_it_does_not_hold(changes: dict[str, Any], tmp_p
 def test_json_beyond_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = sl.save(PLAIN, tmp_path / "x.json")
     monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: type("memory", (), {"available": 1000}))
-    with pytest.raises(CapacityError, match="x.json' may take .* and 1 kB are free"):
+    with pytest.raises(CapacityError, match="x.json' may take .* only 1 kB are free"):
         sl.open_result(path)
 
 
@@ -215,5 +215,5 @@ def test_a_file_that_says_it_is_something_else(tmp_path: Path) -> None:
     for kind in ("DataArray", "Sketch"):
         dataset = xr.Dataset({"a": 1.0, "b": 2.0}, attrs={"squashlens_kind": kind})
         dataset.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
-        with pytest.raises(InputError, match=f"says it is a '{kind}' of 2 variables"):
+        with pytest.raises(InputError, match=f"claims to be a '{kind}' with 2 variables"):
             sl.open_result(tmp_path / "x.nc")

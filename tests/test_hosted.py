@@ -1,4 +1,5 @@
-"""Hosted models: Inspect's scores and ours agree, logs come back as `behave` returns, and what is not whole is refused.
+"""Hosted models: Inspect's scores and ours agree, logs come back as `evaluate` returns, and what is not whole is
+refused.
 
 Nothing here reaches a network: answers are scripted, or come from the bundled model's folder.
 """
@@ -22,8 +23,8 @@ from inspect_ai.model._model_output import StopReason
 import squashlens as sl
 from squashlens import hosted
 from squashlens.errors import InputError
-from squashlens.measure._asking import DRAWN_SEEDS
-from squashlens.measure.answers import Answer, scored
+from squashlens.measure.answers._questions import DRAWN_SEEDS
+from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.tasks import Task, reading
 from tests.references import raw
 
@@ -117,7 +118,7 @@ def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog
         assert (score.answer or "") == found["value"].sel(at)
         assert score.explanation == found["reading"].sel(at)
         if sample.metadata["length"] == 18:
-            assert (asked.value, asked.answer, asked.explanation) == ("I", None, "not in the form asked for")
+            assert (asked.value, asked.answer, asked.explanation) == ("I", None, "not in the requested form")
         else:
             assert asked == score
     both = log.results.scores if log.results else []
@@ -170,10 +171,10 @@ def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int
         ({"lengths": "10,many"}, "whole numbers"),
         ({"lengths": "1.5"}, "whole numbers"),
         ({"lengths": []}, "at least one"),
-        ({"lengths": [3, 3]}, "each once"),
+        ({"lengths": [3, 3]}, "each value once"),
         ({"lengths": 0}, "length=0"),
         ({"seeds": 0}, "at least one"),
-        ({"seeds": "1,1"}, "each once"),
+        ({"seeds": "1,1"}, "each value once"),
         ({"modes": "cot,answer"}, "modes='answer'"),
         ({"modes": []}, "at least one"),
         ({"task": VOWELS, "modes": "cot_few_shot"}, "no examples"),
@@ -262,10 +263,10 @@ def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
     found = hosted.from_log(log, task=VOWELS)
     assert np.array_equal(found["right"], found["truth"] == "2")
     for given in (None, DRAWN):
-        with pytest.raises(InputError, match="This log is of 'vowels of mine'.*task="):
+        with pytest.raises(InputError, match="This log is of the task 'vowels of mine'.*task="):
             hosted.from_log(log, task=given)
     other = Task(VOWELS.name, "Vowels in '{sequence}'?", VOWELS.draw, VOWELS.answer, read=reading.number)
-    with pytest.raises(InputError, match="not asked as it is now"):
+    with pytest.raises(InputError, match="differ from those of the task"):
         hosted.from_log(log, task=other)
 
 
@@ -281,10 +282,10 @@ def test_what_is_not_whole_is_refused(put: Callable[..., EvalLog], tmp_path: Pat
     own = inspect_ai.Task(inspect_ai.dataset.MemoryDataset([inspect_ai.dataset.Sample("Hello?")]))
     with pytest.raises(InputError, match="not of a task of squashlens"):
         hosted.from_log(put(own, lambda _: output("Hello.")))
-    with pytest.raises(InputError, match="no log that Inspect can read"):
+    with pytest.raises(InputError, match="not a log that Inspect can read"):
         hosted.from_log(tmp_path / "none.eval")
     (tmp_path / "bad.eval").write_text("no log")
-    with pytest.raises(InputError, match="no log that Inspect can read"):
+    with pytest.raises(InputError, match="not a log that Inspect can read"):
         hosted.from_log(tmp_path / "bad.eval")
 
 
@@ -359,7 +360,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path
     (log,) = inspect_ai.eval(asked, model=model, log_dir=str(tmp_path), display="none", max_tokens=16)
     assert log.status == "success", log.error
     found = hosted.from_log(log)
-    ours = sl.behave(tiny, task, lengths=[3, 8, 400], seeds=2, room=16, progress=False)
+    ours = sl.evaluate(tiny, task, lengths=[3, 8, 400], seeds=2, max_new_tokens=16, progress=False)
     same(found, ours, but={"prompt_tokens", "said_tokens"})
     assert found["right"].sel(length=8).all()
     assert (found["prompt_tokens"] == ours["prompt_tokens"].max()).all()

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens import journal as module
 from squashlens.errors import InputError, OutputError
-from squashlens.journal import Journal, checked
+from squashlens.saving import journal as module
+from squashlens.saving.journal import Journal, checked
 
 FACTS = {"model": "tiny", "call": {"norm": "linf", "every": [2, 3]}, "revision": None}
 TEXTS = st.text(st.characters(codec="utf-8"))
@@ -116,7 +116,7 @@ def test_another_search_is_refused(facts: dict[str, Any], others: str, tmp_path:
     path = tmp_path / "search.json"
     Journal(path, FACTS).get("a", lambda: 1)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=f"was saved for a different {others}. Give another name, or delete it"):
+    with pytest.raises(InputError, match=f"was saved for a different {others}. Give another name, or delete the file"):
         Journal(path, {**FACTS, **facts})
     if "hooks" in facts:  # and the other way round
         other = tmp_path / "other.json"
@@ -144,7 +144,7 @@ def test_facts_are_compared_as_they_are_written(tmp_path: Path) -> None:
 def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "search.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InputError, match="search.json is no journal of a search. Give another name, or delete it"):
+    with pytest.raises(InputError, match="search.json is not a journal of a search. Give another name, or delete it"):
         Journal(path, {})
     assert path.read_bytes() == text.encode("utf-8", "surrogateescape")
 
@@ -181,16 +181,16 @@ def changed(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("UPDATE findings SET value = '[1.5, 3]'", "what it keeps under 'a' was changed"),
-        ("UPDATE findings SET value = 'x'", "what it keeps under 'a' was changed"),
-        ("UPDATE findings SET value = x'00'", "what it keeps under 'a' was changed"),
-        ("UPDATE findings SET name = 'b'", "what it keeps under 'b' was changed"),
+        ("UPDATE findings SET value = '[1.5, 3]'", "the finding 'a' was changed"),
+        ("UPDATE findings SET value = 'x'", "the finding 'a' was changed"),
+        ("UPDATE findings SET value = x'00'", "the finding 'a' was changed"),
+        ("UPDATE findings SET name = 'b'", "the finding 'b' was changed"),
         ("UPDATE facts SET value = 'x'", "a value is not JSON"),
         ("UPDATE facts SET value = '\"other\"' WHERE name = 'model'", "saved for a different model"),
         ("DELETE FROM facts WHERE name = 'model'", "saved for a different model"),
         ("DROP TABLE findings", "no such table"),
-        ("PRAGMA user_version = 2", "journal of another version"),
-        ("PRAGMA application_id = 0", "no journal of a search"),
+        ("PRAGMA user_version = 2", "journal from another version"),
+        ("PRAGMA application_id = 0", "not a journal of a search"),
     ],
 )
 def test_what_was_changed_is_refused(statement: str, why: str, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_finding_of_another_search_is_refused(tmp_path: Path) -> None:
     Journal(ours, FACTS).keep({"a": 1})
     Journal(theirs, {**FACTS, "model": "other"}).keep({"b": 2})
     changed(ours, f"ATTACH '{theirs}' AS o", "INSERT INTO findings SELECT * FROM o.findings")
-    with pytest.raises(InputError, match="under 'b' was changed"):
+    with pytest.raises(InputError, match="finding 'b' was changed"):
         Journal(ours, FACTS)
 
 
@@ -284,7 +284,7 @@ def test_a_journal_that_was_deleted_is_written_anew(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from squashlens.journal import Journal
+from squashlens.saving.journal import Journal
 journal = Journal(sys.argv[1], {"model": "tiny"})
 number = len(journal.found)
 while True:
@@ -344,7 +344,7 @@ def test_the_log_is_for_local_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Journal(path, FACTS).keep({"b": 2})
     assert form(path) == 2
     monkeypatch.setattr(module, "_file_system", lambda path: "nfs4")
-    with pytest.warns(UserWarning, match="file system of the network .nfs4.: a rollback journal is used"):
+    with pytest.warns(UserWarning, match="is on a network file system .nfs4.. A rollback journal is used"):
         Journal(path, FACTS).keep({"c": 3})
     assert form(path) == 1
     monkeypatch.undo()

@@ -9,6 +9,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import squashlens as sl
+from tests import captured
 from tests.references import fingerprint
 
 PROMPT, OTHER = (
@@ -46,35 +47,35 @@ def own() -> Any:
 
 
 def ones(model: Any) -> Any:
-    return sl.prompts.repeated(model, "1", 6, prompt="How many ones are in the following sequence?", suffix="=")
+    return sl.prompts.repeated(model, "1", 6, prefix="How many ones are in the following sequence?", suffix="=")
 
 
 TASK = "taught_count_bernoulli"
 VERBS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
     "certified": lambda m: sl.path_bound(m, "110 =", constants="measured", edges="exact", **QUIET),
-    "composition": lambda m: sl.composition(m, PROMPT),
+    "composition": lambda m: sl.paths.composition(m, PROMPT),
     "jacobian_norms": lambda m: sl.jacobian_norms(m, PROMPT, **QUIET),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, **QUIET),
-    "substitution_effect": lambda m: sl.substitution_effect(m, PROMPT, replacements=1, **QUIET),
-    "hops": lambda m: sl.hops(m, PROMPT),
-    "strongest_paths": lambda m: sl.strongest_paths(m, PROMPT, k=3),
-    "depth_limit": lambda m: sl.depth_limit(m, PROMPT),
+    "substitution_effect": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, **QUIET),
+    "hops": lambda m: sl.paths.hops(m, PROMPT),
+    "strongest_paths": lambda m: sl.paths.strongest_paths(m, PROMPT, k=3),
+    "depth_limit": lambda m: sl.paths.depth_limit(m, PROMPT),
     "next_token": lambda m: sl.next_token(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT).to_xarray(),
-    "audit": lambda m: sl.audit(m, "110 =", rungs=["sketch", "top-logit"], probes=2, **QUIET),
-    "collapse": lambda m: sl.collapse(m, ones(m), lengths=[3, 6], **QUIET),
-    "mechanism": lambda m: sl.mechanism(m, sl.prompts.repeated(m, "1", 6), lengths=[3, 6], **QUIET),
+    "audit": lambda m: sl.audit(m, "110 =", estimates=["sketch", "top-logit"], n_probes=2, **QUIET),
+    "collapse": lambda m: captured.collapse(m, ones(m), lengths=[3, 6], **QUIET),
+    "mechanism": lambda m: captured.mechanism(m, sl.prompts.repeated(m, "1", 6), lengths=[3, 6], **QUIET),
     "separator_ablation": lambda m: sl.separator_ablation(
         m, sl.prompts.repeated(m, "1", 6, separator=",", every=2), from_blocks=[1], lengths=[6], **QUIET
     ),
     "windows": lambda m: sl.windows(m, ones(m), [4], lengths=[6], **QUIET),
     "compare": lambda m: sl.compare(m, ones(m), {"own": ("blocks.2.attn.hook_z", halve)}, lengths=[6], **QUIET),
-    "precision": lambda m: sl.precision(m, ones(m), lengths=[6], **QUIET),
+    "precision": lambda m: captured.precision(m, ones(m), lengths=[6], **QUIET),
     "accuracy": lambda m: sl.accuracy(m, [ones(m)], lambda digits: str(digits.count("1")), lengths=[6], **QUIET),
-    "behave": lambda m: sl.behave(m, sl.tasks.find(TASK), lengths=[4], seeds=2, **QUIET),
-    "shares_and_counts": lambda m: sl.shares_and_counts(m, "10"),
-    "tokenisation": lambda m: sl.tokenisation(m, 4),
+    "evaluate": lambda m: sl.evaluate(m, sl.tasks.find(TASK), lengths=[4], seeds=2, **QUIET),
+    "shares_and_counts": lambda m: sl.statements.shares_and_counts(m, "10"),
+    "tokenization": lambda m: sl.tokenization(m, 4),
 }
 
 
@@ -90,7 +91,7 @@ def test_a_proof_leaves_nothing_on_a_bridge() -> None:
 
 def test_the_first_cells(own: Any) -> None:
     """`run_with_cache`, own hooks in every form and patching: squashlens says what TransformerLens computes."""
-    ids = sl.tokens(own, PROMPT)
+    ids = sl.tokenize(own, PROMPT)
     plain, cache = own.run_with_cache(ids)
     before = state(own)
     expected = own.run_with_hooks(ids, fwd_hooks=[("blocks.3.attn.hook_z", halve)])
@@ -99,21 +100,21 @@ def test_the_first_cells(own: Any) -> None:
         sl.applied(own, ("blocks.3.attn.hook_z", halve)),
         sl.applied(own, [("blocks.3.attn.hook_z", lambda z: z / 2)]),
         sl.applied(own, (lambda name: name == "blocks.3.attn.hook_z", halve)),
-        sl.applied(own, sl.Hook("halved", "blocks.3.attn.hook_z", halve)),
+        sl.applied(own, sl.hooks.Hook("halved", "blocks.3.attn.hook_z", halve)),
         own.hooks(fwd_hooks=[("blocks.3.attn.hook_z", halve)]),
     ]
     for way in ways:
         with way:
-            found = sl.next_token(own, PROMPT, top=1)
+            found = sl.next_token(own, PROMPT, k=1)
             assert torch.equal(own(ids), expected)
         np.testing.assert_allclose(found.item(), likeliest, rtol=1e-5)
         assert len(sl.provenance(found)["ambient_hooks"]) == 1
         assert state(own) == before
-    _, other = own.run_with_cache(sl.tokens(own, OTHER))
-    with sl.applied(own, sl.patch_residual(range(len(ids[0])), other, (5,))):
+    _, other = own.run_with_cache(sl.tokenize(own, OTHER))
+    with sl.applied(own, sl.hooks.patch_residual(range(len(ids[0])), other, (5,))):
         patched = own(ids)
-    torch.testing.assert_close(patched, own(sl.tokens(own, OTHER)), rtol=0, atol=0)
-    with sl.applied(own, sl.patch_heads(range(4), cache), sl.patch_residual([3], cache)):
+    torch.testing.assert_close(patched, own(sl.tokenize(own, OTHER)), rtol=0, atol=0)
+    with sl.applied(own, sl.hooks.patch_heads(range(4), cache), sl.hooks.patch_residual([3], cache)):
         assert torch.equal(own(ids), plain)
     assert state(own) == before
 
@@ -121,7 +122,7 @@ def test_the_first_cells(own: Any) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_measurement_after_run_with_cache(own: Any, verb: str) -> None:
     """The same numbers as before it, and under own hooks too; nothing is left on the bridge."""
-    own.run_with_cache(sl.tokens(own, PROMPT))
+    own.run_with_cache(sl.tokenize(own, PROMPT))
     before = state(own)
     result = VERBS[verb](own)
     assert "nudge" not in str(sl.provenance(result))

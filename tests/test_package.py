@@ -1,5 +1,6 @@
-"""The house itself: the wheel, the scripts, the limits, the README's promises."""
+"""The package as a whole: the wheel, the scripts, the size of modules, and the code in README and docs."""
 
+import importlib
 import re
 import runpy
 import subprocess
@@ -20,17 +21,17 @@ SAMPLES = {
     "u_shape.py": ["--prompts", "2", "--n", "5"],
     "copying_sensitivity.py": ["--lengths", "4", "12"],
     "separators_by_layer.py": ["--n", "12"],
-    "separator_prescription.py": ["--n", "8", "--separators", ",", ".", "--every", "2", "3", "--placements", "5"],
-    "sliding_window.py": ["--n", "12", "--windows", "4", "--draws", "3"],
-    "sinks.py": ["--n", "12", "--window", "4", "--draws", "3"],
+    "separator_search.py": ["--n", "8", "--separators", ",", ".", "--every", "2", "3", "--n-placements", "5"],
+    "sliding_window.py": ["--n", "12", "--windows", "4", "--n-samples", "3"],
+    "sinks.py": ["--n", "12", "--window", "4", "--n-samples", "3"],
     "precision.py": ["--n", "12", "--runs", "float32", "bfloat16", "--window", "4"],
-    "tokenisation.py": ["--n", "8"],
+    "tokenization.py": ["--n", "8"],
     "encodings_and_depth.py": ["--encodings", "none", "rope", "--depth", "1", "--longest", "400"],
     "fig8_synthetic_convergence.py": ["--longest", "2000"],
     "fig2_copying.py": ["--lengths", "4", "100", "--resume"],
     "fig3_counting.py": ["--lengths", "4", "60", "--seeds", "2"],
     "fig4_answer_frequencies.py": ["--longest", "6", "--seeds", "1"],
-    "collapse_vs_readout.py": ["--lengths", "4", "60", "--seeds", "24", "--fit", "8", "--twins", "2"],
+    "collapse_vs_readout.py": ["--lengths", "4", "60", "--seeds", "24", "--n-train", "8", "--n-random-models", "2"],
 }
 
 
@@ -81,22 +82,30 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     site = tmp_path / "site"
     placed = run(str(uv), "pip", "install", "--no-deps", "--target", str(site), str(wheel), cwd=tmp_path)
     assert placed.returncode == 0, placed.stderr
-    probe = (
-        f"import sys; sys.path.insert(0, {str(site)!r}); from squashlens.cli import main; main(['report', '--quiet'])"
-    )
+    probe = f"import sys; sys.path.insert(0, {str(site)!r}); from squashlens.cli import main; main(['report'])"
     done = run(sys.executable, "-c", probe, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
-@pytest.mark.timeout(1200)  # every measurement there is, on one core
+def python_of(page: str) -> str:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+
+
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+    code = python_of("README.md")
     assert "sl.sensitivity" in code
     done = run(sys.executable, "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "sensitivity.nc").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # every measurement there is, on one core
+def test_the_examples_run(tmp_path: Path) -> None:
+    done = run(sys.executable, "-c", python_of("docs/examples.md"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:
@@ -110,3 +119,13 @@ def test_constraints_pin_everything_exactly() -> None:
     pins = [line for line in lines if line]
     assert "torch==2.13.0" in pins
     assert all("==" in pin for pin in pins if pin != "torchvision<0")
+
+
+@pytest.mark.parametrize(
+    "name", ["errors", "figures", "hooks", "paths", "prompts", "statements", "synthetic", "tasks", "zoo"]
+)
+def test_public_modules_show_only_their_public_names(name: str) -> None:
+    """Helpers and imported modules do not appear in tab completion."""
+    module = getattr(importlib.import_module("squashlens"), name)
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, public) for public in module.__all__)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.prompts import Pair, Sequence
+from squashlens.prompts import GrowingSequence, Pair
+from tests import captured
 from tests.references import raw
 
 QUESTION = "How many ones are in the following sequence?"
@@ -29,7 +30,7 @@ def test_pairs_by_hand(
 ) -> None:
     """Every length of every form against a pair spelt out with lists."""
     breaks = tuple(range(every, len(content) + 1, every))
-    sequence = Sequence(
+    sequence = GrowingSequence(
         "any", tuple(content), (3, 4), tuple(prefix), tuple(suffix), breaks, (99,) * len(breaks), ending
     )
     for length in range(1, len(content) + 1):
@@ -51,9 +52,9 @@ def test_pairs_by_hand(
 
 def test_a_neighbour_is_no_pair(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
-    with pytest.raises(InputError, match="no pair"):
+    with pytest.raises(InputError, match="are not a pair"):
         Pair(ones.trunk[: 1 + 3], ones.trunk[: 1 + 4])  # 111 and 111, – what reading neighbours compares
-    with pytest.raises(InputError, match="suffix of 9"):
+    with pytest.raises(InputError, match="suffix=9"):
         Pair((2, 3), (2, 3, 3), 9)
     v, v_star = ones.pair(3).tensors()
     assert v.tolist() == list(ones.trunk[:4])
@@ -64,18 +65,18 @@ def test_a_neighbour_is_no_pair(tiny: Any) -> None:
 def test_lengths_outside_are_refused(tiny: Any, length: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6)
     with pytest.raises(InputError, match="Lengths run from 1 to 6"):
-        raw(Sequence.pair)(ones, length)
+        raw(GrowingSequence.pair)(ones, length)
 
 
 def test_text_and_token_space_agree(tiny: Any) -> None:
     cases = {
-        f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prompt=QUESTION, suffix="="),
-        f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prompt=QUESTION, separator=",", every=3),
-        f"{QUESTION} 10101": sl.prompts.alternating(tiny, 5, prompt=QUESTION),
+        f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, suffix="="),
+        f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, separator=",", every=3),
+        f"{QUESTION} 10101": sl.prompts.alternating(tiny, 5, prefix=QUESTION),
         "car tree car tree car": sl.prompts.build(tiny, ["car", "tree", "car", "tree", "car"]),
     }
     for text, sequence in cases.items():
-        assert list(sequence.pair(5).v) == sl.tokens(tiny, text)[0].tolist(), text
+        assert list(sequence.pair(5).v) == sl.tokenize(tiny, text)[0].tolist(), text
 
 
 def test_draws_are_what_they_say(tiny: Any) -> None:
@@ -104,10 +105,13 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
         (lambda m: sl.prompts.words(m, 3, [], seed=0), "no words"),
         (lambda m: sl.prompts.repeated(m, "1", 3, template="chat"), "no chat template"),
-        (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token to contrast"),
+        (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token for a contrast"),
         (lambda m: raw(sl.prompts.build)(m, "11", template="poem"), "template='poem'"),
-        (lambda m: Sequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)), "not increasing numbers from 1 to 2"),
-        (lambda m: Sequence("x", (3, 4), (3,), breaks=(1,)), "do not match"),
+        (
+            lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),
+            "not increasing numbers from 1 to 2",
+        ),
+        (lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)), "1 breaks and 0 separators"),
     ],
 )
 def test_refusals(tiny: Any, make: Any, message: str) -> None:
@@ -117,19 +121,19 @@ def test_refusals(tiny: Any, make: Any, message: str) -> None:
 
 def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sequence = sl.prompts.build(model, [7, 8, 7], prompt=[2, 5], suffix=[9], separator=11, every=2)
+    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator=11, every=2)
     assert sequence.pair(3).v == (2, 5, 7, 8, 11, 7, 9)
     assert sequence.alphabet == (7, 8)
-    for text in ({"content": ["1"]}, {"content": [7], "prompt": "Hello"}, {"content": [7], "suffix": "="}):
-        with pytest.raises(InputError, match="without a tokenizer"):
+    for text in ({"content": ["1"]}, {"content": [7], "prefix": "Hello"}, {"content": [7], "suffix": "="}):
+        with pytest.raises(InputError, match="has no tokenizer"):
             sl.prompts.build(model, **text)
 
 
 def test_chat_templates_split_in_token_space(chatty: Any) -> None:
-    sequence = sl.prompts.repeated(chatty, "1", 4, prompt="How many ones?", suffix=" Please check", template="chat")
+    sequence = sl.prompts.repeated(chatty, "1", 4, prefix="How many ones?", suffix=" Please check", template="chat")
     whole = chatty.tokenizer("question: How many ones? 1111 Please check answer :")["input_ids"]
     assert list(sequence.pair(4).v) == whole
     assert sequence.pair(4).suffix == 4
     assert Path(chatty.tokenizer.name_or_path).name == "model"
-    ds = sl.collapse(chatty, sequence, progress=False)
+    ds = captured.collapse(chatty, sequence, progress=False)
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]

@@ -10,9 +10,10 @@ import torch
 import xarray as xr
 
 import squashlens as sl
+from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
-from squashlens.model.tokens import escape
 from squashlens.results import attributes, position_coords
+from tests import captured
 from tests.references import raw
 
 NASTY = ["a\nb", "\x00\x07", "\u2028", "⟨<0xF0>⟩", "<b>x</b>", " ", "1", "1", "é", "🙂", '"', "\\", ""]
@@ -40,8 +41,8 @@ def test_every_kind_of_result_survives(ending: str, tmp_path: Path, tiny: Any) -
     prompt = "110 ="
     results = [
         sl.path_bound(tiny, prompt),
-        sl.path_bound(tiny, [prompt, "011 ="], target=[1, "y"]),
-        sl.composition(tiny, prompt),
+        sl.path_bound(tiny, [prompt, "011 ="], to_layer=[1, "y"]),
+        sl.paths.composition(tiny, prompt),
         sl.jacobian_norms(tiny, prompt, progress=False),
         sl.sensitivity(tiny, prompt, progress=False),
         sl.next_token(tiny, prompt),
@@ -91,7 +92,7 @@ def test_csv_holds_no_formula(tmp_path: Path) -> None:
 def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
     import pandas as pd
 
-    ds = sl.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), progress=False)
+    ds = captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), progress=False)
     table = pd.read_csv(sl.save(ds, tmp_path / "x.csv"))
     assert len(table) == sum(v.size for v in ds.data_vars.values())
     row = table.query("variable == 'attention_tv' and block == 4 and head == 2 and length == 3")
@@ -115,7 +116,7 @@ def test_provenance_says_what_made_it(tiny: Any) -> None:
 def test_fingerprint_sees_any_weight(folder_of: Callable[[str], Path]) -> None:
     import torch
 
-    from squashlens.model.fingerprint import fingerprint
+    from squashlens.engine.proving.fingerprint import fingerprint
 
     model = sl.load(folder_of("gemma"), progress=False)
     start = fingerprint(model)
@@ -139,10 +140,10 @@ def test_refusals(tmp_path: Path) -> None:
         sl.save(array, tmp_path / "missing" / "x.nc")
     with pytest.raises(InputError, match="no file"):
         sl.open_result(tmp_path / "x.nc")
-    with pytest.raises(InputError, match="A list is not a result"):
+    with pytest.raises(InputError, match="is not a result"):
         raw(sl.save)([1.0], tmp_path / "x.nc")
     for ending in ("nc", "json"):
-        with pytest.raises(InputError, match=f"cannot be kept as .{ending}"):
+        with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
             sl.save(array.assign_attrs(odd={1, 2}), tmp_path / f"x.{ending}")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="no provenance"):
@@ -152,5 +153,5 @@ def test_refusals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", ["{", "3", "[]", 3, None, "[" * 100_000, b"{}"])
 def test_a_provenance_that_is_none_is_refused(said: Any) -> None:
     for result in (xr.Dataset(attrs={"provenance": said}), xr.DataArray(1.0, attrs={"provenance": said})):
-        with pytest.raises(InputError, match="The attribute provenance=.* is no JSON object"):
+        with pytest.raises(InputError, match="The attribute provenance=.* is not a JSON object"):
             sl.provenance(result)

@@ -1,63 +1,130 @@
-"""The command line: one verb per measurement, nothing of its own.
+"""The command line: one verb for each measurement, with the parameters of its function as options.
 
-`--help` must answer at once, so nothing heavy is imported before a verb runs.
+`--help` must answer at once, so that nothing heavy is imported before a verb is chosen.
 """
 
 import contextlib
+import difflib
 import io
 import os
-import re
 import sys
+import warnings
 from collections.abc import Sequence
+from dataclasses import make_dataclass
 from importlib.metadata import version
+from typing import Annotated, Any, Union
 
-from squashlens.cli import audit, behaviour, collapse, mitigations, sensitivity
-from squashlens.cli._app import Job, app
+from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError, SquashlensError
 
-__all__ = ["audit", "behaviour", "collapse", "main", "mitigations", "sensitivity"]
+__all__ = ["main"]
+
+ABOUT = (
+    "Measure how decoder-only transformers lose information on the way to the last token. Each verb is a function of "
+    "squashlens, and its options are the parameters of the function. `squashlens VERB --help` lists them; "
+    "`squashlens --version` prints the version."
+)
+TASKS = "List the tasks: name, source, and the prompt at four items."
 
 
-def _parse(arguments: Sequence[str]) -> Job:
-    """Let tyro read the arguments; what it would say in a box is said in one line."""
-    for word in arguments:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `squashlens`: exit code 0, or 2 with one line on standard error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a character that the terminal lacks is printed as an escape
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _remark
+            _command(given)
+    except SquashlensError as error:
+        print(f"squashlens: {_printable(str(error))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
+
+
+def _command(given: list[str]) -> None:
+    """Do what a command line says."""
+    for word in given:
         if not _is_text(word):
             raise InputError(f"{word!a} has bytes that are not UTF-8.", "Correct it.")
-    complaint = io.StringIO()
+    first = given[0].replace("-", "_") if given else ""
+    if given == ["--version"]:
+        print(f"squashlens {version('squashlens')}")
+    elif first in VERBS:
+        from squashlens.cli._options import parameters, values
+        from squashlens.cli._run import run
+
+        verb = VERBS[first]
+        run(verb, values(_parsed(parameters(verb), given[1:], f"squashlens {_shown(first)}")))
+    elif first == "tasks" and given[1:] not in (["-h"], ["--help"]):
+        _parsed(_no_options(TASKS), given[1:], "squashlens tasks")
+        _list_tasks()
+    elif first.startswith("_") or first in ("tasks", "_h"):
+        complete = "completion" in first
+        verbs: Any = Union[tuple(_subcommand(verb, complete) for verb in (*VERBS.values(), None))]  # noqa: UP007
+        _parsed(verbs, given, "squashlens", ABOUT)
+    else:
+        near = difflib.get_close_matches(first, VERBS, n=3, cutoff=0.5)
+        cause = f"There is no verb {given[0]!r}." if given else "No verb is given."
+        raise InputError(cause, f"Similar names: {', '.join(near)}." if near else "See squashlens --help.")
+
+
+def _subcommand(verb: Verb | None, complete: bool) -> Any:
+    """A verb as a line of the list of verbs; with its options, for completion."""
+    import tyro
+
+    name, summary = (verb.name, verb.summary) if verb else ("tasks", TASKS)
+    if complete and verb:
+        from squashlens.cli._options import parameters
+
+        kind = parameters(verb)
+    else:
+        kind = _no_options(summary)
+    return Annotated[kind, tyro.conf.subcommand(_shown(name), description=summary)]
+
+
+def _no_options(text: str) -> type:
+    kind = make_dataclass("NoOptions", [])
+    kind.__doc__ = text
+    return kind
+
+
+def _parsed(kind: Any, given: list[str], prog: str, description: str | None = None) -> Any:
+    """Let tyro read the arguments. What it would complain about in a box is raised as one sentence."""
+    import tyro
+
+    def refuse(event: Any) -> None:
+        from squashlens.cli._complaints import complaint
+
+        raise complaint(event, given, prog)
+
+    # Private in tyro: without it, tyro prints a box of its own and exits with code 2.
+    listen = getattr(getattr(tyro, "_errors", None), "on_parse_error", contextlib.nullcontext)
     try:
-        with contextlib.redirect_stderr(complaint):
-            return app.cli(
-                args=list(arguments),
-                prog="squashlens",
-                description="Measure how decoder-only transformers lose information on the way to the last token. "
-                "`squashlens --version` prints the version.",
-            )
+        with listen(refuse):
+            return tyro.cli(kind, args=given, prog=prog, description=description)
     except ImportError as error:  # tyro's completion for tcsh
-        raise InputError(f"{error}.", "bash and zsh need nothing more.") from None
-    except SystemExit as stop:
-        if stop.code:
-            raise InputError(_one_line(complaint.getvalue()), "See squashlens --help.") from None
-        raise
+        raise InputError(f"{error}.", "bash and zsh need no other package.") from None
 
 
-UNREAD = {  # what tyro and Python say of a value that they cannot read, and the same in plain words
-    r"no type matching (.*) could be instantiated from (\[.*?\])\.\s+Got errors:.*": r"\2 cannot be read as \1",
-    r"invalid literal for int\(\) with base 10: (.*)": r"\1 is not a whole number",
-    r"could not convert string to float: (.*)": r"\1 is not a number",
-    r"Exceeds the limit .*": "the number has too many digits",
-}
+def _list_tasks() -> None:
+    from squashlens.tasks import find, names
+
+    for name in names():
+        task = find(name)
+        print(f"{name} ({task.source or 'ours'})\n    {task.ask(4).prompt}")
 
 
-def _one_line(box: str) -> str:
-    """The message inside a box: what stands above the first rule. On a terminal without Unicode, below its title."""
-    rows = [re.sub(r"^[│\s]+|[│\s]+$", "", row) for row in box.splitlines() if not row.startswith(("╭", "╰"))]
-    rules = [place for place, row in enumerate(rows) if row and set(row) <= {"─", "-"}]
-    if "╭" not in box and rules:
-        rows, rules = rows[rules[0] + 1 :], [place - rules[0] - 1 for place in rules[1:]]
-    message = " ".join(rows[: rules[0]] if rules else rows).strip() or "The arguments could not be read"
-    for said, plain in UNREAD.items():
-        message = re.sub(said, plain, message)
-    return message if message.endswith(".") else f"{message}."
+def _shown(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _remark(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"squashlens: {_printable(str(message))}", file=sys.stderr)
 
 
 def _is_text(word: str) -> bool:
@@ -71,23 +138,3 @@ def _is_text(word: str) -> bool:
 def _printable(text: str) -> str:
     """Text in one line; control characters and bytes that are no UTF-8 as escapes."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `squashlens`: exit code 0, or 2 with one line on standard error."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a character that the terminal lacks is printed as an escape
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if given == ["--version"]:
-        print(f"squashlens {version('squashlens')}")
-        return
-    try:
-        _parse(given)()
-    except SquashlensError as error:
-        print(f"squashlens: {_printable(str(error))}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(141) from None

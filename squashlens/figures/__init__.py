@@ -1,26 +1,27 @@
-"""Figures: they draw the results they are given, in one theme, and compute nothing."""
+"""Figures of results, in one theme. Each function draws the result of one measurement and returns a plotly figure."""
 
-from squashlens.figures.attribution import attribution
-from squashlens.figures.behaviour import accuracy_by_length, error_by_length
-from squashlens.figures.changes import changes, windows
-from squashlens.figures.collapse import collapse_curve, collapse_heatmap, collapse_panels
-from squashlens.figures.composition import composition
-from squashlens.figures.frequencies import answer_frequencies
-from squashlens.figures.ladder import ladder
-from squashlens.figures.mechanism import mechanism
-from squashlens.figures.needle import needle
-from squashlens.figures.paths import depth_limit, hops, strongest_paths
-from squashlens.figures.precision import bits_needed, runs
-from squashlens.figures.readout import collapse_vs_readout, probe
-from squashlens.figures.separators import from_block_map, layer_trace, prescription, retained_by_kind
-from squashlens.figures.statements import statements
-from squashlens.figures.synthetic import survey, synthetic_convergence, synthetic_total_variation
-from squashlens.figures.tokenisation import splits, tokenisation
+from squashlens.figures._accuracy import accuracy_by_length, error_by_length
+from squashlens.figures._attribution import attribution
+from squashlens.figures._audit import audit
+from squashlens.figures._changes import changes, windows
+from squashlens.figures._collapse import collapse_curve, collapse_heatmap, collapse_panels
+from squashlens.figures._composition import composition
+from squashlens.figures._frequencies import answer_frequencies
+from squashlens.figures._mechanism import mechanism
+from squashlens.figures._needle import needle
+from squashlens.figures._paths import depth_limit, hops, strongest_paths
+from squashlens.figures._precision import bits_needed, runs
+from squashlens.figures._readout import collapse_vs_readout, probe
+from squashlens.figures._separators import from_block_map, layer_trace, retained_by_kind, separator_search
+from squashlens.figures._statements import statements
+from squashlens.figures._synthetic import survey, synthetic_convergence, synthetic_total_variation
+from squashlens.figures._tokenization import splits, tokenization
 
 __all__ = [
     "accuracy_by_length",
     "answer_frequencies",
     "attribution",
+    "audit",
     "bits_needed",
     "changes",
     "collapse_curve",
@@ -32,20 +33,23 @@ __all__ = [
     "error_by_length",
     "from_block_map",
     "hops",
-    "ladder",
     "layer_trace",
     "mechanism",
     "needle",
-    "prescription",
     "probe",
     "retained_by_kind",
     "runs",
+    "separator_search",
     "splits",
     "statements",
     "strongest_paths",
     "survey",
     "synthetic_convergence",
     "synthetic_total_variation",
-    "tokenisation",
+    "tokenization",
     "windows",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,1 +1,1 @@
-"""The self-contained page: sentences that are functions of the data, and the template around them."""
+"""The HTML report: sections with figures, sentences computed from the results, and the page template."""

@@ -1,4 +1,4 @@
-"""The page's sections on representational collapse and on separators."""
+"""The sections of the report on representational collapse and on separators."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,15 +15,16 @@ from squashlens.results import provenance
 
 T = TypeVar("T")
 REPLAYED = 6  # lengths at which D is measured again for the noise floor
-# Weights set to zero, and streams wiped or resampled, say little that these do not.
+# Zeroed attention weights, and zeroed or resampled residual streams, would add little to these ablations.
 ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_value", "mean_resid")
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Figure 5's panels by letter, (a) once more by layer and rounded, its mechanism, and the commas of (d) ablated.
+    """Results of all measurements in these sections.
 
-    `trends` are the p-values of the panels' trends at the last layer, corrected by Holm.
+    `panels` are the four panels of figure 5 by letter, and `trends` the p-values of their trends at the last layer,
+    corrected by Holm. `relative`, `rounded` and `mechanism` are about panel (a), `ablation` about the commas of (d).
     """
 
     panels: dict[str, xr.Dataset]
@@ -35,34 +36,34 @@ class Findings:
 
 
 def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
-    """Everything the sections show, for figure 5's sequences of up to `digits` digits."""
+    """Measure everything in these sections, for figure 5's sequences of up to `digits` digits."""
     import torch
 
     from squashlens import prompts
-    from squashlens.measure.collapse import collapse
-    from squashlens.measure.mechanism import mechanism
-    from squashlens.measure.separators import separator_ablation
+    from squashlens.engine.capturing.capture import capture
+    from squashlens.measure.collapse.distance import collapse
+    from squashlens.measure.collapse.mechanism import mechanism
+    from squashlens.measure.collapse.separators import separator_ablation
     from squashlens.theory.trends import holm
 
     panels = prompts.figure5(model, digits)
-    whole = {
-        letter: collapse(
-            model, sequence, heads="value", beside=("contrast", "unrelated"), replay=REPLAYED, progress=progress
-        )
+    pairs = {
+        letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=progress)
         for letter, sequence in panels.items()
     }
+    whole = {letter: collapse(model, one, heads="value") for letter, one in pairs.items()}
     return Findings(
         panels=whole,
         trends=dict(zip(whole, holm([float(ds["length_trend_p"][-1]) for ds in whole.values()]), strict=True)),
-        relative=collapse(model, panels["a"], scale="relative", progress=progress),
-        rounded=collapse(model, panels["a"], round_to=torch.bfloat16, progress=progress),
-        mechanism=_or_why_not(lambda: mechanism(model, panels["a"], progress=progress)),
+        relative=collapse(model, pairs["a"], scale="relative"),
+        rounded=collapse(model, pairs["a"], round_to=torch.bfloat16),
+        mechanism=_or_why_not(lambda: mechanism(model, pairs["a"])),
         ablation=separator_ablation(model, panels["d"], kinds=ABLATIONS, scale="relative", progress=progress),
     )
 
 
 def sections(findings: Findings | SquashlensError) -> list[Section]:
-    """The sections for results at hand, or one that says why there are none."""
+    """The sections for given results, or one section that says why there are none."""
     from squashlens import figures
 
     if isinstance(findings, SquashlensError):
@@ -78,61 +79,66 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
                 " ".join([f"({k})", say.falls(ds, findings.trends[k]), *(one(ds) for one in _OF_A_PANEL)])
                 for k, ds in findings.panels.items()
             ),
-            "v is a sequence, v* the same with its last digit repeated; D is the L∞ distance of their last "
-            "representations, for every number of digits. (a) and (b) ask to count ones, (c) and (d) to copy a number. "
-            "The band is D over the outputs of the attention heads of the last block. D can be called "
-            "small only beside something: pairs whose last digit differs, sequences with other digits, and the noise "
-            "floor, which is how far D moves when each prompt is run by itself.",
+            "v is a sequence, and v* is the same sequence with its last digit repeated. D is the L∞ distance of their "
+            "last representations, for every number of digits. (a) and (b) ask to count ones, (c) and (d) to copy a "
+            "number. The band shows D for the outputs of the attention heads of the last block. The baselines say what "
+            "a small D is: pairs whose last digit differs (contrast), sequences with other digits (unrelated), and the "
+            "noise floor, which is the change of D when each prompt is run separately.",
             width=680,
         ),
         Section(
-            "Collapse, layer by layer",
+            "Collapse by layer",
             figures.collapse_heatmap(findings.relative),
             (say.precision(first, findings.rounded), say.answers(first)),
-            "Panel (a). D is divided by the root mean square of v, since streams grow with depth.",
+            "Panel (a). D is divided by the root mean square of v, because the norm of the residual stream grows from "
+            "layer to layer.",
         ),
-        _why(findings.mechanism),
+        _mechanism_section(findings.mechanism),
         Section(
-            "What separators do, layer by layer",
+            "Effect of separators by layer",
             figures.layer_trace(ablation),
             (say.separators_help(ablation), say.controls(ablation)),
-            "Panel (d) and its ablations at equal numbers of digits, the pair always repeating the last digit.",
+            "Panel (d) and its ablations, compared at equal numbers of digits. The pair always repeats the last digit.",
         ),
         Section(
-            "What of a separator it is",
+            "Presence and content of separators",
             figures.retained_by_kind(ablation),
-            (say.standing_or_reading(ablation),),
-            "A dot for every length, the middle half as a bar. Mean streams are those of other digits with separators "
-            "at the same places: the same token, having read something else.",
+            (say.presence_or_content(ablation),),
+            "The retained effect is 1 if an ablation changes nothing, and 0 if it has the effect of deleting the "
+            "separators. Each dot is one length, and bars span the middle half of the lengths. Mean residual streams "
+            "are taken over prompts with other digits and separators at the same places: the same token after other "
+            "digits.",
         ),
         Section(
-            "From which block on separators matter",
+            "Blocks in which separators matter",
             figures.from_block_map(ablation),
-            (say.deepest(ablation, "mask"), say.deepest(ablation, "zero_value")),
-            "Each row masks the separators from that block on: 1 where the ablation does nothing, 0 where it does what "
-            "deleting them does. Every hook was shown to bite before it was used.",
+            (say.last_block_that_matters(ablation, "mask"), say.last_block_that_matters(ablation, "zero_value")),
+            "In each row the separators are masked from that block on. The retained effect is 1 if this changes "
+            "nothing, and 0 if it has the effect of deleting the separators. Every hook was tested before use and "
+            "takes effect.",
         ),
     ]
 
 
 def _named(sequence: Mapping[str, Any]) -> str:
-    """A sequence as a panel's title has it."""
-    return f"{sequence['name']}, “{sequence['separators']}” between" if sequence["separators"] else sequence["name"]
+    """A sequence as text for the title of its panel."""
+    return f"{sequence['name']}, with “{sequence['separators']}”" if sequence["separators"] else sequence["name"]
 
 
-def _why(mechanism: xr.Dataset | SquashlensError) -> Section:
-    """The proof's steps, or why this family does not show them."""
+def _mechanism_section(mechanism: xr.Dataset | SquashlensError) -> Section:
+    """The quantities of the proof, or the reason why they were not measured for this model."""
     from squashlens import figures
 
-    title = "Why representations come close"
+    title = "Why representations become similar"
     if isinstance(mechanism, SquashlensError):
         return Section(title, None, (f"Not measured for this model. {mechanism}",))
     return Section(
         title,
         figures.mechanism(mechanism),
         (say.premises(mechanism), say.tightness(mechanism), say.parts(mechanism)),
-        "Panel (a). The proof of Theorem B.3 lets two attention rows differ ever less and the new token weigh ever "
-        "less; both are measured here on the real heads, as is the bound that follows from them at block 0.",
+        "Panel (a). The proof of Theorem B.3 assumes that the attention rows of v and v* become equal, and that the "
+        "weight of the new token on itself goes to 0. Both are measured here on the model's heads, with the bound that "
+        "follows from them at block 0.",
         width=680,
     )
 
@@ -141,14 +147,14 @@ _OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.against_contrast, sa
 
 
 def check_digits(digits: int) -> None:
-    """Refuse too few digits for a curve, and more than any model takes."""
+    """Raise an error if there are too few digits for a curve, or more than any model takes."""
     positive(digits, "digits", "a number of digits")
     if digits < 3:
-        raise InputError(f"digits={digits} are too few.", "Ask for sequences of at least 3.")
+        raise InputError(f"digits={digits} is too small: a curve needs several lengths.", "Give at least 3 digits.")
 
 
 def try_to_measure(model: Bridge, digits: int, *, progress: bool) -> Findings | SquashlensError:
-    """The findings, or why this model cannot have them (digits that are not one token, say)."""
+    """The findings, or the error that says why they cannot be measured (for example, digits are not single tokens)."""
     check_digits(digits)
     return _or_why_not(lambda: measure(model, digits, progress=progress))
 

@@ -1,4 +1,4 @@
-"""One HTML page that reads as an argument, opens from disk and asks nothing of the network."""
+"""The report: one HTML page that opens from disk and needs no network."""
 
 import shlex
 from importlib.resources import files
@@ -9,12 +9,12 @@ import xarray as xr
 
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm
-from squashlens.files import require_output, write
-from squashlens.model.registry import measured
-from squashlens.model.tokens import escape
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.text.tokens import escape
 from squashlens.reporting import sentences as say
 from squashlens.reporting.section import Section
 from squashlens.results import provenance
+from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -23,19 +23,22 @@ if TYPE_CHECKING:
     from squashlens.reporting import collapse
 
 ASSUMPTIONS = (
-    "The path bound has all constants 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
-    "value and output weights, norm gains and the softmax's derivative: a shape to compare, not a bound.",
-    "The uniform null is the same product with every token attending evenly to what its block lets it see.",
-    "The Jacobian is ∂y_n/∂v⁽⁰⁾_i: the last token after the final norm, with respect to the residual stream "
-    "entering block 0, by automatic differentiation, without sampling.",
-    "Correlations leave out the last token itself and a leading BOS. Their 95 % intervals allow for neighbouring "
-    "tokens that depend on each other. |ρ| is called negligible below 0.1, weak below 0.4, moderate below 0.7, strong "
-    "below 0.9, then very strong; where two words stand, they are those of the interval's ends. A direction is named "
-    "only where the interval leaves out 0 and the p-value, corrected by Holm for the trends tested together, is below "
-    "0.05.",
-    "A derivative is not a swap: it says nothing of replacing a token by another.",
-    "A pair is two prompts, one with the last digit once more; it is never two neighbouring positions of one prompt, "
-    "whose last tokens differ wherever a separator or another digit follows.",
+    "The path bound sets all constants to 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
+    "value and output weights, norm gains and the softmax's derivative. Its shape over tokens can be compared, but it "
+    "is not an upper bound.",
+    "The uniform null is the path bound of uniform attention: every token attends equally to all tokens that its block "
+    "lets it attend to.",
+    "The Jacobian is ∂y_n/∂v⁽⁰⁾_i: the derivative of the last token's representation after the final norm, with "
+    "respect to the residual stream of token i at the input of block 0. It is computed by automatic differentiation, "
+    "without sampling.",
+    "Correlations leave out the last token and a leading BOS token. Their 95 % intervals take into account that "
+    "neighbouring tokens depend on each other. |ρ| is called negligible below 0.1, weak below 0.4, moderate below 0.7, "
+    "strong below 0.9, and very strong above. Two words describe the two ends of an interval. A direction is named "
+    "only if the interval excludes 0 and the p-value is below 0.05 after Holm's correction for the trends tested "
+    "together.",
+    "A derivative describes small changes. It does not say what replacing a token by another does.",
+    "A pair consists of two prompts, the second with the last digit repeated. It is never two neighbouring positions "
+    "of one prompt: their last tokens differ wherever a separator or another digit follows.",
 )
 
 
@@ -49,21 +52,34 @@ def report(
     digits: int = 96,
     progress: bool = True,
 ) -> Path:
-    """Measure one prompt and figure 5's sequences, and write the page; returns its path.
+    """Measure over-squashing on one prompt and collapse on figure 5's sequences, and write the results as an HTML page.
 
-    `model` is anything `load` takes, or a bridge at hand; `digits` the longest of figure 5's sequences. The
-    page holds the question, the model, the figures with sentences under each, the assumptions, how to
-    reproduce it, and the provenance.
+    The page contains the prompt, the model, figures with sentences about the results, the assumptions, the code to
+    reproduce it, and the provenance. It opens from disk without a network.
+
+    Args:
+        model: anything that `squashlens.load` takes, or a loaded model.
+        prompt: the prompt for path bound and Jacobian.
+        out: the file to write, with the ending ``.html`` or ``.htm``.
+        norm: norm of the Jacobians.
+        digits: number of digits in the longest of figure 5's sequences, at least 3.
+        progress: whether to show progress bars.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: if `out` cannot be written or `digits` is too small.
 
     >>> import squashlens as sl
     >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html", progress=False)
     >>> path.name
     'page.html'
     """
-    from squashlens.measure.bound import composition
-    from squashlens.measure.readout import next_token
-    from squashlens.measure.sensitivity import sensitivity
-    from squashlens.model.load import load
+    from squashlens.engine.loading.load import load
+    from squashlens.measure.answers.readout import next_token
+    from squashlens.measure.squashing.bound import composition
+    from squashlens.measure.squashing.sensitivity import sensitivity
     from squashlens.reporting import collapse
 
     out = require_output(out, (".html", ".htm"))
@@ -86,7 +102,7 @@ def render(
     prompt: str,
     digits: int,
 ) -> str:
-    """The page for results at hand; computes nothing."""
+    """The page for given results, as HTML text; nothing is measured here."""
     from jinja2 import Environment
 
     from squashlens.reporting import collapse
@@ -94,14 +110,14 @@ def render(
     facts = provenance(measured)
     template = files("squashlens.reporting").joinpath("template.html.jinja").read_text(encoding="utf-8")
     sections = [*_of_the_prompt(measured, shares), *collapse.sections(findings)]
-    library = iter([True])  # plotly's code goes in once, with the first figure
+    library = iter([True])  # plotly's code is included once, with the first figure
     return (
         Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         .from_string(template)
         .render(
             prompt=prompt,
             tokens=[str(t) for t in measured["token"].values],
-            asked=say.asked(measured, answer),
+            summary=say.prompt_summary(measured, answer),
             model_line=model_line(facts),
             sections=[
                 (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
@@ -118,12 +134,12 @@ def render(
 
 
 def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
-    """The sections on one prompt: how far its tokens reach, and along which paths."""
+    """The sections on one prompt: the influence of its tokens, and the paths to the last token."""
     from squashlens import figures
 
     return [
         Section(
-            "Bound, null and Jacobian by token",
+            "Path bound, null and Jacobian by token",
             figures.attribution(measured),
             (
                 say.agreement(measured),
@@ -134,18 +150,18 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
             ),
         ),
         Section(
-            "How attention composes, layer by layer",
+            "Paths to the last token, by layer",
             figures.composition(shares),
             (say.spread(shares),),
-            "Each row is a probability over tokens: the share of paths into the last token that start at that token "
-            "in that layer, when every block passes half along its residual and half through its head-averaged "
-            "attention.",
+            "Each row is a probability distribution over tokens: the share of paths to the last token that start at "
+            "each token in that layer. Every block counts half through its residual connection and half through its "
+            "attention, averaged over heads.",
         ),
     ]
 
 
 def model_line(facts: dict[str, Any]) -> str:
-    """One line about the model: what it is (a bundled one says so on its card), and whether it was proved."""
+    """One line about the model: its name, architecture, dtype and device, and how it was verified."""
     about = f" {zoo.summary(facts['model'])}" if facts["model"] in zoo.bundled() else ""
     proof = {
         "verified": "the TransformerLens bridge reproduces the Hugging Face model's logits, residual streams and "
@@ -167,7 +183,8 @@ def _code(facts: dict[str, Any], prompt: str, digits: int) -> str:
         f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
         "sl.figures.attribution(ds)\n\n"
         f"panels = sl.prompts.figure5(model, {digits})\n"
-        "collapse = {k: sl.collapse(model, p, beside=['contrast', 'unrelated']) for k, p in panels.items()}\n"
+        "pairs = {k: sl.capture(model, p, baselines=['contrast', 'unrelated']) for k, p in panels.items()}\n"
+        "collapse = {k: sl.collapse(model, captured) for k, captured in pairs.items()}\n"
         "sl.figures.collapse_panels(collapse)\n"
         "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
         "sl.figures.layer_trace(ablation)"
@@ -175,25 +192,26 @@ def _code(facts: dict[str, Any], prompt: str, digits: int) -> str:
 
 
 def _command(words: list[str]) -> str:
-    r"""Words as one line for bash or zsh, in which nothing is hidden: control characters are written out.
+    r"""Words as one line for bash or zsh, with control characters written as escapes.
 
     >>> print(_command(["squashlens", "a b", "it's\n\x1b[2J"]))
     squashlens 'a b' $'it\'s\x0a\x1b[2J'
     """
     if any("\0" in word for word in words):
-        return "(The prompt has a null character, which no command line can pass. Use the code below.)"
+        return "(The prompt contains a null character, which no command line can pass. Use the code below.)"
     return " ".join(shlex.quote(word) if escape(word) == word else _written_out(word) for word in words)
 
 
 def _written_out(word: str) -> str:
-    """A word in ANSI-C quotes, ``$'...'``, where ``\\x`` means a byte and ``\\u`` a character."""
+    """A word in ANSI-C quotes, ``$'...'``, in which ``\\x`` is a byte and ``\\u`` is a character."""
     escapes = {"\\": r"\\", "'": r"\'"}
     written = (c if escape(c) == c else f"\\x{ord(c):02x}" if c < "\x80" else f"\\U{ord(c):08x}" for c in word)
     return "$'" + "".join(escapes.get(c, c) for c in written) + "'"
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
-    figure.update_layout(title=None, margin_t=figure.layout.margin.t - 32)  # the page's own heading stands above it
+    layout: Any = figure.layout
+    figure.update_layout(title=None, margin_t=layout.margin.t - 32)  # the page has its own heading
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
 

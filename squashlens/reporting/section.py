@@ -1,4 +1,4 @@
-"""A section of the page: a heading, a figure, what it says, and what the reader needs to know of it."""
+"""A section of the report: a heading, an explanation, a figure, and sentences about the results."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """Without a figure, the sentences say why there is none; a figure of several panels wants `width` pixels."""
+    """One section of the report. Without a figure, the sentences say why; `width` is the figure's minimum in pixels."""
 
     title: str
     figure: "go.Figure | None"

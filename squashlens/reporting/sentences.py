@@ -1,6 +1,6 @@
-"""What the report says, as functions of the data: right also when a claim is false or undecided.
+"""Sentences of the report on one prompt, computed from the results, whether a claim holds, fails or is undecided.
 
-Words for correlations are those of `squashlens.reporting.strength`; intervals and p-values come with the results.
+`squashlens.reporting.strength` has the words for correlations. Intervals and p-values are part of the results.
 """
 
 import math
@@ -11,22 +11,22 @@ import xarray as xr
 from squashlens.reporting.strength import Rank
 
 
-def asked(ds: xr.Dataset, answer: xr.DataArray) -> str:
-    """The prompt's size, where it is read, and what the model would say next."""
+def prompt_summary(ds: xr.Dataset, answer: xr.DataArray) -> str:
+    """The number of tokens, the token at which the prompt is measured, and the model's next token."""
     n = ds.sizes["position"]
     first, share = str(answer["token"].values[0]), float(answer.values[0])
     certain = f"{share:.3f}" if share < 0.9995 else "above 0.999"
     return (
-        f"The prompt has {n} tokens and is read at its last one, “{ds['token'].values[-1]}”. "
+        f"The prompt has {n} tokens and is measured at its last token, “{ds['token'].values[-1]}”. "
         f"The model's most likely next token is “{first}” (probability {certain})."
     )
 
 
 def agreement(ds: xr.Dataset) -> str:
-    """How far the path bound orders tokens as the true Jacobian does, and whether it does so better than the null."""
+    """How well the path bound ranks tokens as the true Jacobian does, and whether it does so better than the null."""
     n, rank = int(ds["compared_tokens"]), Rank.of(ds, "rank_agreement", estimate="path_bound")
     if not rank.measured:
-        return f"With {n} tokens to compare, nothing can be said about how bound and Jacobian rank them."
+        return f"The rank correlation of path bound and Jacobian cannot be computed for these {n} tokens."
     basis = f"({rank.numbers}, {n} tokens)"
     if rank.absent:
         verdict = f"The path bound does not rank tokens as the true Jacobian does: agreement is negligible {basis}."
@@ -35,35 +35,37 @@ def agreement(ds: xr.Dataset) -> str:
     elif rank.rho > 0:
         verdict = f"The path bound and the true Jacobian rank tokens with {rank.strength} agreement {basis}."
     else:
-        verdict = f"The path bound ranks tokens against the true Jacobian, with {rank.strength} disagreement {basis}."
-    return f"{verdict} {_beside_null(ds)}".rstrip()
+        verdict = (
+            f"The path bound ranks tokens opposite to the true Jacobian, with {rank.strength} disagreement {basis}."
+        )
+    return f"{verdict} {_agreement_over_null(ds)}".rstrip()
 
 
-def _beside_null(ds: xr.Dataset) -> str:
+def _agreement_over_null(ds: xr.Dataset) -> str:
     null = float(ds["rank_agreement"].sel(estimate="null"))
     gap, low, high = (float(ds[f"agreement_over_null{side}"]) for side in ("", "_low", "_high"))
     if not (math.isfinite(null) and math.isfinite(low) and math.isfinite(high)):
         return ""
-    said = f"The uniform null, which knows nothing of this model's attention, reaches ρ = {null:.2f}"
+    of_null = f"The uniform null, which does not use this model's attention, reaches ρ = {null:.2f}"
     numbers = f"(difference {gap:.2f}, 95 % interval {low:.2f} to {high:.2f})"
     if low > 0:
-        return f"{said}; the bound agrees better {numbers}."
+        return f"{of_null}; the path bound agrees better {numbers}."
     if high < 0:
-        return f"{said}; the bound agrees worse {numbers}."
-    return f"{said}; whether the bound agrees better is undecided {numbers}."
+        return f"{of_null}; the path bound agrees worse {numbers}."
+    return f"{of_null}; whether the path bound agrees better is undecided {numbers}."
 
 
 def position(ds: xr.Dataset) -> str:
-    """Whether early tokens are favoured, by the truth, by the bound, and by more than the null explains."""
+    """How Jacobian, path bound and null change along the prompt, and whether attention favours early or late tokens."""
     n = int(ds["compared_tokens"])
     names = ("jacobian", "path_bound", "null", "bound_over_null")
     truth, bound, null, ratio = (Rank.of(ds, "position_trend", estimate=name) for name in names)
     if not any(rank.measured for rank in (truth, bound, null, ratio)):
-        return f"With {n} tokens to compare, no trend along the prompt can be told."
+        return f"With {n} tokens to compare, no trend along the prompt can be computed."
     return (
-        f"Along the prompt of {n} compared tokens the true sensitivity {truth.trend()} and the path bound "
-        f"{bound.trend()}; under uniform attention alone the bound {null.trend()}. Measured against that null, "
-        f"it {ratio.trend()}: {_beyond_null(ratio)}"
+        f"From the first to the last of {n} compared tokens, the true sensitivity {truth.trend()} and the path bound "
+        f"{bound.trend()}. The null, with uniform attention, {null.trend()}. The path bound divided by the null "
+        f"{ratio.trend()}: {_beyond_null(ratio)}"
     )
 
 
@@ -78,7 +80,7 @@ def _beyond_null(rank: Rank) -> str:
 
 
 def is_it_a_bound(ds: xr.Dataset) -> str:
-    """Whether the printed form, all constants 1, lies above the Jacobian here, and what that means."""
+    """Whether the path bound with all constants 1 lies above the Jacobian here, and what that means."""
     bound, truth = ds["path_bound"].values, ds["jacobian"].values
     n, below = len(truth), int((bound < truth).sum())
     ratios = bound[truth > 0] / truth[truth > 0]
@@ -87,25 +89,25 @@ def is_it_a_bound(ds: xr.Dataset) -> str:
     spread = f"bound ÷ Jacobian runs from {ratios.min():.3g} to {ratios.max():.3g}, median {np.median(ratios):.3g}"
     if below:
         return (
-            f"The printed form is not a bound for this model: with all constants 1 it lies below the true "
-            f"Jacobian at {below} of {n} tokens ({spread})."
+            f"With all constants set to 1, the path bound is not a bound for this model: it lies below the true "
+            f"Jacobian norm at {below} of {n} tokens ({spread})."
         )
     return (
-        f"With all constants 1 the printed form lies above the true Jacobian at all {n} tokens ({spread}); "
-        "nothing guarantees that, since it leaves out value and output weights, norm gains and the softmax."
+        f"With all constants set to 1, the path bound lies above the true Jacobian norm at all {n} tokens ({spread}). "
+        "Nothing guarantees that, because it leaves out value and output weights, norm gains and the softmax."
     )
 
 
 def freezing(ds: xr.Dataset) -> str:
-    """What the theorem's assumption, attention independent of the input, changes."""
+    """How the theorem's assumption that attention does not depend on the input changes the Jacobian."""
     frozen, truth = ds["jacobian_frozen"].values, ds["jacobian"].values
     both = (frozen > 0) & (truth > 0)
     if not both.any():
-        return "No token has a sensitivity to compare with and without frozen attention."
+        return "No token has a positive sensitivity both with and without frozen attention."
     factors = frozen[both] / truth[both]
     middle, low, high = np.median(factors), factors.min(), factors.max()
     if abs(math.log(middle)) < 0.01:
-        effect = "leaves the typical token's sensitivity as it is"
+        effect = "does not change the typical token's sensitivity"
     else:
         direction = "lowers" if middle < 1 else "raises"
         effect = f"{direction} the typical token's sensitivity, by a median factor of {middle:.3g}"
@@ -113,7 +115,7 @@ def freezing(ds: xr.Dataset) -> str:
 
 
 def extremes(ds: xr.Dataset) -> str:
-    """Which tokens matter most and least to the last representation."""
+    """The tokens to which the last representation is most and least sensitive."""
     truth = ds["jacobian"]
     top, bottom = int(truth.values.argmax()), int(truth.values.argmin())
     low, high = float(truth[bottom]), float(truth[top])
@@ -125,7 +127,7 @@ def extremes(ds: xr.Dataset) -> str:
 
 
 def spread(shares: xr.DataArray) -> str:
-    """Where the paths into the query come from, at the bottom of the stack."""
+    """Where the paths to the query start, at layer 0."""
     bottom, n = shares.sel(layer=0), shares.sizes["position"]
     order = bottom.values.argsort()[::-1]
     kept = float(bottom[-1])

@@ -1,8 +1,8 @@
-"""Words for a rank correlation, chosen by its size and its interval, not by its significance.
+"""Words for the strength of a rank correlation, chosen by its size and interval, not by its significance.
 
-A correlation of 0.12 over 300 tokens is significant and weak. The words are those of Schober, Boer and Schwarte (2018,
-Anesthesia & Analgesia 126:1763) for |ρ|. A sentence names the words of both ends of the 95 % interval. A direction is
-named only where the interval leaves out 0 and the p-value, corrected for the tests made together, is below 0.05.
+A correlation of 0.12 over 300 tokens is significant but weak. The words for |ρ| are from Schober, Boer and Schwarte
+(2018, Anesthesia & Analgesia 126:1763). A sentence uses the words for both ends of the 95 % interval. A direction is
+named only if the interval excludes 0 and the p-value, corrected for the tests made together, is below 0.05.
 """
 
 import math
@@ -17,7 +17,7 @@ TEST = 0.05
 
 @dataclass(frozen=True)
 class Rank:
-    """ρ, the ends of its interval, and its corrected p-value, as a result holds them."""
+    """A rank correlation ρ with the ends of its interval and its corrected p-value."""
 
     rho: float
     low: float
@@ -26,17 +26,17 @@ class Rank:
 
     @classmethod
     def of(cls, ds: xr.Dataset, name: str, **place: object) -> "Rank":
-        """Read the four variables that start with `name`."""
+        """The rank correlation in the four variables of a result that start with `name`."""
         return cls(*(float(ds[f"{name}{end}"].sel(place)) for end in ("", "_low", "_high", "_p")))
 
     @property
     def measured(self) -> bool:
-        """Whether there is an interval, without which there is nothing to say."""
+        """Whether ρ, its interval and its p-value are all finite."""
         return all(math.isfinite(value) for value in (self.rho, self.low, self.high, self.p))
 
     @property
     def decided(self) -> bool:
-        """Whether the direction is known."""
+        """Whether the direction of the correlation is known."""
         return self.measured and (self.low > 0 or self.high < 0) and self.p < TEST
 
     @property
@@ -46,24 +46,24 @@ class Rank:
 
     @property
     def strength(self) -> str:
-        """Words for both ends of the interval, the weaker first; once where they are the same."""
+        """Words for both ends of the interval, the weaker first; one word if they are the same."""
         ends = sorted((abs(self.low), abs(self.high)))
         least, most = (next(word for edge, word in WORDS if end >= edge) for end in ends)
         return least if least == most else f"{least} to {most}"
 
     @property
     def numbers(self) -> str:
-        """ρ and its interval."""
+        """ρ and its interval as text."""
         return f"Spearman ρ = {self.rho:.2f}, 95 % interval {self.low:.2f} to {self.high:.2f}"
 
     def trend(self, rises: str = "rises") -> str:
-        """What it does: falls or rises and how strongly, or that this is open, with the numbers."""
+        """A verb phrase for the trend: its direction and strength, or that it is unclear, with the numbers."""
         if math.isnan(self.rho):
             return "is constant"
         if not self.measured:
             return f"has too few values for a trend (ρ = {self.rho:.2f})"
         if self.absent:
-            return f"has no trend of any size ({self.numbers})"
+            return f"has at most a negligible trend ({self.numbers})"
         if not self.decided:
             return f"shows no clear trend ({self.numbers})"
         return f"{rises if self.rho > 0 else 'falls'} ({self.strength} trend, {self.numbers})"

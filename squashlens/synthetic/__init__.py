@@ -1,8 +1,8 @@
-"""The synthetic lab: random attention stacks in plain tensors, to ask which making of a decoder leads to collapse.
+"""Random attention stacks in plain tensors, to test which parts of a decoder lead to collapse.
 
-`Stack` says what is in one, `PAPER` has the two readings of figure 8. `convergence` (figure 8) follows D and δ with
-length, `survey` does so for many stacks side by side, `softmax_total_variation` is figure 9, `last_tokens` gives the
-representations themselves, `lengths_up_to` lengths to ask for. No model is loaded and nothing is trained.
+`Stack` describes a stack, and `PAPER` has two readings of the stack of figure 8. `convergence` (figure 8) measures D
+and δ by length, `survey` does so for many stacks, `softmax_total_variation` is figure 9, `last_tokens` returns the
+representations, and `lengths_up_to` makes lengths to measure at. No model is loaded and nothing is trained.
 """
 
 from squashlens.synthetic.convergence import convergence
@@ -23,3 +23,7 @@ __all__ = [
     "softmax_variation",
     "survey",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,9 +1,9 @@
-"""Representational collapse in random stacks (figure 8), with the premise of Theorem B.3 measured beside it.
+"""Representational collapse in random stacks (figure 8), measured together with the premise of Theorem B.3.
 
-The theorem says: if positional information decays with distance, D(n) = ‖v_n − v*_{n+1}‖ → 0. Its proof goes through
-δ(α_n, α*_{n+1}) → 0, since D ≤ max_i ‖value_i‖ δ. So δ shows whether the premise holds in a given stack. D can fall
-without it, as `rate` explains: where values are drawn independently of the scores, many small differences of weights
-average out, and the few large ones shrink as the sum grows that all weights are divided by.
+The theorem says: if positional information decays with distance, D(n) = ‖v_n − v*_{n+1}‖ → 0. Its proof shows that
+δ(α_n, α*_{n+1}) → 0, and uses D ≤ max_i ‖value_i‖ δ. So δ shows whether the premise holds in a given stack. D can
+decrease without the premise, as `rate` explains: if values are drawn independently of the scores, many small
+differences of weights average out, and the few large ones shrink because the divisor of all weights grows.
 """
 
 import math
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Distance, one_of
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.results import Variable, signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
@@ -40,37 +40,39 @@ def convergence(
     device: str | torch.device = "cpu",
     progress: bool = True,
 ) -> xr.Dataset:
-    """D between the last tokens of v and v*, δ of their attention rows, and how fast both fall with length.
+    """The distance D of the last tokens of v and v*, δ of their attention rows, and how fast both decrease with length.
 
     Args:
-        stack: what is run; `PAPER` has the two readings of figure 8.
-        lengths: n of v, in tokens; at least three in the tail.
-        seeds: how many draws, counted from 0, or the seeds themselves. Under five there are no intervals.
-        norm: of D. Theorem B.3 has L1.
-        tail: share of the range of log n, from its upper end, that exponents are fitted on.
-        dtype, device: as in `last_tokens`.
+        stack: the stack to run; `PAPER` has two readings of the stack of figure 8.
+        lengths: n, the numbers of tokens of v; at least three of them in the tail.
+        seeds: number of random draws, or their seeds. With fewer than five there are no intervals.
+        norm: norm of D. Theorem B.3 uses L1.
+        tail: the upper share of the range of log n that exponents are fitted on.
+        dtype: dtype of the computation; everything is drawn in float64 and then rounded.
+        device: device of the computation.
+        progress: whether to show a progress bar.
 
     Returns:
-        Dataset over (seed, layer, length), layers from 1: `distance`, D; `total_variation`, δ(α_n, α*_{n+1}) with α_n
-        padded by a 0, and `self_weight`, α*_{n+1,n+1}, both means over heads. Over (seed, layer): `exponent`, the slope
-        of log D on log n in the tail, and `fit`, its R². Over (layer): `exponent_mean`, and with `_low` and `_high` its
-        95 % interval over seeds (Student's t). The same of δ as `variation_exponent…` and `variation_fit`.
-        `variation_zero`: the share of δ in the tail that is exactly 0 and so in no fit. `premise`: whether δ was seen
-        to decay: the whole interval of its exponent says that it at least halves whenever n grows tenfold, or all of it
-        is 0. False also where seeds are too few to say, and, whatever was seen, where δ is known to keep a floor
-        (`never_decays`). `rate`: the order of D that can be derived, else NaN; see `rate`.
+        Dataset over (seed, layer, length), with layers from 1: `distance`, D; `total_variation`, δ(α_n, α*_{n+1}) with
+        α_n padded by a 0, and `self_weight`, α*_{n+1,n+1}, both as means over heads. Over (seed, layer): `exponent`,
+        the slope of log D on log n in the tail, and `fit`, its R². Over (layer): `exponent_mean`, and its 95 % interval
+        over seeds (Student's t) with the endings `_low` and `_high`. The same for δ as `variation_exponent…` and
+        `variation_fit`. `variation_zero`: the share of δ in the tail that is exactly 0 and therefore in no fit.
+        `premise`: whether δ was observed to decay, which means that the whole interval of its exponent implies that δ
+        at least halves when n grows tenfold, or that all of δ is 0. It is False with too few seeds, and always where δ
+        is known not to decay (`never_decays`). `rate`: the order of D that can be derived, otherwise NaN; see `rate`.
 
-    To end below 0 is too little for `premise`: whatever has not quite levelled off does. In the paper's own stack δ
-    goes as n^−0.03 and is above 0.1 at n = 100,000.
+    An interval that merely ends below 0 is not enough for `premise`, because a δ that is about to become constant has
+    one too. In the paper's own stack δ falls as n^−0.03 and is above 0.1 at n = 100,000.
 
-    `premise` tells of these lengths only. A δ that will level off, but has not yet at the longest length, passes:
-    compare `total_variation` there, and give longer lengths where it is not small.
+    `premise` is about these lengths only. A δ that becomes constant beyond the longest length counts as decaying.
+    Compare `total_variation` at the longest length, and use longer lengths if it is not small.
 
-    δ as measured on a model by `squashlens.mechanism` leaves the new token out: δ here is that plus `self_weight`.
+    δ as measured on a model by `squashlens.mechanism` leaves out the new token; δ here is that plus `self_weight`.
 
-    Every length has a last token of its own, so curves are rough; many lengths make a fit steady. Exponents are
-    descriptive. A curve that bends has one too, R² then shows it only in part, and the interval is one
-    over draws at these lengths, not over lengths.
+    Every length has a different last token, so curves are rough, and many lengths make a fit more stable. Exponents are
+    descriptive: a curve that bends has one too, and R² shows the bend only in part. Intervals are over random draws at
+    these lengths, not over lengths.
 
     Source: Barbero et al. 2024, appendix C.3, figure 8; Theorem B.3.
 
@@ -101,7 +103,7 @@ def convergence(
             "self_weight": (each, own, "attention of the repeated token to itself", "1"),
             **slopes,
             "variation_zero": (by_layer, zero, "share of δ in the tail that is exactly 0", "1"),
-            "premise": (by_layer, premise, "whether positional information was seen to decay", "1"),
+            "premise": (by_layer, premise, "whether positional information was observed to decay", "1"),
             "rate": ((), rate(stack), "order of D that can be derived, as an exponent", "1"),
         },
         noted,
@@ -109,19 +111,20 @@ def convergence(
 
 
 def rate(stack: Stack) -> float:
-    """The order of D, as an exponent, that can be derived: for one layer of attention that sees all; else NaN.
+    """The exponent of n in D that can be derived, for one layer of attention without a window; otherwise NaN.
 
-    −1 without encodings and with T5's ranges of distance: from n to n + 1 finitely many scores change, each of them
+    It is −1 without encodings and with T5's ranges of distance. From n to n + 1 finitely many scores change, and each
     belongs to a weight of order 1/n, so δ and D are of order 1/n.
 
-    −½ where q, k and v are drawn themselves and scores do not converge but are bounded (``"sinusoidal_qk"``,
-    ``"rope"``): values are independent of the weights, so E ‖v_n − v*_{n+1}‖₂² = scale² Σ_i w_i², with w_i the
-    difference of the weights of token i, of order 1/n each. This is the law of large numbers, and not the theorem.
+    It is −½ if q, k and v are drawn directly and scores do not converge but are bounded (``"sinusoidal_qk"``,
+    ``"rope"``). Values are then independent of the weights, so E ‖v_n − v*_{n+1}‖₂² = scale² Σ_i w_i², where w_i is the
+    difference of the weights of token i, of order 1/n each. This is the law of large numbers, not the theorem.
 
-    −½ is an asymptote. Before it the few weights near the last token, the repeated one's above all, outweigh the many
-    far ones in Σ w², though not in δ; the near ones shrink as the divisor of all weights grows, in the end as
-    1/n each. With sines on queries and keys at base 10,000 the last 32 tokens hold 92 % of Σ w² at n = 10³, 46 % at 10⁵
-    and 8 % at 10⁶, and D falls as n^−0.78 from 10⁴ to 10⁵ and as n^−0.51 from 10⁶ to 10⁷.
+    −½ is reached only asymptotically. At smaller n the few weights near the last token, above all that of the repeated
+    token, contribute more to Σ w² than the many distant ones, though not to δ. They shrink as the divisor of all
+    weights grows, finally as 1/n each. With sines on queries and keys at base 10,000 the last 32 tokens contribute
+    92 % of Σ w² at n = 10³, 46 % at 10⁵ and 8 % at 10⁶. D falls as n^−0.78 from 10⁴ to 10⁵ and as n^−0.51 from 10⁶ to
+    10⁷.
 
     >>> rate(Stack()), rate(Stack(encoding="rope", projections="direct")), rate(Stack(encoding="alibi"))
     (-1.0, -0.5, nan)
@@ -134,19 +137,20 @@ def rate(stack: Stack) -> float:
 
 
 def never_decays(stack: Stack) -> bool:
-    """Whether δ is known to keep a floor at every length: under ALiBi, and under a window.
+    """Whether δ is known not to decay to 0: with ALiBi, and with a window.
 
-    δ ≥ α*_{n+1,n+1}, its last summand, and in both that weight depends on tokens nearby, and not on n.
+    δ ≥ α*_{n+1,n+1}, which is its last summand. In both cases that weight depends on nearby tokens and not on n.
 
-    ALiBi, in a head of slope m: weights of the nearest tokens tend to a geometric law in the distance. With equal
-    scores they are (1 − e^−m) e^(−m·distance), v* has the same law one place on, and so δ → 2 (1 − e^−m). With scores
-    between −S and S, δ ≥ e^−2S (1 − e^−m). The last head has m = 2^−8, so with one head δ falls as 1/n until n is well
-    beyond 2^8: lengths up to 1,000 do not show its floor.
+    ALiBi, in a head of slope m: the weights of the nearest tokens tend to a geometric distribution over distance. With
+    equal scores they are (1 − e^−m) e^(−m·distance), v* has the same weights shifted by one place, and so
+    δ → 2 (1 − e^−m). With scores between −S and S, δ ≥ e^−2S (1 − e^−m). The last head has m = 2^−8, so with one head δ
+    falls as 1/n until n is well beyond 2^8: lengths up to 1,000 do not show the lower limit.
 
-    Window: beyond it a row has `window` + `sinks` weights at any n, so nothing makes them smaller. Lengths within the
-    window show the decay of a causal mask.
+    Window: at lengths beyond the window a row has `window` + `sinks` weights at any n, so they do not become smaller.
+    Lengths within the window show the decay of a causal mask.
 
-    Elsewhere it has to be seen: scores that stop depending on distance lead to 0, others (RoPE, sines) need not.
+    In all other cases decay has to be measured: scores that stop depending on distance lead to 0, others (RoPE, sines)
+    need not.
 
     >>> never_decays(Stack(encoding="alibi")), never_decays(Stack(mask="window", window=500)), never_decays(Stack())
     (True, True, False)
@@ -157,13 +161,13 @@ def never_decays(stack: Stack) -> bool:
 def _slopes(
     name: str, fit: str, what: str, lengths: Float[Tensor, " length"], values: Float[Tensor, "seed layer length"]
 ) -> dict[str, Variable]:
-    """Exponents by seed and layer, their means and intervals, and the fits' R²."""
+    """Exponents by seed and layer, their means and intervals, and R² of the fits, as variables of a Dataset."""
     slope, share = power_law(lengths, values)
     mean, low, high = mean_of(slope)
     by_seed, by_layer, text = ("seed", "layer"), ("layer",), f"slope of log {what} on log n in the tail"
     return {
         name: (by_seed, slope, text, "1"),
-        fit: (by_seed, share, f"R² of the line behind the {text}", "1"),
+        fit: (by_seed, share, f"R² of the fitted line of the {text}", "1"),
         f"{name}_mean": (by_layer, mean, f"{text}, mean over seeds", "1"),
         f"{name}_low": (by_layer, low, f"{text}, lower end of the mean's 95 % interval", "1"),
         f"{name}_high": (by_layer, high, f"{text}, upper end of the mean's 95 % interval", "1"),

@@ -1,4 +1,4 @@
-"""What is drawn at random: tokens, weights, tables. A seed's numbers stay, however long its sequence becomes."""
+"""Random draws of tokens, weights and tables. A seed gives the same numbers at every length of its sequence."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import positive, whole
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.synthetic.encodings import BUCKETS, sinusoids
 from squashlens.synthetic.stack import Stack
 
-# Each kind of number has a stream of its own. Within one, numbers come row by row, so a longer sequence begins with
-# the shorter one, and a deeper stack with the shallower one.
+# Each kind of number has a separate random stream. Numbers are drawn row by row, so a longer sequence begins with the
+# shorter one, and a deeper stack begins with the shallower one.
 TOKENS, QUERY, KEY, VALUE, OUTPUT, UP, DOWN, TABLE, BIASES = range(9)
 Many = Float[Tensor, "seed ..."]
-FIRST = 10  # the shortest of `lengths_up_to`, in tokens
-FEWEST_MANY, FEWEST_LENGTHS = 6, 5  # of `lengths_up_to`, so that 3 lie in the upper half of the range of log n
+FIRST = 10  # the shortest length of `lengths_up_to`, in tokens
+FEWEST_MANY, FEWEST_LENGTHS = 6, 5  # minima of `lengths_up_to`: they put 3 lengths in the upper half of log n
 
 
 @dataclass(frozen=True)
 class Weights:
-    """One layer's matrices, applied from the right; the MLP's are missing where there is none."""
+    """The matrices of one layer, applied from the right; those of the MLP are None without an MLP."""
 
     query: Float[Tensor, "seed d out"]
     key: Float[Tensor, "seed d out"]
@@ -37,7 +37,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Everything random about one stack: its tokens or their q, k, v, its layers, its table or biases."""
+    """All random numbers of one stack: its tokens or their q, k and v, its layers, its table or biases."""
 
     stack: Stack
     tokens: Float[Tensor, "seed content d"] | None
@@ -49,7 +49,7 @@ class Drawn:
     def inputs(
         self, content: Int[Tensor, " token"], position: Int[Tensor, " token"]
     ) -> Float[Tensor, "seed token d"] | None:
-        """Tokens at their positions, as they enter the first layer; `None` where q, k and v are drawn themselves."""
+        """Inputs of the first layer for tokens at their positions; `None` if q, k and v are drawn directly."""
         if self.tokens is None:
             return None
         x = self.tokens[:, content]
@@ -62,7 +62,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class _Source:
-    """Normal numbers for several seeds: drawn in float64 on the CPU, then cast and moved, so devices agree."""
+    """Normal random numbers for several seeds, drawn in float64 on the CPU, so that all devices get the same ones."""
 
     seeds: Sequence[int]
     dtype: torch.dtype
@@ -74,7 +74,7 @@ class _Source:
 
 
 def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Drawn:
-    """Draw everything for these seeds, `longest` tokens each."""
+    """All random numbers of a stack for these seeds, with `longest` tokens each."""
     source, d, direct = _Source(seeds, dtype, device), stack.width, stack.projections == "direct"
     sd = stack.scale / d**0.5
     return Drawn(
@@ -98,7 +98,7 @@ def _weights(stack: Stack, layer: int, source: _Source) -> Weights:
 
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
-    """A number of seeds, counted from 0, or the seeds themselves; none, and what is no seed, are refused.
+    """Random seeds as a list, given as their number or as the seeds themselves; an error for anything else.
 
     >>> chosen_seeds(3)
     [0, 1, 2]
@@ -108,12 +108,14 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
         positive(max(given, 1), "seeds", "a number of draws")  # 0 is refused below
     chosen = list(range(given)) if isinstance(given, int) else list(map(whole, given))
     if not chosen or not all(_from(0, seed) for seed in chosen) or len(set(chosen)) < len(chosen):
-        raise InputError(f"seeds={seeds!r} names no draws.", "Give how many, or different whole numbers from 0.")
+        raise InputError(
+            f"seeds={seeds!r} does not give any draws.", "Give their number, or different whole numbers of at least 0."
+        )
     return chosen
 
 
 def chosen_lengths(lengths: Iterable[int]) -> list[int]:
-    """Lengths in order, each once; what is no length is refused.
+    """Lengths in ascending order, each once; an error for anything else.
 
     >>> chosen_lengths([30, 10, 30])
     [10, 30]
@@ -126,14 +128,19 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
 
 @validated
 def lengths_up_to(longest: int, many: int = 40) -> list[int]:
-    """Lengths from 10 to `longest`, in tokens, evenly on a log scale: what exponents are fitted on.
+    """Lengths from 10 to `longest`, evenly spaced on a logarithmic scale, for fitting exponents.
 
     Args:
-        longest: the last of them.
-        many: how many; those that round to the same number are there once, so there may be fewer.
+        longest: the longest length, in tokens.
+        many: number of lengths, at least 6. There may be fewer, because lengths that round to the same number count
+            once.
 
-    Refused: `many` under 6, and fewer than 5 different lengths. From there on 3 at least lie in the upper half of the
-    range of log n, which is what a fit needs with the default ``tail`` of `convergence`.
+    Returns:
+        The lengths in tokens, in ascending order.
+
+    Raises:
+        InputError: if there are fewer than 5 different lengths. With 5, at least 3 are in the upper half of the range
+            of log n, as a fit with the default ``tail`` of `convergence` requires.
 
     >>> lengths_up_to(1000, 7)
     [10, 22, 46, 100, 215, 464, 1000]
@@ -146,7 +153,9 @@ def lengths_up_to(longest: int, many: int = 40) -> list[int]:
             f"Give a whole number, {FEWEST_MANY} or more.",
         )
     if not _from(FIRST, longest):
-        raise InputError(f"longest={longest!r} is no length from {FIRST} on.", "Give a whole number of tokens.")
+        raise InputError(
+            f"longest={longest!r} is not a length of at least {FIRST}.", "Give a larger whole number of tokens."
+        )
     chosen = sorted({round(FIRST * (longest / FIRST) ** (step / (many - 1))) for step in range(many)})
     if len(chosen) < FEWEST_LENGTHS:
         raise InputError(
@@ -158,5 +167,5 @@ def lengths_up_to(longest: int, many: int = 40) -> list[int]:
 
 
 def _from(least: int, value: object) -> bool:
-    """Whether this is a whole number and not under `least`."""
+    """Whether this is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

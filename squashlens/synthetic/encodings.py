@@ -1,14 +1,16 @@
-"""Positional encodings as functions of positions. All are computed in float64, whatever the stack runs in."""
+"""Positional encodings as functions of positions. All are computed in float64, whatever the dtype of the stack."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BUCKETS, FARTHEST = 32, 128  # of T5: ranges of distance, and the distance from which on all share the last
+BUCKETS, FARTHEST = 32, 128  # T5: number of ranges of distance, and the distance at which the last range begins
 
 
 def sinusoids(position: Int[Tensor, " token"], width: int, base: float) -> Float[Tensor, "token d"]:
-    """Sines in the even coordinates, cosines in the odd ones: PE(p, 2j) = sin(p base^(−2j/d)) (Vaswani et al. 2017).
+    """Sinusoidal encodings: sines in even coordinates, cosines in odd ones (Vaswani et al. 2017).
+
+    PE(p, 2j) = sin(p base^(−2j/d)).
 
     >>> sinusoids(torch.tensor([0, 1]), 4, 10000.0)[0].tolist()
     [0.0, 1.0, 0.0, 1.0]
@@ -20,7 +22,10 @@ def sinusoids(position: Int[Tensor, " token"], width: int, base: float) -> Float
 def rotate(
     x: Float[Tensor, "*many token dot"], position: Int[Tensor, " token"], base: float
 ) -> Float[Tensor, "*many token dot"]:
-    """RoPE (Su et al. 2021): coordinates j, j + half turn by p base^(−2j/d), and ⟨R_p q, R_s k⟩ knows only p − s."""
+    """Rotary embeddings (RoPE, Su et al. 2021): coordinates j and j + half are rotated by p base^(−2j/d).
+
+    So ⟨R_p q, R_s k⟩ depends on positions only through p − s.
+    """
     angle = _angles(position, x.shape[-1], base)
     cos, sin = angle.cos().to(x), angle.sin().to(x)
     first, second = x.chunk(2, dim=-1)
@@ -33,16 +38,16 @@ def _angles(position: Int[Tensor, " token"], width: int, base: float) -> Float[T
 
 
 def alibi(distance: Int[Tensor, "row key"], heads: int) -> Float[Tensor, "head row key"]:
-    """−2^(−8h/H) |distance| for heads h = 1…H (Press et al. 2022)."""
+    """ALiBi biases: −2^(−8h/H) |distance| for heads h = 1…H (Press et al. 2022)."""
     head = torch.arange(1, heads + 1, dtype=torch.float64, device=distance.device)
     return -(2 ** (-8 * head / heads))[:, None, None] * distance.abs()
 
 
 def t5_bucket(distance: Int[Tensor, "row key"], *, both_ways: bool) -> Int[Tensor, "row key"]:
-    """Which of T5's 32 ranges a distance falls in: one each for the near ones, wider and wider up to 128.
+    """The index of T5's range for each distance: 32 ranges, one for each small distance and wider ones up to 128.
 
-    `distance` is query minus key. With `both_ways` half of the ranges are for keys behind the query; without, all
-    such keys count as at distance 0.
+    `distance` is query minus key position. With `both_ways` half of the ranges are for keys after the query; otherwise
+    all such keys count as distance 0.
 
     Source: Raffel et al. 2020, appendix; `relative_position_bucket` of the published code.
 
@@ -53,7 +58,7 @@ def t5_bucket(distance: Int[Tensor, "row key"], *, both_ways: bool) -> Int[Tenso
     start = torch.where(distance < 0, count, 0) if both_ways else torch.zeros_like(distance)
     far = distance.abs() if both_ways else distance.clamp(min=0)
     exact = count // 2
-    # In float32, as published: at distances that are exact powers the last bit decides.
+    # The published code uses float32, and at distances that are exact powers the last bit decides.
     ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(FARTHEST / exact).log().item()
     wide = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
     return start + torch.where(far < exact, far, wide)

@@ -1,4 +1,4 @@
-"""The provenance of what the synthetic lab finds."""
+"""The provenance of results on random attention stacks."""
 
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +12,7 @@ from squashlens.synthetic.stack import Stack
 def facts(
     function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
 ) -> dict[str, Any]:
-    """What the provenance of a synthetic result says."""
+    """The facts for the provenance of a result on a random stack."""
     return {
         "stack": None if stack is None else asdict(stack),
         "seeds": seeds,

@@ -1,4 +1,4 @@
-"""How fast something falls with length: the slope on log–log axes, by draw, and how sure the mean of the slopes is."""
+"""Fits of power laws: the slope on log–log axes for each random draw, and the interval of the slopes' mean."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,24 +7,24 @@ from torch import Tensor
 from squashlens.errors import InputError
 from squashlens.theory.norms import mean_interval
 
-FEWEST = 3  # points of a fit
-DRAWS = 5  # of fewer, Student's interval depends on the draws being normal, which nothing shows
+FEWEST = 3  # points for a fit
+DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
 
 
 def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
-    """Which lengths lie in the upper `tail` of the range of log n; fewer than three are refused.
+    """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three.
 
     >>> tail_of([1, 9, 10, 30, 100], 0.5).tolist()
     [False, False, True, True, True]
     """
     if not 0 < tail <= 1:
-        raise InputError(f"tail={tail!r} is not a share.", "Give more than 0, at most 1.")
+        raise InputError(f"tail={tail!r} is not a share.", "Give a number above 0 and at most 1.")
     logs = torch.tensor(lengths, dtype=torch.float64).log()
-    chosen = logs >= logs[-1] - tail * (logs[-1] - logs[0]) - 1e-12  # the end of the range itself is in it
+    chosen = logs >= logs[-1] - tail * (logs[-1] - logs[0]) - 1e-12  # the range includes its end
     if int(chosen.sum()) < FEWEST:
         raise InputError(
-            f"{int(chosen.sum())} of the lengths lie in the tail that is fitted.",
-            f"Give {FEWEST} lengths there or more, or a larger tail=.",
+            f"Only {int(chosen.sum())} of the lengths are in the tail that is fitted.",
+            f"Give at least {FEWEST} lengths there, or a larger tail=.",
         )
     return chosen
 
@@ -34,8 +34,8 @@ def power_law(
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
     """Slope and R² of the least-squares line of log value on log length.
 
-    Values of 0 have no logarithm and are left out; with fewer than three others both are NaN. R² of a constant is NaN.
-    The line describes these lengths. It is no test of a power law, and says nothing of lengths beyond.
+    Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN. The line
+    describes these lengths. It does not test for a power law and says nothing about longer lengths.
 
     >>> n = torch.tensor([1, 10, 100, 1000]).double()
     >>> slope, fit = power_law(n, 5 / n)

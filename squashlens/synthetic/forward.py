@@ -1,4 +1,4 @@
-"""The last tokens of v = [x, a] and of v* = [x, a, a] at every length, through every layer of a random stack."""
+"""The last tokens of v = [x, a] and v* = [x, a, a] at every length, after every layer of a random stack."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from squashlens.arguments import validated
 from squashlens.bars import bar
-from squashlens.model.memory import device_named
+from squashlens.checks.arguments import validated
+from squashlens.engine.memory import device_named
 from squashlens.synthetic.draws import Drawn, chosen_lengths, chosen_seeds, draw
 from squashlens.synthetic.layers import Attention, blocks
 from squashlens.synthetic.packing import Pair, pairs
 from squashlens.synthetic.stack import Stack
 from squashlens.theory.distances import total_variation
 
-NUMBERS = 2**24  # coordinates of all tokens of the seeds that are run together
+NUMBERS = 2**24  # the largest number of coordinates (seeds × tokens × width) that are computed together
 
 
 @dataclass(frozen=True)
 class LastTokens:
-    """The last token of v and of v* behind each layer, and how their attention rows differ there."""
+    """The last tokens of v and v* after each layer, and the difference of their attention rows."""
 
     v: Float[Tensor, "seed layer length d"]
     star: Float[Tensor, "seed layer length d"]
@@ -40,25 +40,28 @@ def last_tokens(
     device: str | torch.device = "cpu",
     progress: bool = True,
 ) -> LastTokens:
-    """Representations of the last token of v (n tokens) and of v* (n + 1, the last repeated), for every length n.
+    """Representations of the last token of v (n tokens) and v* (n + 1 tokens, the last repeated) at every length n.
 
-    A seed draws one growing sequence: its first n tokens are the same at every length, and whatever the longest is.
-    In the top layer only the rows that are read are computed, so one layer costs O(n·d) memory; deeper stacks attend
-    by blocks of rows. Under a causal mask, a window, or a prefix that v has behind it, one pass gives all lengths.
+    Each seed draws one growing sequence, whose first n tokens are the same at every length. In the top layer only the
+    rows of last tokens are computed, so a single layer needs O(n·d) memory. Lower layers are computed by blocks of
+    rows. With a causal mask, a window, or a prefix no longer than v, one pass gives all lengths.
 
     Args:
-        stack: what is run.
-        lengths: n of v, in tokens, from 1.
-        seeds: how many draws, counted from 0, or the seeds themselves.
-        dtype: what the stack computes in; everything is drawn in float64 and then rounded.
-        device: where it computes; results come back to the CPU.
+        stack: the stack to run.
+        lengths: n, the numbers of tokens of v, at least 1.
+        seeds: number of random draws, or their seeds.
+        dtype: dtype of the computation; everything is drawn in float64 and then rounded.
+        device: device of the computation; results are returned on the CPU.
+        progress: whether to show a progress bar.
 
     Returns:
-        `v` and `star`, behind layers 1 to depth, lengths ascending. `total_variation`, by head,
-        δ(α_n, α*_{n+1}) = Σ_{i ≤ n+1} |α_{n,i} − α*_{n+1,i}| with α_{n,n+1} = 0, between 0 and 2; `self_weight`,
-        α*_{n+1,n+1}, which is its last summand.
+        `v` and `star`, of shape (seed, layer, length, d), after layers 1 to depth, for ascending lengths.
+        `total_variation`, of shape (seed, layer, length, head), is
+        δ(α_n, α*_{n+1}) = Σ_{i ≤ n+1} |α_{n,i} − α*_{n+1,i}| with α_{n,n+1} = 0, between 0 and 2. `self_weight`, of
+        the same shape, is α*_{n+1,n+1}, the last summand of δ.
 
-    Refused: lengths beyond a learned table; what is no length, and no seed.
+    Raises:
+        InputError: if a length exceeds a learned table, or lengths or seeds are not valid.
 
     Source: Barbero et al. 2024, appendix C.3 and Theorem B.3.
 
@@ -80,12 +83,12 @@ def last_tokens(
 
 
 def _several(drawn: Drawn, lengths: list[int], device: torch.device) -> LastTokens:
-    """All lengths of a few seeds. Lengths that need passes of their own are the shortest ones, or all."""
+    """All lengths for a few seeds. The lengths that need separate passes are the shortest ones, or all."""
     return _joined([_through(drawn, pair) for pair in pairs(drawn.stack, lengths, device)], dim=2)
 
 
 def _through(drawn: Drawn, pair: Pair) -> LastTokens:
-    """Layer by layer: read the last tokens, then, but for the top, bring every token one layer up."""
+    """The last tokens after every layer; below the top layer, all tokens are computed for the next layer."""
     one = drawn.inputs(pair.plain.content, pair.plain.position)
     two = one if pair.shared else drawn.inputs(pair.doubled.content, pair.doubled.position)
     found = []
@@ -100,7 +103,7 @@ def _through(drawn: Drawn, pair: Pair) -> LastTokens:
 
 
 def _read(pair: Pair, plain: Attention, doubled: Attention) -> LastTokens:
-    """The last tokens behind one layer, by groups of lengths."""
+    """The last tokens after one layer, computed in groups of lengths."""
     parts, seeds = [], len(plain.key)
     for v, star in zip(
         blocks(plain.drawn.stack, pair.v, len(pair.doubled), seeds),
@@ -123,7 +126,7 @@ def _read(pair: Pair, plain: Attention, doubled: Attention) -> LastTokens:
 
 
 def _advanced(attention: Attention) -> Float[Tensor, "seed token d"]:
-    """All tokens of a pass behind one layer."""
+    """All tokens of a pass after one layer."""
     size, seeds = len(attention.pack), len(attention.key)
     rows = torch.arange(size, device=attention.key.device)
     groups = blocks(attention.drawn.stack, rows, size, seeds)
@@ -131,6 +134,6 @@ def _advanced(attention: Attention) -> Float[Tensor, "seed token d"]:
 
 
 def _joined(parts: Sequence[LastTokens], dim: int) -> LastTokens:
-    """Several side by side: seeds (0), layers (1) or lengths (2)."""
+    """Several results joined along seeds (0), layers (1) or lengths (2)."""
     names = ("v", "star", "total_variation", "self_weight")
     return LastTokens(*(torch.cat([getattr(part, name) for part in parts], dim=dim) for name in names))

@@ -1,4 +1,4 @@
-"""One layer of a synthetic stack: attention by rows, so that no pattern is ever whole in memory, then the MLP."""
+"""One layer of a random stack: attention by rows, so that no full attention pattern is in memory, then the MLP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from squashlens.synthetic.encodings import alibi, rotate, sinusoids, t5_bucket
 from squashlens.synthetic.packing import Pack
 from squashlens.synthetic.stack import Stack
 
-EPS = 1e-6  # under the root of a norm
-CELLS = 2**22  # entries of a block of attention rows: 32 MiB in float64
+EPS = 1e-6  # ε under the root of a norm
+CELLS = 2**22  # limit of entries of a block of attention rows: 32 MiB in float64
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One layer over the tokens of a pass: its keys and values are there, rows are computed on demand.
+    """One layer over the tokens of a pass, with keys and values; rows are computed on demand.
 
-    `x` is what enters, `state` the same behind the norm; neither is there where q, k and v are drawn themselves.
+    `x` is the input of the layer and `state` the same after the norm. Both are None if q, k and v are drawn directly.
     """
 
     drawn: Drawn
@@ -36,7 +36,7 @@ class Attention:
 
     @classmethod
     def of(cls, drawn: Drawn, pack: Pack, layer: int, x: Float[Tensor, "seed token d"] | None) -> "Attention":
-        """Project all tokens of a pass; where q, k and v are drawn, take those of each token's content."""
+        """The layer for all tokens of a pass, with projected keys and values, or with those drawn for each token."""
         stack = drawn.stack
         if x is None:
             weights, state = None, None
@@ -47,7 +47,7 @@ class Attention:
         return cls(drawn, pack, weights, x, state, _placed(drawn, key, pack.position), _heads(drawn, value))
 
     def rows(self, rows: Int[Tensor, " row"]) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
-        """What leaves the layer at these tokens, and their patterns over the tokens up to the last that any sees."""
+        """The layer's output at these tokens, and their attention rows up to the last token that any of them sees."""
         stack, reach = self.drawn.stack, self.pack.reach(rows)
         query = _placed(self.drawn, self._queries(rows), self.pack.position[rows])
         scores = query @ self.key[:, :, :reach].mT / stack.per_head**0.5
@@ -66,7 +66,7 @@ class Attention:
         return self.state[:, rows] @ self.weights.query
 
     def _finished(self, rows: Int[Tensor, " row"], mixed: Float[Tensor, "seed row d"]) -> Float[Tensor, "seed row d"]:
-        """W_O, the residual connection, the MLP."""
+        """The output after W_O, the residual connection and the MLP."""
         stack, weights = self.drawn.stack, self.weights
         if weights is None or self.x is None:
             return mixed
@@ -79,7 +79,7 @@ class Attention:
 
 
 def normed(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, "seed row d"]:
-    """x ÷ √(mean x² + ε) (``"rms"``), the same after taking the mean off (``"layer"``), or x."""
+    """x ÷ √(mean x² + ε) (``"rms"``), the same after subtracting the mean (``"layer"``), or x (``"none"``)."""
     if norm == "none":
         return x
     centred = x - x.mean(dim=-1, keepdim=True) if norm == "layer" else x
@@ -87,14 +87,14 @@ def normed(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, "se
 
 
 def blocks(stack: Stack, rows: Int[Tensor, " row"], keys: int, seeds: int) -> Sequence[Int[Tensor, " place"]]:
-    """Rows in groups whose patterns stay within `CELLS` entries; one row at least."""
+    """Rows in groups whose attention rows have at most `CELLS` entries, with at least one row in each."""
     return rows.split(max(1, CELLS // (seeds * stack.heads * keys)))
 
 
 def _placed(
     drawn: Drawn, x: Float[Tensor, "seed token d"], position: Int[Tensor, " token"]
 ) -> Float[Tensor, "seed head token dot"]:
-    """Queries or keys with their positions in them, cut into heads."""
+    """Queries or keys with positional encodings, split into heads."""
     stack = drawn.stack
     if stack.encoding == "sinusoidal_qk":
         x = x + sinusoids(position, stack.width, stack.base).to(x)

@@ -1,8 +1,8 @@
-"""Which tokens one pass holds and what they see: a growing sequence with every repeated last token beside it.
+"""Pack a growing sequence and every repeated last token into one forward pass.
 
-Under a mask that hides what comes later, the first n tokens of v* are those of v, at every layer. So one pass over the
-longest sequence, the trunk, gives every v; each v* adds one token of its own, a branch, that sees the first n tokens of
-the trunk and itself. Where tokens see later ones, v and v* are passes of their own.
+If tokens do not attend to later tokens, the first n tokens of v* equal those of v at every layer. So one pass over the
+longest sequence, the trunk, gives every v. Each v* adds one token, a branch, which attends to the first n tokens of the
+trunk and to itself. If tokens attend to later ones, v and v* need separate passes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from squashlens.synthetic.stack import Stack
 
 @dataclass(frozen=True)
 class Pack:
-    """The tokens of one pass, in the order of their positions: what each is, where it stands, what it may see."""
+    """The tokens of one pass in the order of their positions, with their content, position and visible keys."""
 
     stack: Stack
     content: Int[Tensor, " token"]
@@ -29,15 +29,15 @@ class Pack:
         return len(self.content)
 
     def reach(self, rows: Int[Tensor, " row"]) -> int:
-        """How many tokens from the first on hold all that these rows see."""
+        """The number of first tokens that include everything these rows attend to."""
         return len(self) if self.open else max(int(rows.max()) + 1, min(self.stack.prefix, len(self)))
 
     def distance(self, rows: Int[Tensor, " row"], reach: int) -> Int[Tensor, "row key"]:
-        """Position of the query minus that of the key."""
+        """The position of the query minus that of the key."""
         return self.position[rows, None] - self.position[:reach]
 
     def visible(self, rows: Int[Tensor, " row"], reach: int) -> Bool[Tensor, "row key"]:
-        """Which of the first `reach` tokens each row attends to. A branch sees the trunk before it, and itself."""
+        """A mask of the first `reach` tokens that each row attends to; a branch attends to the trunk and to itself."""
         distance = self.distance(rows, reach)
         if self.open:
             return torch.ones_like(distance, dtype=torch.bool)
@@ -53,7 +53,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Pair:
-    """Where the last tokens of v and of v* are computed: the pass of each, often the same, and their rows in it."""
+    """The passes that compute v and v*, which are often the same, and the rows of their last tokens."""
 
     plain: Pack
     doubled: Pack
@@ -62,7 +62,7 @@ class Pair:
 
     @property
     def shared(self) -> bool:
-        """Whether one pass gives both."""
+        """Whether one pass gives both v and v*."""
         return self.plain is self.doubled
 
 
@@ -78,7 +78,7 @@ def pairs(stack: Stack, lengths: Sequence[int], device: torch.device) -> Iterato
 
 
 def _whole(stack: Stack, content: Sequence[int], device: torch.device) -> Pack:
-    """One sequence in which every token sees every other."""
+    """A pass over one sequence in which every token attends to every other."""
     n = len(content)
     return Pack(
         stack,
@@ -90,7 +90,7 @@ def _whole(stack: Stack, content: Sequence[int], device: torch.device) -> Pack:
 
 
 def _shared(stack: Stack, lengths: Sequence[int], device: torch.device) -> Pair:
-    """Trunk and branches in one pass; ordered by position, no token sees one that comes after it."""
+    """Trunk and branches in one pass, ordered by position; no token attends to a later one."""
     trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
     position = torch.cat((trunk, n))
     order = position.argsort(stable=True)  # at one position the trunk's token comes first

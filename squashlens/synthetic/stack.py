@@ -1,10 +1,10 @@
-"""What a synthetic stack is made of, and the two readings of the paper's own (appendix C.3, figure 8)."""
+"""The description of a random stack, and two readings of the paper's own stack (appendix C.3, figure 8)."""
 
 import math
 from dataclasses import dataclass
 
 from squashlens._typing import Encoding, Mask, Projections, StackNorm, one_of, positive
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
 INPUT_ENCODINGS = ("sinusoidal", "learned")
@@ -13,36 +13,42 @@ INPUT_ENCODINGS = ("sinusoidal", "learned")
 @validated
 @dataclass(frozen=True)
 class Stack:
-    """A random decoder, layer by layer; nothing in it is trained.
+    """A random, untrained decoder.
 
-    Layer ℓ, with the sublayers' norm in front (pre-norm, without gains) and each part left out where not asked for:
+    A layer has pre-norms without gains, and leaves out every part that is not chosen:
 
         z = x + W_O concat_h Σ_i α^h_i W_V^h norm(x_i),    α^h = softmax_i(q^h·k^h_i / √(width/heads) + bias^h)
         x' = z + W_down GELU(W_up norm(z))
 
-    Without `residual` the two sums lose their first term. No norm follows the last layer.
+    Without `residual` the two sums have no first term. No norm follows the last layer.
 
     Args:
-        depth: layers.
-        heads: attention heads; they divide `width`.
-        width: d, coordinates of a token.
-        encoding: how positions, counted from 0, enter. ``"sinusoidal"`` and ``"learned"`` (a table of N(0, 1)) are
-            added to the inputs; ``"sinusoidal_qk"`` to queries and keys of every layer, over all heads' coordinates in
-            a row; ``"rope"`` rotates them head by head, coordinate j with j + half; ``"alibi"`` adds
-            −2^(−8h/heads)·distance to the scores of head h = 1…heads; ``"t5"`` adds a value drawn by head for each of
-            32 ranges of distance, N(0, scale²), the same in all layers.
-        base: of the wavelengths of sines and rotations.
-        table: rows of the learned table.
-        mask: ``"causal"``; ``"window"``: the last `window` tokens, the query included, and the first `sinks`;
-            ``"prefix"``: causal, but the first `prefix` tokens see one another; ``"none"``: all see all.
-        residual, norm, mlp: whether a residual connection, which norm, hidden units as a multiple of `width` (0: none).
-        scale: standard deviation of the weights times √(their inputs).
-        projections: ``"random"``: tokens are N(0, I), the size the original Transformer gives to embeddings (drawn
-            N(0, 1/d), times √d); W_Q, W_K, W_V, W_O have entries N(0, scale²/width). ``"direct"``, the paper's text
-            read literally: each token's q, k and v are drawn N(0, scale²/width) themselves and the output is the
-            weighted mean of the values. One layer, and nothing but attention.
+        depth: number of layers.
+        heads: number of attention heads, a divisor of `width`.
+        width: d, number of coordinates of a token.
+        encoding: positional encoding, with positions counted from 0. ``"sinusoidal"`` and ``"learned"`` (a table of
+            N(0, 1)) are added to the inputs. ``"sinusoidal_qk"`` is added to the queries and keys of every layer, over
+            the concatenated coordinates of all heads. ``"rope"`` rotates coordinates j and j + half of queries and keys
+            in each head. ``"alibi"`` adds −2^(−8h/heads)·distance to the scores of head h = 1…heads. ``"t5"`` adds a
+            bias from N(0, scale²) for each head and each of 32 ranges of distance, the same in all layers.
+        base: base of the wavelengths of sines and rotations.
+        table: number of rows of the learned table.
+        mask: ``"causal"``; ``"window"``: the last `window` tokens, the query included, and the first `sinks` tokens;
+            ``"prefix"``: causal, but the first `prefix` tokens attend to one another; ``"none"``: all attend to all.
+        window: number of tokens in the window, for ``mask="window"``.
+        sinks: number of first tokens that are always visible, for ``mask="window"``.
+        prefix: number of tokens of the prefix, for ``mask="prefix"``.
+        residual: whether there are residual connections.
+        norm: ``"none"``, ``"rms"`` or ``"layer"``.
+        mlp: number of hidden units of the MLP as a multiple of `width`; 0 for no MLP.
+        scale: standard deviation of the weights, times the square root of their number of inputs.
+        projections: ``"random"``: tokens are N(0, I), the scale of embeddings in the original Transformer (N(0, 1/d)
+            times √d), and W_Q, W_K, W_V, W_O have entries from N(0, scale²/width). ``"direct"``, the literal reading of
+            the paper: each token's q, k and v are drawn from N(0, scale²/width), and the output is the weighted mean of
+            the values; this has one layer of attention and nothing else.
 
-    Refused: what contradicts itself, such as a window without a size or an odd number of coordinates to rotate.
+    Raises:
+        InputError: if options contradict each other, such as a window without a size.
 
     >>> Stack(encoding="rope", heads=4).per_head
     16
@@ -73,11 +79,11 @@ class Stack:
 
     @property
     def per_head(self) -> int:
-        """Coordinates of one head's queries, keys and values."""
+        """The number of coordinates of one head's queries, keys and values."""
         return self.width // self.heads
 
     def check_lengths(self, lengths: list[int]) -> None:
-        """Refuse lengths whose positions the stack does not have."""
+        """Raise an error for lengths that exceed the learned table."""
         longest = max(lengths) + 1
         if self.encoding == "learned" and longest > self.table:
             raise InputError(
@@ -96,15 +102,16 @@ def _check_values(stack: Stack) -> None:
     for name in ("base", "scale"):
         value = getattr(stack, name)
         if not 0 < value < math.inf:
-            raise InputError(f"{name}={value!r} is not a size.", "Give a positive number.")
+            raise InputError(f"{name}={value!r} is not a positive number.", "Give a positive number.")
     if stack.width % stack.heads:
-        raise InputError(f"{stack.heads} heads do not divide a width of {stack.width}.", "Change one of them.")
+        raise InputError(f"heads={stack.heads} does not divide width={stack.width}.", "Make width a multiple of heads.")
 
 
 def _check_encoding(stack: Stack) -> None:
     if stack.encoding == "rope" and stack.per_head % 2:
         raise InputError(
-            f"RoPE turns pairs of coordinates, and a head has {stack.per_head}.", "Make width ÷ heads even."
+            f"RoPE rotates pairs of coordinates, and a head has {stack.per_head}, which is odd.",
+            "Make width ÷ heads even.",
         )
     if stack.encoding in ("sinusoidal", "sinusoidal_qk") and stack.width % 2:
         raise InputError(f"Sines and cosines come in pairs, and width={stack.width}.", "Make the width even.")
@@ -115,12 +122,13 @@ def _check_mask(stack: Stack) -> None:
         positive(stack.window, "window", "a number of tokens")
     elif stack.window is not None or stack.sinks:
         raise InputError(
-            f"window={stack.window} and sinks={stack.sinks} mean nothing to mask={stack.mask!r}.",
+            f"window={stack.window} and sinks={stack.sinks} have no effect with mask={stack.mask!r}.",
             "Give mask='window' with them.",
         )
     if (stack.mask == "prefix") != bool(stack.prefix):
         raise InputError(
-            f"mask={stack.mask!r} and prefix={stack.prefix} do not fit.", "Give both mask='prefix' and a prefix ≥ 1."
+            f"mask={stack.mask!r} and prefix={stack.prefix} do not fit together.",
+            "Give both mask='prefix' and a prefix of at least 1, or neither.",
         )
 
 
@@ -130,8 +138,8 @@ def _check_direct(stack: Stack) -> None:
     more += [f"encoding={stack.encoding!r}"] * (stack.encoding in INPUT_ENCODINGS)
     if more:
         raise InputError(
-            f"projections='direct' draws q, k and v and has no inputs: no room for {', '.join(more)}.",
-            "Use projections='random', or leave that out.",
+            f"projections='direct' is one layer of attention without inputs, so it cannot have {', '.join(more)}.",
+            "Use projections='random', or leave these options out.",
         )
 
 
@@ -139,4 +147,4 @@ PAPER = {
     "queries_keys": Stack(encoding="sinusoidal_qk", projections="direct"),
     "inputs": Stack(encoding="sinusoidal", projections="random"),
 }
-"""Figure 8's stack in its two readings: sines added to queries and keys, or to the inputs before the projections."""
+"""Two readings of the stack of figure 8: sines added to queries and keys, or to the inputs before the projections."""

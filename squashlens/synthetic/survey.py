@@ -1,4 +1,4 @@
-"""Many stacks side by side: how fast D and δ fall, for every combination of some options."""
+"""Survey of stacks: how fast D and δ decrease with length, for every combination of some options."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Distance, shown
-from squashlens.arguments import validated
+from squashlens._typing import Distance, short_repr
 from squashlens.bars import bar
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
@@ -43,27 +43,35 @@ def survey(
     device: str | torch.device = "cpu",
     progress: bool = True,
 ) -> xr.Dataset:
-    """`convergence` of `stack` with every combination of options: D at the top, δ where positions alone act.
+    """`convergence` for every combination of options of a stack: D after the last layer, δ in the first layer.
 
-    Theorem B.3 starts at the first layer: there v's last token and v*'s have the same content, and their attention rows
-    differ by position only. So δ, and the premise, are those of the first layer, and D is that of the last.
+    Theorem B.3 starts at the first layer, where the last tokens of v and v* have the same content and their attention
+    rows differ only by position. Therefore δ and the premise are those of the first layer, and D is that of the last.
 
     Args:
-        stack: what is varied.
-        over: options of `Stack`, each with the values it takes. ``window`` sets the mask too: None means without a
-            window, as ``mask="causal"``.
-        lengths, seeds, norm, tail, dtype, device: as in `convergence`.
+        stack: the stack whose options are varied.
+        over: options of `Stack`, each with a list of values. ``window`` sets the mask too: None means no window
+            (``mask="causal"``).
+        lengths: n, the numbers of tokens of v; at least three of them in the tail.
+        seeds: number of random draws, or their seeds. With fewer than five there are no intervals.
+        norm: norm of D. Theorem B.3 uses L1.
+        tail: the upper share of the range of log n that exponents are fitted on.
+        dtype: dtype of the computation; everything is drawn in float64 and then rounded.
+        device: device of the computation.
+        progress: whether to show a progress bar.
 
     Returns:
-        Dataset with a dimension for each option, in the order of `over`: `exponent_mean`, `exponent_low`,
+        Dataset with one dimension for each option, in the order of `over`: `exponent_mean`, `exponent_low`,
         `exponent_high` and `fit` (mean R²) of D; `variation_exponent_mean`, `_low`, `_high`, `variation_fit`,
-        `variation_zero` and `premise` of δ, all as `convergence` has them; `rate`. With `seed` behind them, at the
-        longest length: `distance`, `total_variation`, `self_weight`. A window of None is called ``all``.
+        `variation_zero` and `premise` of δ; and `rate`, all as `convergence` defines them. With an additional dimension
+        `seed`, at the longest length: `distance`, `total_variation`, `self_weight`. A window of None is labelled
+        ``all``.
 
-    The premise holds in a cell if positional information was seen to decay at these lengths, as `convergence` defines
-    it. A δ that has not yet levelled off at the longest length passes: compare δ there.
+    The premise holds in a cell if δ was observed to decay at these lengths, as `convergence` defines it. A δ that
+    becomes constant beyond the longest length counts as decaying, so compare δ there.
 
-    Refused: what is no option; values that contradict one another; no values.
+    Raises:
+        InputError: if a name in `over` is not an option, an option has no values, or values contradict each other.
 
     >>> over = {"encoding": ["none", "alibi"]}
     >>> found = survey(Stack(projections="direct"), over, [100, 1000, 3000, 10000], progress=False)
@@ -99,7 +107,7 @@ def survey(
 
 
 def _summary(found: xr.Dataset) -> xr.Dataset:
-    """One stack in a few numbers: D of its last layer, δ of its first, at the longest length or as exponents."""
+    """A summary of one stack: D of its last layer and δ of its first, as exponents and at the longest length."""
     longest = found.isel(length=-1, drop=True).assign(
         fit=found["fit"].mean("seed", keep_attrs=True),
         variation_fit=found["variation_fit"].mean("seed", keep_attrs=True),
@@ -115,21 +123,22 @@ def _summary(found: xr.Dataset) -> xr.Dataset:
 
 
 def _checked(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """Options that there are, each with different values."""
+    """The options with their values as lists; an error for unknown options or repeated values."""
     if not over:
-        raise InputError("There is nothing to vary.", "Name an option of Stack, and its values.")
+        raise InputError("over is empty: there is nothing to vary.", "Give an option of Stack with its values.")
     for name, values in over.items():
         if name not in OPTIONS:
-            raise InputError(f"{name!r} is not an option of Stack.", f"Vary some of: {', '.join(OPTIONS)}.")
+            raise InputError(f"over: {name!r} is not an option of Stack.", f"Use some of: {', '.join(OPTIONS)}.")
         if isinstance(values, str) or not len(values) or len(set(map(str, values))) < len(values):
             raise InputError(
-                f"over[{name!r}]={shown(values)} is not a list of values.", "Give different values, in a list."
+                f"over[{name!r}]={short_repr(values)} is not a list of different values.",
+                "Give a list in which each value occurs once.",
             )
     return {name: list(values) for name, values in over.items()}
 
 
 def _varied(stack: Stack, options: dict[str, Any]) -> Stack:
-    """The stack of one cell. A window and the mask that heeds it go together, and sinks with the window."""
+    """The stack of one cell; a window also sets the mask, and without a window there are no sinks."""
     if "window" in options and "mask" not in options:
         mask = "causal" if options["window"] is None else "window"
         options = options | {"mask": mask} | ({"sinks": 0} if mask == "causal" else {})
@@ -137,7 +146,7 @@ def _varied(stack: Stack, options: dict[str, Any]) -> Stack:
 
 
 def _labels(values: list[Any]) -> list[Any]:
-    """Values as a coordinate: numbers stay numbers where all are, else all are texts."""
+    """Values as a coordinate: as numbers if all are numbers, otherwise as text."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return values
     return ["all" if value is None else str(value) for value in values]

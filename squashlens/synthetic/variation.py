@@ -1,4 +1,4 @@
-"""Total variation of the softmax of two growing sequences that differ at their beginning (figure 9, Lemma B.2)."""
+"""Total variation between the softmaxes of two growing sequences that differ at their start (figure 9, Lemma B.2)."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import positive
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.results import signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
@@ -19,7 +19,7 @@ from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import FEWEST, mean_of, power_law, tail_of
 from squashlens.theory.distances import total_variation
 
-LARGEST = math.log(sys.float_info.max)  # the greatest noise whose exponential is a number
+LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is finite
 INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
 
 
@@ -27,9 +27,16 @@ INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper e
 def softmax_variation(
     x: Float[Tensor, "*many outcome"], star: Float[Tensor, "*many outcome"]
 ) -> Float[Tensor, "*many"]:
-    """δ(softmax x, softmax x*), between 0 and 2.
+    """The total variation δ(softmax x, softmax x*), between 0 and 2.
 
-    Lemma B.2: it goes to 0 where x and x* differ ever less. Proposition B.4: else it need not.
+    It goes to 0 if the difference of x and x* goes to 0 (Lemma B.2); otherwise it need not (Proposition B.4).
+
+    Args:
+        x: logits, of shape (..., outcome).
+        star: logits x*, of the same shape.
+
+    Returns:
+        δ, of shape (...), without the factor ½.
 
     >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).double()
     >>> softmax_variation(x, 1 - x).item(), 2 * (math.e - 1) / (math.e + 1)
@@ -47,29 +54,30 @@ def softmax_total_variation(
     seeds: int | Iterable[int] = 5,
     tail: float = 0.5,
 ) -> xr.Dataset:
-    """δ of two softmaxes by length: x uniform on [0, 1], x* the same with noise on its first k entries.
+    """Total variation δ of two softmaxes by length: x is uniform on [0, 1], and x* has noise on its first k entries.
 
-    A seed draws one growing sequence and one noise, uniform on [0, a]; up to n = k every entry is perturbed. For n
-    beyond k, δ goes as 1/n: n δ tends to 2 Σ_{i≤k} (e^{x*_i} − e^{x_i}) / E e^x, whose mean over draws is
-    2k ((e^a − 1)/a − 1). Before that limit the share 1 − k/n of the entries that are not perturbed is a factor of δ,
-    which by itself makes the slope less steep; `expected_variation` derives the mean.
+    Each seed draws one growing sequence and one noise, uniform on [0, a]. Up to n = k every entry is perturbed. For n
+    much larger than k, δ falls as 1/n: n δ tends to 2 Σ_{i≤k} (e^{x*_i} − e^{x_i}) / E e^x, whose mean over draws is
+    2k ((e^a − 1)/a − 1). At smaller n, δ has the factor 1 − k/n, the share of entries that are not perturbed, which
+    makes the slope less steep; `expected_variation` derives the mean.
 
     Args:
-        lengths: n; at least three in the tail.
-        k: how many entries are perturbed.
-        noise: a, the most that is added to one.
-        seeds: how many draws, counted from 0, or the seeds themselves.
-        tail: share of the range of log n, from its upper end, that exponents are fitted on. Lengths under 10 k, or
-            under 10 k ((e^a − 1)/a − 1) where that is more, are left out of it: the law does not hold there yet.
+        lengths: n, the numbers of entries; at least three of them in the tail.
+        k: number of perturbed entries.
+        noise: a, the largest noise on an entry.
+        seeds: number of random draws, or their seeds.
+        tail: the upper share of the range of log n that exponents are fitted on. Lengths below 10 k, or below
+            10 k ((e^a − 1)/a − 1) if that is larger, are left out, because δ does not yet fall as 1/n there.
 
     Returns:
-        Dataset with `total_variation` over (seed, length), δ without the ½; `exponent` and `fit` (R²) over (seed),
-        `exponent_mean`, `exponent_low`, `exponent_high` (95 %, Student's t over seeds), and the same of δ ÷ (1 − k/n)
-        as `leading_mean`, `leading_low`, `leading_high`; `rate`, −1, which the last three are to
-        be compared with; `expected` over (length), as `expected_variation` has it, NaN for n ≤ k; `perturbed`, k. The
-        fit is descriptive.
+        Dataset with `total_variation` over (seed, length), δ without the factor ½; `exponent` and `fit` (R²) over
+        (seed); `exponent_mean`, `exponent_low`, `exponent_high` (95 %, Student's t over seeds); the same for
+        δ ÷ (1 − k/n) as `leading_mean`, `leading_low`, `leading_high`; `rate`, −1, the derived value of the last three;
+        `expected` over (length), as in `expected_variation`, NaN for n ≤ k; and `perturbed`, k. The fit is descriptive.
 
-    Refused: no noise, and noise whose exponential is beyond double precision; fewer than three lengths to fit on.
+    Raises:
+        InputError: if the noise is not positive or its exponential exceeds double precision, or if there are fewer than
+            three lengths to fit on.
 
     Source: Barbero et al. 2024, appendix C.3, figure 9.
 
@@ -79,20 +87,20 @@ def softmax_total_variation(
     """
     positive(k, "k", "a number of entries")
     if not 0 < noise < math.inf:
-        raise InputError(f"noise={noise!r} perturbs nothing.", "Give a positive number.")
+        raise InputError(f"noise={noise!r} is not a positive, finite number.", "Give a positive number.")
     if noise > LARGEST:
         raise InputError(
-            f"noise={noise!r} is too much: its exponential is beyond double precision.",
-            f"Give less than {LARGEST:.0f}.",
+            f"noise={noise!r} is too large: its exponential exceeds double precision.",
+            f"Give a number below {LARGEST:.0f}.",
         )
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     n = torch.tensor(chosen, dtype=torch.float64)
-    settled = 10 * k * max(1.0, _gain(noise))  # from here on k/n and g are under a tenth
+    settled = 10 * k * max(1.0, _gain(noise))  # at this n and above, k/n and g are below a tenth
     among = tail_of(chosen, tail) & (n >= settled)
     if int(among.sum()) < FEWEST:
         raise InputError(
-            f"Fewer than {FEWEST} lengths of the tail reach {settled:.6g}, from where on δ goes as 1/n.",
-            "Give longer ones, or a smaller k or noise.",
+            f"Fewer than {FEWEST} lengths of the tail are at least {settled:.6g}, from where on δ falls as 1/n.",
+            "Give longer lengths, or a smaller k or noise.",
         )
     x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))
     found = torch.stack([softmax_variation(x[:, :length], star[:, :length]) for length in chosen], dim=-1)
@@ -107,13 +115,13 @@ def softmax_total_variation(
         {
             "total_variation": (("seed", "length"), found, "δ of softmax x and softmax x*", "1"),
             "exponent": (("seed",), slope, text, "1"),
-            "fit": (("seed",), fit, f"R² of the line behind the {text}", "1"),
+            "fit": (("seed",), fit, f"R² of the fitted line of the {text}", "1"),
             "exponent_mean": ((), mean, f"{text}, mean over seeds", "1"),
             "exponent_low": ((), low, f"{text}, lower end of the mean's 95 % interval", "1"),
             "exponent_high": ((), high, f"{text}, upper end of the mean's 95 % interval", "1"),
             **{
-                f"leading_{edge}": ((), value, f"slope of log δ ÷ (1 − k/n) on log n in the tail, {told}", "1")
-                for edge, value, told in zip(("mean", "low", "high"), leading, INTERVAL, strict=True)
+                f"leading_{edge}": ((), value, f"slope of log δ ÷ (1 − k/n) on log n in the tail, {what}", "1")
+                for edge, value, what in zip(("mean", "low", "high"), leading, INTERVAL, strict=True)
             },
             "rate": ((), -1.0, "exponent of δ that can be derived, for n beyond k", "1"),
             "expected": (("length",), expected, "derived mean of δ over draws, for n beyond k", "1"),
@@ -127,17 +135,18 @@ def softmax_total_variation(
 
 
 def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Float[Tensor, " length"]:
-    """The mean of δ over draws at n ≥ k: x uniform on [0, 1], x* the same with noise uniform on [0, a] on its first k.
+    """The derived mean of δ over draws at n ≥ k, for x uniform on [0, 1] and noise uniform on [0, a] on k entries.
 
-    Let Z = Σ e^{x_i}, and G = Σ_{i≤k} (e^{x*_i} − e^{x_i}) what the first k gain, so Z* = Z + G. With g = G/Z every
-    entry's weight is multiplied by e^{noise}/(1 + g). Weights sum to 1, so δ is twice what is lost, and there lose
+    Let Z = Σ e^{x_i}, and let G = Σ_{i≤k} (e^{x*_i} − e^{x_i}) be the gain of the first k entries, so Z* = Z + G. With
+    g = G/Z every entry's weight is multiplied by e^{noise}/(1 + g). Weights sum to 1, so δ is twice the total loss of
+    weight. Two groups of entries lose weight:
 
-        all entries beyond k:                        (1 − k/n) g/(1 + g),
-        of the first k, those with noise under r:    k/n (r − 1 + e^−r)/a,    r = ln(1 + g).
+        all entries beyond k:                              (1 − k/n) g/(1 + g),
+        those of the first k entries with noise below r:    k/n (r − 1 + e^−r)/a,    r = ln(1 + g).
 
-    The second is E (1 − e^{noise − r})₊ times the share of the first k. It leads just beyond k, where the first is
-    near 0, and is of order 1/n³ far from there, where δ → 2g. For g stands its mean k/n ((e^a − 1)/a − 1): x and the
-    noise are independent. That leaves an error of order 1/k.
+    The second is E (1 − e^{noise − r})₊ times the share of the first k entries. It dominates just beyond k, where the
+    first is near 0. It is of order 1/n³ at large n, where δ → 2g. g is replaced by its mean k/n ((e^a − 1)/a − 1),
+    since x and the noise are independent. This leaves an error of order 1/k.
 
     >>> found = expected_variation(torch.tensor([200.0, 2000.0, 2e6]).double(), 200, 0.1)
     >>> [f"{value:.4g}" for value in found.tolist()]
@@ -150,12 +159,12 @@ def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Flo
 
 
 def _gain(noise: float) -> float:
-    """What noise, uniform on [0, a], adds to e^x on average, as a share of it: E e^noise − 1 = (e^a − 1)/a − 1."""
+    """The mean relative gain of e^x by noise that is uniform on [0, a]: E e^noise − 1 = (e^a − 1)/a − 1."""
     return math.expm1(noise) / noise - 1
 
 
 def _sequences(seeds: list[int], longest: int, k: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """x and x*, a row a seed; entries and noise have streams of their own, so that neither depends on the length."""
+    """x and x*, one row for each seed; entries and noise have separate random streams that do not depend on n."""
     x = np.stack([np.random.default_rng((seed, 0, 0)).uniform(0, 1, longest) for seed in seeds])
     added = np.stack([np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in seeds])
     star = x.copy()

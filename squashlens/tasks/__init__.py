@@ -1,13 +1,13 @@
-"""Copying and counting as tasks: what is asked, what is right, how an answer is read. No model is in here.
+"""Copying and counting tasks: the question, the right answer, and how a model's answer is read. No model is involved.
 
-`find(name)` gives a task, `names()` lists them: those of the paper (`copying`, `counting`), and what the bundled model
-was taught (`taught`). `Task` makes your own; `reading` has the readers of answers.
+`find(name)` returns a task and `names()` lists them: the paper's tasks (`copying`, `counting`) and the tasks that the
+bundled model was trained on (`taught`). `Task` makes your own task; `reading` has the functions that read answers.
 """
 
 import difflib
 
-from squashlens._typing import shown
-from squashlens.arguments import validated
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks import reading
 from squashlens.tasks.copying import COPYING
@@ -21,19 +21,33 @@ __all__ = ["DRAWN_SEEDS", "Question", "Reading", "Task", "find", "names", "readi
 _TASKS = {task.name: task for task in (*COPYING, *COUNTING, *TAUGHT)}
 
 
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
 def names() -> tuple[str, ...]:
-    """Every task there is, the paper's first."""
+    """The names of all tasks, the paper's tasks first."""
     return tuple(_TASKS)
 
 
 @validated
 def find(name: str) -> Task:
-    """A task by its name; an unknown one is refused, with near ones.
+    """The task with the given name.
 
+    Args:
+        name: one of `names()`.
+
+    Returns:
+        The task.
+
+    Raises:
+        InputError: if there is no such task; the message lists similar names.
+
+    >>> from squashlens.tasks import find
     >>> find("count_ones").ask(4).truth
     '4'
     """
     if name not in _TASKS:
         near = difflib.get_close_matches(str(name), _TASKS, n=3, cutoff=0.5) or [*_TASKS][:14]
-        raise InputError(f"There is no task {shown(name)}.", f"Near it: {', '.join(near)}.")
+        raise InputError(f"There is no task {short_repr(name)}.", f"Similar names: {', '.join(near)}.")
     return _TASKS[name]

@@ -1,7 +1,7 @@
-"""Copying the last or the first digit: figure 2, prompt of appendix C.1.
+"""Tasks that ask for the last or the first digit of a sequence: figure 2, with the prompt of appendix C.1.
 
-In every sequence of the figure the right answer is 0: the last digit of 1…10 or …1010, the first of 01…1 or 0101….
-Where the digits are drawn it varies, which is what a probe needs.
+In every sequence of the figure the right answer is 0: the last digit of 1…10 or …1010, the first digit of 01…1 or
+0101…. With random digits the right answer varies, as a probe requires.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ FIRST = LAST.replace("the last digit", "the first digit")
 
 
 def last_odd(n: int, rng: Random) -> list[str]:
-    """1 … 1 0"""
+    """Ones and a final zero: 1 … 1 0."""
     return ["1"] * (n - 1) + ["0"]
 
 
 def first_odd(n: int, rng: Random) -> list[str]:
-    """0 1 … 1"""
+    """A zero and then ones: 0 1 … 1."""
     return ["0"] + ["1"] * (n - 1)
 
 
 def to_zero(n: int, rng: Random) -> list[str]:
-    """… 1 0 1 0"""
+    """Alternating digits that end in zero: … 1 0 1 0."""
     return ["01"[(n - 1 - i) % 2] for i in range(n)]
 
 
 def from_zero(n: int, rng: Random) -> list[str]:
-    """0 1 0 1 …"""
+    """Alternating digits that begin with zero: 0 1 0 1 …"""
     return ["01"[i % 2] for i in range(n)]
 
 
 def even_odds(n: int, rng: Random) -> list[str]:
-    """Each a 0 or a 1, as likely."""
+    """Independent digits, 0 or 1 with equal probability."""
     return [str(rng.randint(0, 1)) for _ in range(n)]
 
 
@@ -48,7 +48,7 @@ def first(items: Items) -> str:
 
 
 def _both(name: str, draws: tuple, source: str, *, hint: str = "", random: bool = False) -> tuple[Task, Task]:
-    """The same for the last digit and for the first."""
+    """The two tasks that ask for the last and for the first digit."""
     tail = f" {hint}" if hint else ""
     kept = {"read": digit, "opening": LAST_ANSWER, "random": random, "source": source}
     return (

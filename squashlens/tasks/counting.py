@@ -1,7 +1,8 @@
-"""Counting: figures 3, 4, 6 and 7, templates of appendix C.1, and the patterns and hints that were called for since.
+"""Counting tasks: figures 3, 4, 6 and 7 with the templates of appendix C.1, and two further tasks.
 
-The paper prints examples of a chain of thought for the sum; those of the other tasks follow its scheme and are ours.
-It does not say which other words its sentences have, how often 'car' is among them, nor what stands between items.
+The paper prints chain-of-thought examples for the sum only; the examples of the other tasks follow the same scheme and
+are ours. The paper does not say which other words its sentences contain, how frequent 'car' is, or what separates the
+items.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from squashlens.paper import COUNT_ANSWER, ONES, SUM, SUM_EXAMPLES, WORD
 from squashlens.tasks.reading import counted
 from squashlens.tasks.task import Items, Task
 
-SHARE = 0.7  # of ones in a random sequence, and of 'car' in a sentence
+SHARE = 0.7  # probability of a one in a random sequence, and of 'car' in a sentence
 ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
 
@@ -65,32 +66,32 @@ The final answer to your maths question is: 4"""
 
 
 def ones(n: int, rng: Random) -> list[str]:
-    """1 1 1 …"""
+    """Only ones: 1 1 1 …"""
     return ["1"] * n
 
 
 def bernoulli(n: int, rng: Random) -> list[str]:
-    """Each a 1 with probability 0.7, else a 0."""
+    """Independent digits, 1 with probability 0.7 and otherwise 0."""
     return [str(int(rng.random() < SHARE)) for _ in range(n)]
 
 
 def alternating(n: int, rng: Random) -> list[str]:
-    """1 0 1 0 …"""
+    """Alternating digits: 1 0 1 0 …"""
     return ["10"[i % 2] for i in range(n)]
 
 
 def sentence(n: int, rng: Random) -> list[str]:
-    """Each 'car' with probability 0.7, else one of six other words."""
+    """Independent words, 'car' with probability 0.7 and otherwise one of six other words."""
     return [CAR if rng.random() < SHARE else rng.choice(OTHERS) for _ in range(n)]
 
 
 def numbered(items: Sequence[str]) -> str:
-    """Each item with its place: an explicit positional hint."""
+    """The items with their numbers, as an explicit positional hint."""
     return ", ".join(f"digit {place}: {item}" for place, item in enumerate(items, start=1))
 
 
 def how_many(item: str) -> Callable[[Items], str]:
-    """How often an item occurs."""
+    """A function that counts how often `item` occurs."""
     return lambda items: str(items.count(item))
 
 

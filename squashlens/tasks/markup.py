@@ -1,11 +1,11 @@
-r"""What a model said, without what carries it: markers of turns, thoughts, Markdown, LaTeX and HTML.
+r"""Remove everything from a model's answer that is not text: turn markers, thoughts, Markdown, LaTeX and HTML.
 
-Markup becomes a tab. A tab is white space and never part of a number, so that ``\boxed{1}2`` is not read as 12.
+Markup is replaced by a tab. A tab is white space and never part of a number, so ``\boxed{1}2`` is not read as 12.
 """
 
 import re
 
-# Markers that a decoder leaves in the text. What follows the end of a turn is not part of the answer.
+# Turn markers that a decoder may leave in the text. Text after the end of a turn is not part of the answer.
 _BEGIN = re.compile(
     r"\s*(?:<bos>|<s>|<\|begin_of_text\|>|<\|startoftext\|>|<\|start\|>assistant|<\|channel\|>final<\|message\|>"
     r"|<start_of_turn>model|<\|im_start\|>assistant|<\|assistant\|>"
@@ -16,7 +16,7 @@ _END = re.compile(
     r"|<\|(?:im_end|eot_id|eot|eom_id|end|endoftext|end_of_text|end_of_turn|return|END_OF_TURN_TOKEN)\|>"
 )
 _FENCE = re.compile(r"(?:^|[ \t])[ \t]*(```+|~~~+)[A-Za-z]*[ \t]*\n(.*?)\n[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_RULE = re.compile(r"^[ \t]*\|?[ \t]*:?-{3,}:?[ \t|:-]*$", re.MULTILINE)  # a table's second row, or a line across
+_RULE = re.compile(r"^[ \t]*\|?[ \t]*:?-{3,}:?[ \t|:-]*$", re.MULTILINE)  # a table's second row, or a horizontal line
 _ROW = re.compile(r"^[ \t]*\|(.*)\|[ \t]*$", re.MULTILINE)
 _CELL = re.compile(r"(?<![|\w])\|([^|\n]*)\|(?![|\w])")
 _HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
@@ -36,7 +36,7 @@ _TAG = re.compile(
 
 
 def turn(text: str, ended: bool) -> tuple[str, bool]:
-    """One turn of the model: without byte-order mark, markers and thoughts; and whether it ended by itself.
+    """The text of one turn, without byte-order mark, markers and thoughts; and whether the model ended the turn itself.
 
     >>> turn("\\ufeff<think>7 or 8?</think>7<|im_end|>\\n", False)
     ('7', True)
@@ -52,7 +52,7 @@ def turn(text: str, ended: bool) -> tuple[str, bool]:
 
 
 def plain(text: str) -> str:
-    r"""Text without markup; a box, which is made to hold an answer, becomes the words "answer:".
+    r"""The text without markup. A LaTeX box, which usually holds an answer, is replaced by the word "answer:".
 
     >>> plain("So it is **7**: $\\boxed{\\text{7}}$").split()
     ['So', 'it', 'is', '7', ':', 'answer:', '7']
@@ -68,7 +68,7 @@ def plain(text: str) -> str:
 
 
 def _repeated(pattern: re.Pattern[str], by: str, text: str) -> str:
-    """Replaced from the inside out; what stands in more than eight is left as it is."""
+    """The text with every match replaced, from the inside out; at most eight nested levels are replaced."""
     for _ in range(8):
         text, changed = pattern.subn(by, text)
         if not changed:

@@ -1,7 +1,7 @@
-"""Whole numbers as people write them, and the sentences that say nothing but one.
+"""Read whole numbers from text, and from sentences that state one number and nothing else.
 
-A number is read out of a sentence only where every other word of it is known and leaves the number as it is. The
-vocabulary is closed: a hedge, a negation, a unit of something else, or any word that is not here ends the reading.
+A number is read from a sentence only if every other word of the sentence is known not to change it. The vocabulary is
+closed: a hedge, a negation, a unit of something else, or any unknown word means that no number is read.
 """
 
 import re
@@ -9,19 +9,19 @@ from functools import cache
 from typing import Literal
 
 Unclear = Literal["none", "several", "words", "fraction", "grouping", "long", "form"]
-LONGEST = 15  # digits of a number: with more, float64 no longer holds every whole number
+LONGEST = 15  # digits of a number; float64 cannot represent every whole number with more digits
 
 _UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 _TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 SPELT = {word: n for n, word in enumerate(_UNITS + _TEENS)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
 
-_GAP = r"[ \u00a0\u2009\u202f]"  # white space that may stand between groups of three digits
+_GAP = r"[ \u00a0\u2009\u202f]"  # white space allowed between groups of three digits
 _SIGN = "[+\\-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d]"  # a hyphen, an en dash and a minus; not an em dash
 
 
 def _digits(group: str) -> str:
-    """The pattern of a whole number in digits; `group` names what is between its groups of three."""
+    """The pattern of a whole number in digits; `group` names the group that matches the thousands separator."""
     return (
         rf"{_SIGN}?(?:[1-9][0-9]{{0,2}}(?P<{group}>['’_]|{_GAP})[0-9]{{3}}(?:(?P={group})[0-9]{{3}})*"
         r"|[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.0{1,2})?(?![0-9])"
@@ -49,12 +49,12 @@ _OPERAND = r"\(*\d+\)*"
 _SUM = rf"{_OPERAND}(?:[ \t]*[-+*×·][ \t]*{_OPERAND})"
 _SUMS = re.compile(rf"[ \t]*{_SUM}+(?:[ \t]*=[ \t]*{_SUM}+)*[ \t]*")
 ANSWER = re.compile(r"\b(?:answer|result|solution|total)\b", re.IGNORECASE)
-MOST = 400  # characters of a sentence that says nothing but a number
+MOST = 400  # characters of a sentence that states one number and nothing else
 
 
 @cache
 def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """Sentences that say a number and nothing else. `units` are words for what is counted, `nouns` for an answer."""
+    """Patterns of sentences that state one number. `units` are words for the counted items, `nouns` for an answer."""
     counted = "['\"‘“]?(?:" + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units) + ")['\"’”]?"
     number = f"(?P<number>{_digits('gap')}|{_WORDS})(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
     of = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
@@ -72,7 +72,7 @@ def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Patte
 
 
 def value(text: str) -> int:
-    """The number that digits or English words write.
+    """The value of a number written in digits or in English words.
 
     >>> value("-1,024.0"), value("a hundred and twenty-one")
     (-1024, 121)
@@ -92,9 +92,10 @@ def value(text: str) -> int:
 
 
 def spoken(text: str) -> list[tuple[int, int, str]]:
-    """Every number in a text, in digits or words: where it begins and ends, and its value as text.
+    """Every number in a text, in digits or words: its start, its end, and its value as text.
 
-    "One" is a pronoun here. What has more than 30 characters is a sequence, and is given as it is written.
+    The word "one" counts as a pronoun. A number of more than 30 characters counts as a sequence, and its text is
+    returned unchanged.
 
     >>> spoken("not seven but 1,008")
     [(4, 9, '7'), (14, 19, '1008')]
@@ -105,7 +106,7 @@ def spoken(text: str) -> list[tuple[int, int, str]]:
 
 
 def stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
-    """The number that a text says and all that it says, as it is written; None if there is more, or less.
+    """The number that a text states, as written, if the text states nothing else; otherwise None.
 
     >>> stated("The answer is 7", ("answer",)), stated("There are seven (7) ones", (), ("ones",))
     ('7', 'seven')
@@ -118,22 +119,22 @@ def stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> st
     if found is None:
         return None
     said, again = found.groupdict().get("number", found[0]), found.groupdict().get("again")
-    # The same number once in digits and once in words is one number; anything else are two.
+    # The same number in digits and in words counts once; anything else is two numbers.
     if again is not None and (said[-1].isdecimal() == again[-1].isdecimal() or value(said) != value(again)):
         return None
     return said
 
 
 def unread(text: str) -> Unclear:
-    """Why no number is read in a text that does not state one."""
+    """The reason why no number is read from a text that does not state exactly one."""
     runs, spelt = _RUNS.findall(text), [word.lower() for word in _IN_WORDS.findall(text)]
     if re.fullmatch(r"[+-]?\d+\s*/\s*\d+", text):
         return "fraction"
     alone = not re.search(r"[a-z]", re.sub(_IN_WORDS, "", text), re.IGNORECASE)
-    several = len(runs) + sum(alone or word != "one" for word in spelt)  # in a sentence "one" is most often a pronoun
+    several = len(runs) + sum(alone or word != "one" for word in spelt)  # in a sentence, "one" is usually a pronoun
     if several > 1:
         return "several"
-    scripts = any(c.isdecimal() and not c.isascii() for c in text)  # more than one: one alone has been written as 0–9
+    scripts = any(c.isdecimal() and not c.isascii() for c in text)  # a single script was already replaced by 0–9
     if runs and not scripts and not _IN_DIGITS.fullmatch(runs[0]):
         decimal = re.fullmatch(r"\d+\.\d+", runs[0]) and not re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", runs[0])
         return "fraction" if decimal else "grouping"
@@ -145,6 +146,6 @@ def unread(text: str) -> Unclear:
 
 
 def _right_side(text: str) -> str:
-    """What a sum or product is said to be: the text behind the last "=", where all before it is arithmetic."""
+    """The text after the last "=" if everything before it is arithmetic; otherwise the whole text."""
     before, equals, after = text.rpartition("=")
     return after.strip() if equals and "\n" not in text and _SUMS.fullmatch(before) else text

@@ -1,18 +1,18 @@
-"""What a model's answer says: read, or not read and why.
+"""Read the value from a model's answer, or give the reason why no value is read.
 
-Four layers: `markup` takes away what carries the answer (markers of turns, Markdown, LaTeX); this module finds where
-the answer stands; `numerals` decides whether that says one number; `retraction` whether what is said around it takes it
-back. Two readings are made of every answer.
+Reading has four parts. `markup` removes turn markers, Markdown and LaTeX. This module finds the place of the answer.
+`numerals` decides whether the text there states one number. `retraction` decides whether the text around it takes the
+answer back. Every answer is read in two ways.
 
-*Strict*: the form that was asked for. Where a prompt asks for a sentence ("The final answer to your maths question is:
-xxxx"), that sentence with digits behind it; or the digits alone. Commas may group them by three; quotes, brackets,
-emphasis and a full stop may stand around them.
+*Strict* accepts only the requested form. If a prompt asks for a sentence ("The final answer to your maths question is:
+xxxx"), this is that sentence followed by digits, or the digits alone. The digits may be grouped by commas, and quotes,
+brackets, emphasis and a full stop may surround them.
 
-*Lenient*: what is unambiguous, strict or not: also markup, number words, "7 (seven)", "There are 7 ones", an answer
-announced in other words at the end. A lenient reading never differs from a strict one: `Reading.as_asked` says whether
-both give the value.
+*Lenient* accepts every unambiguous answer, in addition: markup, number words, "7 (seven)", "There are 7 ones", or an
+answer announced in other words at the end. If both read a value, it is the same value. `Reading.as_asked` says whether
+the strict reading succeeded too.
 
-What is not read is counted by the reason why, and never dropped.
+Unread answers are counted by reason and never dropped.
 """
 
 import re
@@ -24,7 +24,7 @@ from typing import Literal
 
 from squashlens.tasks.markup import plain, turn
 from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, spoken, stated, unread, value
-from squashlens.tasks.retraction import denied, sentences, standing
+from squashlens.tasks.retraction import denied, retraction_status, sentences
 
 Why = Literal[
     "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
@@ -47,10 +47,13 @@ WHY: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read, as canonical text (digits 0–9), and ``"read"``; or nothing, and why not.
+    """The value read from an answer, or the reason why none was read.
 
-    `as_asked`: whether it was read and given in the form that was asked for. Yes, unless a reader says otherwise: what
-    that form is, is for a reader of your own to say.
+    Args:
+        value: the value as canonical text (digits 0–9); empty if nothing was read.
+        why: ``"read"``, or the reason why nothing was read; `WHY` has the reasons in words.
+        as_asked: whether the answer had the requested form. True by default for a value that was read; your own reader
+            decides what the requested form is.
     """
 
     value: str
@@ -62,32 +65,39 @@ class Reading:
             object.__setattr__(self, "as_asked", False)
 
 
-# What a model said, the words its answer opens with (may be empty), whether it ended by itself.
+# A reader's arguments: the model's text, the words that an answer opens with (may be empty), whether the model stopped.
 Reader = Callable[[str, str, bool], Reading]
 Convert = Callable[[str], Reading]
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")
-_PLACEHOLDER = re.compile(r"x{3,}|answer>", re.IGNORECASE)  # the model repeats what it was asked, not an answer
+_PLACEHOLDER = re.compile(r"x{3,}|answer>", re.IGNORECASE)  # a repeated placeholder, which is no answer
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _AROUND = f" \t\r\u00a0{_INVISIBLE}'\"`*_()[]{{}}$‘’“”«»"  # quotes, brackets and emphasis around an answer
-_STOPS = ".!。"  # what may end a sentence
-_CLOSING = "'\"`’”»"  # what shows that an answer is over, where the text stops behind it
+_STOPS = ".!。"  # characters that may end a sentence
+_CLOSING = "'\"`’”»"  # a text that stops after one of these holds a complete answer
 _NOUNS = ("answer", "result", "solution")
 _COUNTS = (*_NOUNS, "count", "sum", "total", "number")
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number, as `number` gives it."""
+    """Whether a text is a whole number in the form that `number` returns."""
     return text.removeprefix("-").isdecimal()
 
 
 def number(text: str, opening: str, ended: bool, units: tuple[str, ...] = ()) -> Reading:
-    """A whole number: the one that the sentence ends in, or the one that is all there is.
+    """Read a whole number: the one that follows the opening words, or the only one in the answer.
 
-    `units` are words for what is counted, so that "7 ones" is 7: see `counted`. Digits of any one script are read as
-    the number they write. An answer that gives different numbers, a fraction, a hedge ("about 7"), a number with words
-    around it that are not known to leave it as it is, one of more than 15 digits, or one that may have been cut in the
-    middle is not read.
+    Digits of any single script are read. Not read are: different numbers, a fraction, a hedged number ("about 7"), a
+    number among words that may change it, a number of more than 15 digits, and a number that may be cut off.
+
+    Args:
+        text: the model's answer.
+        opening: the words that the answer should open with; may be empty.
+        ended: whether the model ended its answer itself.
+        units: words for the counted items, so that "7 ones" is 7; see `counted`.
+
+    Returns:
+        The reading.
 
     >>> number("Six ones. The final answer to your maths question is: **6**.", "The final answer to your maths question is:", True)
     Reading(value='6', why='read', as_asked=True)
@@ -100,7 +110,13 @@ def number(text: str, opening: str, ended: bool, units: tuple[str, ...] = ()) ->
 
 
 def counted(*units: str) -> Reader:
-    """`number` for a task that counts what `units` name: "7 ones" and "There are 7 ones in the sequence" are 7.
+    """A reader like `number` for counting tasks: it also reads "7 ones" and "There are 7 ones in the sequence" as 7.
+
+    Args:
+        *units: words for the counted items.
+
+    Returns:
+        The reader, a function of `text`, `opening` and `ended`.
 
     >>> counted("ones")("7 ones", "", True).value, counted("ones")("7 zeros", "", True).why
     ('7', 'form')
@@ -110,7 +126,7 @@ def counted(*units: str) -> Reader:
 
 @dataclass(frozen=True)
 class _Counted:
-    """`number` with its units, so that two of the same are equal and tasks compare."""
+    """`number` with its units, as a dataclass: readers with the same units are equal, so tasks can be compared."""
 
     units: tuple[str, ...]
     __name__ = "number"
@@ -120,7 +136,15 @@ class _Counted:
 
 
 def digit(text: str, opening: str, ended: bool) -> Reading:
-    """One digit, in the same places as `number`; also its English word, which leaves nothing to guess.
+    """Read a single digit, or its English word, in the same places as `number`.
+
+    Args:
+        text: the model's answer.
+        opening: the words that the answer should open with; may be empty.
+        ended: whether the model ended its answer itself.
+
+    Returns:
+        The reading.
 
     >>> digit("The answer to your question is: one", "The answer to your question is:", True)
     Reading(value='1', why='read', as_asked=True)
@@ -129,56 +153,77 @@ def digit(text: str, opening: str, ended: bool) -> Reading:
 
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
-    """A sequence of digits and commas, in the same places as `number`; spaces in it mean nothing."""
+    """Read a sequence of digits and commas, in the same places as `number`; spaces are ignored.
+
+    Args:
+        text: the model's answer.
+        opening: the words that the answer should open with; may be empty.
+        ended: whether the model ended its answer itself.
+
+    Returns:
+        The reading.
+    """
     return _read(text, opening, ended, _strict_digits, _lenient_digits)
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
-    """What stands in the same places as a `number` would, with runs of white space as one space."""
+    """Read any text in the same places as `number`; each run of white space becomes one space.
+
+    Args:
+        text: the model's answer.
+        opening: the words that the answer should open with; may be empty.
+        ended: whether the model ended its answer itself.
+
+    Returns:
+        The reading.
+    """
     text, ended = turn(text, ended)
-    found, places = _found(text, opening, ended, _as_words), _behind(text, opening) if opening else []
-    return _standing(found, places[-1][2]) if places else found
+    found, places = _found(text, opening, ended, _as_words), _after_opening(text, opening) if opening else []
+    return _unless_retracted(found, places[-1][2]) if places else found
 
 
 def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Convert) -> Reading:
-    """What is unambiguous, and whether it was given as asked."""
+    """The lenient reading, and whether the strict reading gives the same value."""
     text, ended = turn(text, ended)
     bare, asked = plain(text), plain(opening)
-    places = _behind(bare, asked) if asked else []
+    places = _after_opening(bare, asked) if asked else []
     found = _found(bare, asked, ended, lenient) if places else _announced(bare, ended, lenient)
     if places:
-        found = _standing(found, places[-1][2], lambda sentence: lenient(sentence).value)
+        found = _unless_retracted(found, places[-1][2], lambda sentence: lenient(sentence).value)
     return replace(found, as_asked=_found(text, opening, ended, strict).value == found.value)
 
 
-def _standing(found: Reading, behind: str, convert: Callable[[str], str] | None = None) -> Reading:
-    """A reading, unless what is said behind the answer takes it back or gives another."""
-    why = standing(behind, found.value, convert) if found.why == "read" else "read"
+def _unless_retracted(found: Reading, after: str, convert: Callable[[str], str] | None = None) -> Reading:
+    """The reading, unless the text after the answer takes it back or gives another one."""
+    why = retraction_status(after, found.value, convert) if found.why == "read" else "read"
     return found if why == "read" else Reading("", why)
 
 
 def _found(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
-    """What stands behind the opening words, each time they are said; the whole text where they are not."""
-    said = _behind(text, opening) if opening else []
+    """The reading of the text after each occurrence of the opening words, or of the whole text if they do not occur."""
+    said = _after_opening(text, opening) if opening else []
     if not said:
         return convert(text.strip()) if ended else Reading("", "cut")
     found = [convert(line) for line, _, _ in said]
     last, closed, _ = said[-1]
-    # Where the text was cut, whatever stands last may go on: a number, a sum, a word.
+    # If the text was cut off, its last number, sum or word may be incomplete.
     if not (ended or closed) and not (found[-1].why == "read" and last[-1:] in _CLOSING):
         return Reading("", "cut")
     return _one(found)
 
 
 def _one(found: list[Reading]) -> Reading:
-    """The one reading there is, but for places without any; several otherwise."""
+    """The common reading of all places that have one; "several" if they differ."""
     different = set(found) - {Reading("", "none")} or set(found)
     return different.pop() if len(different) == 1 else Reading("", "several")
 
 
 def _announced(text: str, ended: bool, convert: Convert) -> Reading:
-    """Where the words that were asked for are missing: all that is said, or the last sentence if it announces an
-    answer and no other sentence states another number."""
+    """The reading of an answer without the opening words.
+
+    The whole text is read; failing that, the last sentence, if it announces an answer and no other sentence states
+    another number.
+    """
     if not ended:
         return Reading("", "cut")
     whole = convert(text.strip())
@@ -187,20 +232,22 @@ def _announced(text: str, ended: bool, convert: Convert) -> Reading:
     parts = sentences(text)
     if not parts or not ANSWER.search(parts[-1]) or convert(parts[-1]).why != "read":
         return whole
-    # A step of arithmetic, "5 + 5 = 10", is no other answer, unless it is the last; what else states a number is.
+    # A step of arithmetic ("5 + 5 = 10") is no other answer, unless it is the last. Other sentences with a number are.
     steps = [each for each in parts if "=" in each and not ANSWER.search(each)]
     found = [convert(each) for each in parts if each not in steps[:-1]]
     return _one([reading for reading in found if reading.why == "read"])
 
 
-def _behind(text: str, opening: str) -> list[tuple[str, bool, str]]:
-    """The line behind each time the opening words are said, but for where what was asked is only repeated, or is
-    denied; whether a new line has closed it, whatever follows; and what follows."""
+def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
+    """The line after each occurrence of the opening words, whether a line break ends it, and the text after it.
+
+    Occurrences that only repeat the question, or that are denied, are left out.
+    """
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
     found, before = [], 0
     for match in pattern.finditer(text):
         line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
-        again = pattern.search(line)  # on the same line, said once more: the number before it counts too
+        again = pattern.search(line)  # the words occur twice on one line: the number between them counts too
         line = _first(line[: again.start()]) if again else line
         only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (again and not line)
         if not only_asked and not denied(text[before : match.start()]):
@@ -210,7 +257,7 @@ def _behind(text: str, opening: str) -> list[tuple[str, bool, str]]:
 
 
 def _first(text: str) -> str:
-    """The first clause of a text if it begins with a number, nothing otherwise."""
+    """The first clause of a text if it begins with a number; otherwise an empty text."""
     begins = text.lstrip(_AROUND)
     if not any(start == 0 for start, _, _ in spoken(begins)):
         return ""
@@ -218,9 +265,9 @@ def _first(text: str) -> str:
 
 
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
-    """A line without what may stand around an answer, its digits as 0–9."""
+    """A line without the characters that may surround an answer, with its digits as 0–9."""
     core = line.lstrip(around).rstrip(around + stops)
-    bracketed = re.fullmatch(r"<([^<>]*)>", core)  # one angle bracket alone says less, or more
+    bracketed = re.fullmatch(r"<([^<>]*)>", core)  # a single angle bracket means "less than" or "greater than"
     return _plain_digits(bracketed[1] if bracketed else core)
 
 
@@ -280,7 +327,7 @@ def _lenient_digits(line: str) -> Reading:
 
 
 def _plain_digits(text: str) -> str:
-    """Decimal digits of any script as 0–9, where all are of one script; otherwise the text as it is."""
+    """The text with decimal digits as 0–9 if all are of one script; otherwise the text unchanged."""
     decimals = {ord(c) - unicodedata.decimal(c) for c in text if unicodedata.category(c) == "Nd"}
     if len(decimals) != 1:
         return text

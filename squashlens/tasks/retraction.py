@@ -1,17 +1,17 @@
-"""Whether an answer still stands, after what is said around it.
+"""Decide whether the text around an answer takes the answer back.
 
-What follows an answer is read up to a new question (a line that begins as questions do: "Please count", "How many",
-"Q:"), sentence by sentence. Models that are not tuned for dialogue go on with other text, so most of it is no part of
-the answer. Three things are:
+The text after an answer is read sentence by sentence, up to a new question (a line that begins like a question: "Please
+count", "How many", "Q:"). Models that are not tuned for dialogue continue with other text, so most of it is not part of
+the answer. Three things matter:
 
-- *Another number*: a sentence that says another number and nothing else, once words of correction and doubt
-  ("actually", "sorry", "or", "maybe", "it should be") are left out; or digits alone, on the very next line.
-  So does a sentence that offers one: "or 8, if", "7 or 8", "I change my answer to 8". Then there are several answers.
-- *Taking back*: a sentence that begins with a word of correction ("wait", "no", "oops"), speaks of an error of its own
+- *Another number*: a sentence that states another number and nothing else, apart from words of correction and doubt
+  ("actually", "sorry", "or", "maybe", "it should be"); digits alone on the next line; or a sentence that offers another
+  number ("or 8, if", "7 or 8", "I change my answer to 8"). Then there are several answers.
+- *Retraction*: a sentence that begins with a word of correction ("wait", "no", "oops"), mentions the model's own error
   ("I miscounted", "this is wrong"), or denies the number ("not 7").
-- *Saying it again* behind that: then it stands.
+- *Repetition* of the answer after a retraction: then the answer is valid again.
 
-The lists of words below are all there is: what else may take an answer back is not known here.
+Only the words listed below are recognized; other ways to take an answer back are missed.
 """
 
 import re
@@ -21,9 +21,9 @@ from typing import Literal
 
 from squashlens.tasks.numerals import ANSWER, spoken
 
-Standing = Literal["read", "several", "retracted"]
+Status = Literal["read", "several", "retracted"]
 
-# For something other than the number.
+# What must not follow an apology: a reason other than the number ("sorry for the delay").
 _OTHERWISE = r"(?! (?:for|about) (?:the |my |any |being )?(?:long|late|delay|length|short|brief|inconvenience|wait))"
 # A sentence that begins with one of these takes the answer back, unless it goes on to say a number.
 CORRECTIONS = (
@@ -37,12 +37,12 @@ CORRECTIONS = (
     r"|errat(?:a|um)|(?:i )?made an? (?:mistake|error)|recount\w*"
     r"|let(?:'s| me| us) (?:re-?(?:count|check|do|think|try|consider)|count|correct|fix|try|check|start)"
 )
-FAULTS = r"wrong|incorrect|mistake|error|not quite"  # the same, also where a number follows
+FAULTS = r"wrong|incorrect|mistake|error|not quite"  # these take the answer back even if a number follows
 # A sentence that begins with one of these and a number in digits doubts the answer.
 DOUBTS = r"or|maybe|perhaps|possibly|probably|alternatively|otherwise"
-# These change nothing by themselves.
+# These words alone change nothing.
 _FILLERS = r"oh|ah|h+m+|um+|uh|er|well|but|and|so|ok|okay|yes|then|thus|edit|updated?|note|now|even|that said"
-# Left out wherever they stand: what remains may say another number.
+# These words are removed from a sentence; the rest may state another number.
 _BETWEEN = (
     r"actually|really|in fact|instead|rather|more precisely|likely|probably|possibly|maybe|perhaps|now|also|sorry"
     r"|i (?:now )?(?:think|believe|guess|mean|meant)(?: to say)?"
@@ -56,7 +56,7 @@ _CONFIRMED = re.compile(
     r"\s+(?:is|was|are)\s+(?:also |the )*(?:right|correct|possible|likely)(?: (?:answer|one|number|count|total))?\W*$"
 )
 
-# An error, where the sentence speaks of itself or of this answer, and does not deny or suppose it.
+# These mean an error if the sentence is about itself or this answer, and neither denies nor supposes the error.
 ERRORS = (
     r"wrong(?:ly)?|incorrect(?:ly)?|inaccurate|mistaken|mistakes?|mis-?count\w*|miscalculat\w*|misread|over-?count\w*"
     r"|under-?count\w*|double-?counted|errors?|oversight|false|untrue|off by|re-?count\w*|count (?:it |them )?again"
@@ -94,7 +94,7 @@ _QUESTION = re.compile(
     r"|what (?:is|are|was|were|does|do|would|will)\b)",
     re.IGNORECASE,
 )
-# Behind these, on one line, what was asked for is quoted as what is not to be said.
+# After these words on one line, the requested words are quoted as something not to be said.
 _NO = r"(?:\b(?:wrong|incorrect|false|mistaken|a mistake|a lie|not|never|avoid|nobody|no one)\b)"
 _QUOTES = r"\s*[:,]?\s*['\"“‘«`*_]*\s*$"
 _NOT_SAID = re.compile(
@@ -104,12 +104,12 @@ _NOT_SAID = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """A text in sentences; a new line ends one too."""
+    """The sentences of a text; a line break ends a sentence too."""
     return [part.strip() for part in re.split(r"\n|(?<=[.!?])\s+", text) if part.strip()]
 
 
 def denied(before: str) -> bool:
-    """Whether what stands before an answer denies that it is one.
+    """Whether the text before an answer denies that it is an answer.
 
     >>> denied("It is wrong to say '"), denied("I am not sure, but ")
     (True, False)
@@ -117,14 +117,16 @@ def denied(before: str) -> bool:
     return bool(_NOT_SAID.search(_lower(before.rpartition("\n")[2])))
 
 
-def standing(behind: str, value: str, convert: Callable[[str], str] | None = None) -> Standing:
-    """Whether an answer stands, by what is said behind it. `convert` gives the number that a sentence says, or "".
+def retraction_status(after: str, value: str, convert: Callable[[str], str] | None = None) -> Status:
+    """Whether an answer is still valid after the text that follows it ("read", "several" or "retracted").
 
-    >>> standing("Wait, that is wrong.", "7"), standing("Please count 8 more.", "7"), standing("I am not wrong.", "7")
-    ('retracted', 'read', 'read')
+    `convert` returns the number that a sentence states, or an empty text.
+
+    >>> [retraction_status(text, "7") for text in ("Wait, that is wrong.", "Please count 8 more.", "I am not wrong.")]
+    ['retracted', 'read', 'read']
     """
     taken, convert = False, convert or (lambda sentence: "")
-    lines = [line for line in _up_to_a_question(behind) if line.strip()]
+    lines = [line for line in _up_to_a_question(after) if line.strip()]
     first = lines[0].strip().lstrip("/=>→ ").rstrip("? ") if lines else ""
     if _alone(first) and "=" not in first and convert(first) not in ("", value):
         return "several"
@@ -141,7 +143,7 @@ def standing(behind: str, value: str, convert: Callable[[str], str] | None = Non
 
 
 def _lower(text: str) -> str:
-    """In lower case, without emphasis and bullets before it, with "not" in full."""
+    """The text in lower case, without leading emphasis and bullets, and with "not" written out."""
     text = re.sub(r"[^\S\n]+", " ", text.lower().replace("’", "'"))
     return re.sub(r"^(?:[*_#>•( '\"]|-\s)+", "", text.replace("n't", " not").replace("cannot", "can not"))
 
@@ -152,17 +154,17 @@ def _up_to_a_question(text: str) -> list[str]:
 
 
 def _alone(text: str) -> bool:
-    """Digits and signs without a word. They are no answer among other text: a list, a date, a sequence."""
+    """Whether a text has digits and signs but no word. Among other text this is a list, a date or a sequence."""
     return not re.search(r"[^\W\d_]", text)
 
 
 def _is_step(sentence: str) -> bool:
-    """A step of arithmetic, "5 + 5 = 10", is no other answer."""
+    """Whether a sentence is a step of arithmetic ("5 + 5 = 10"), which is not another answer."""
     return "=" in sentence and not ANSWER.search(sentence)
 
 
 def _without_doubt(sentence: str) -> str:
-    """A sentence without words of correction and doubt."""
+    """The sentence without words of correction and doubt."""
     text = sentence[found.end() :] if (found := _START.match(sentence)) else sentence
     text = re.sub(r"^this\b", "it", _MIGHT.sub("is", text))
     text = _CONFIRMED.sub("", _LEFT_OUT.sub("\t", text))
@@ -181,7 +183,7 @@ def _takes_back(sentence: str, value: str) -> bool:
 
 
 def _denies(sentence: str, value: str, numbers: list[tuple[int, int, str]]) -> bool:
-    """Whether "not" stands before the number; "not 8 but 7" denies 8."""
+    """Whether "not" precedes the number; "not 8 but 7" denies 8, not 7."""
     same = [start for start, _, said in numbers if said == value]
     same += [one.start() for one in re.finditer(rf"(?<![\w.,-]){re.escape(value.lower())}(?![\w])", sentence)]
     ends = [0, *(end for _, end, _ in numbers)]
@@ -189,7 +191,7 @@ def _denies(sentence: str, value: str, numbers: list[tuple[int, int, str]]) -> b
 
 
 def _has_another(sentence: str, value: str) -> bool:
-    """Whether another number is offered: "or 8, if …", "7 or 8", "I change my answer to 8"."""
+    """Whether the sentence offers another number: "or 8, if …", "7 or 8", "I change my answer to 8"."""
     numbers, doubt = spoken(sentence), _DOUBTING.match(sentence)
     for start, end, said in numbers:
         whole = sentence[start].isdecimal() or re.match(r"\W*$|[,.;!?]", sentence[end:])  # "two of them" is no number

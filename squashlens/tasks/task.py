@@ -1,7 +1,7 @@
-"""A question about a sequence of a given length: data and small functions, no model.
+"""Tasks: questions about a sequence of a given length, made of data and small functions, without a model.
 
-A task draws items, shows them in a template, knows the right answer and how to read a given one. One of your own is a
-few lines::
+A task draws items, puts them into a template, and knows the right answer and how to read a model's answer. Your own
+task takes a few lines::
 
     vowels = Task(
         name="vowels",
@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from squashlens._typing import Mode, one_of, positive, whole
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.paper import EXAMPLES, STEPS
 from squashlens.tasks.echo import FAR, is_echo, symbols
@@ -25,32 +25,35 @@ from squashlens.tasks.numerals import unread
 from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number, words
 
 PLACE = "{sequence}"
-DRAWN_SEEDS = 16  # questions at each length where they differ and nothing else is said
+DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
 
 def joined(items: Sequence[str]) -> str:
-    """Items with nothing between them."""
+    """The items joined without a separator."""
     return "".join(items)
 
 
 @validated
 @dataclass(frozen=True, repr=False)
 class Task:
-    """A question about `n` items.
+    """A question that can be asked about any number of items.
 
     Args:
-        name: what results are labelled with.
-        template: the prompt, with ``{sequence}`` once where the items go.
-        draw: from a number and a seeded `random.Random` to exactly that many items.
-        answer: from the items to the right answer, written as `read` gives it: what it cannot give is refused.
-        show: how items are written in the prompt; with nothing between them if not given.
-        read: how a given answer is read, see `squashlens.tasks.reading`.
-        opening: the words an answer opens with, as the template asks for them; empty if it is asked for alone.
-        examples: what the few-shot mode shows; a task without has no such mode.
+        name: label of the task in results.
+        template: the prompt, with ``{sequence}`` once at the place of the items.
+        draw: function of a number n and a seeded `random.Random` that returns exactly n items.
+        answer: function from the items to the right answer, written as `read` returns it.
+        show: function from the items to their text in the prompt; by default they are joined without a separator.
+        read: function that reads the model's answer, see `squashlens.tasks.reading`.
+        opening: the words that the template asks the answer to open with; empty if it asks for the answer alone.
+        examples: worked examples for the mode ``"cot_few_shot"``; without them the task does not have this mode.
         numeric: whether answers are numbers, so that an error is their difference.
-        random: whether `draw` draws; what does not is the same for every seed.
-        source: the figure or section it is taken from.
+        random: whether `draw` uses its random generator; if not, the items are the same for every seed.
+        source: the figure or section that the task is taken from.
+
+    Raises:
+        InputError: if the template does not contain ``{sequence}`` exactly once, or `opening` has surrounding spaces.
     """
 
     name: str
@@ -68,18 +71,32 @@ class Task:
     def __post_init__(self) -> None:
         if self.template.count(PLACE) != 1:
             raise InputError(
-                f"The template of {self.name!r} shows the sequence {self.template.count(PLACE)} times.",
-                f"Write {PLACE} where it goes, once.",
+                f"The template of {self.name!r} contains {PLACE} {self.template.count(PLACE)} times.",
+                f"Write {PLACE} exactly once, at the place of the items.",
             )
 
         if self.opening != self.opening.strip():
-            raise InputError(f"The opening {self.opening!r} of {self.name!r} has space around it.", "Strip it.")
+            raise InputError(f"opening={self.opening!r} of {self.name!r} has surrounding spaces.", "Remove them.")
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
 
     def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
-        """The question about `length` items drawn with `seed`: the same items in every mode, however they are shown.
+        """The question about `length` items that are drawn with `seed`.
+
+        The same length and seed give the same items in every mode and with every joiner.
+
+        Args:
+            length: number of items.
+            seed: random seed of the items.
+            mode: ``"answer_only"``, ``"cot"`` (chain of thought) or ``"cot_few_shot"``.
+
+        Returns:
+            The question, with its prompt and right answer.
+
+        Raises:
+            InputError: if `draw` returns another number of items, the right answer cannot be read by `read`, or the
+                task does not have this mode.
 
         >>> import squashlens as sl
         >>> question = sl.tasks.find("sum").ask(3)
@@ -89,55 +106,97 @@ class Task:
         length, seed = whole(length), whole(seed)
         positive(length, "length", "a number of items")
         if not isinstance(seed, int) or isinstance(seed, bool):
-            raise InputError(f"seed={seed!r} is not a whole number.", "Give one.")
+            raise InputError(f"seed={seed!r} is not a whole number.", "Give a whole number.")
         items = tuple(self.draw(length, Random(f"{length} {seed}")))
         if len(items) != length or not all(isinstance(item, str) and item for item in items):
-            raise InputError(f"{self.name!r} drew {items!r} for {length} items.", "Let draw give that many texts.")
+            raise InputError(
+                f"draw= of {self.name!r} returned {items!r} for {length} items.",
+                "It must return exactly that many non-empty texts.",
+            )
         return self.about(items, seed=seed, mode=mode)
 
     def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
-        """The question about given items."""
+        """The question about given items.
+
+        Args:
+            items: the items, as texts.
+            seed: the random seed they were drawn with, as a label.
+            mode: ``"answer_only"``, ``"cot"`` (chain of thought) or ``"cot_few_shot"``.
+
+        Returns:
+            The question, with its prompt and right answer.
+
+        Raises:
+            InputError: if the right answer cannot be read by `read`, or the task does not have this mode.
+        """
         one_of(mode, Mode, "mode")
         truth = self.answer(tuple(items))
         if not isinstance(truth, str) or not truth.strip():
-            raise InputError(f"{self.name!r} has {truth!r} as the right answer.", "Let answer give its text.")
+            raise InputError(
+                f"answer= of {self.name!r} returned {truth!r} as the right answer.", "It must return non-empty text."
+            )
         self._require_readable(truth)
-        before, after = self._around(mode)
+        before, after = self._text_around(mode)
         return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
 
     def doubled(self, question: "Question") -> "Question":
-        """The same question with its last item once more: Theorem 4.2's v* in words."""
+        """The same question with its last item repeated: the v* of Theorem 4.2 in words.
+
+        Args:
+            question: a question of this task.
+
+        Returns:
+            The question about one more item.
+        """
         return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
 
     def asked(
         self, lengths: Iterable[int], seeds: Iterable[int] = (0,), modes: Iterable[Mode] = ("answer_only",)
     ) -> list["Question"]:
-        """A question for each mode, length and seed, lengths in ascending order whatever order they come in.
+        """One question for each mode, length and seed, with lengths in ascending order.
 
-        None of one, or one twice, is refused.
+        Args:
+            lengths: numbers of items.
+            seeds: random seeds of the items.
+            modes: modes, as in `ask`.
+
+        Returns:
+            The questions, ordered by mode, then length, then seed.
+
+        Raises:
+            InputError: if lengths, seeds or modes are empty or repeat a value.
         """
         lengths, seeds, modes = list(map(whole, lengths)), list(map(whole, seeds)), list(modes)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("modes", modes)):
             if not values or len(set(values)) != len(values):
-                raise InputError(f"{name}={values!r} are not different values.", "Give at least one, each once.")
+                raise InputError(
+                    f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
+                )
         for length in lengths:
             positive(length, "length", "a number of items")
         return [self.ask(n, seed=seed, mode=mode) for mode in modes for n in sorted(lengths) for seed in seeds]
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
-        """What is read in an answer to `question`: what `read` reads, less what is no answer to this one.
+        """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.
 
-        Where answers are numbers, two things that `read` may give are not one: what is no whole number, and an echo of
-        the sequence. The right answer is never an echo. Any other number is one
+        If answers are numbers, values that are not whole numbers and echoes of the sequence are not accepted. The right
+        answer is never an echo. Any other number is an echo
 
-        - if it is the items side by side, or as they are shown but for spaces and signs, the right answer is a count of
-          the n ≥ 2 items, and the number is above n: n digits that do not begin with a zero write at least
-          10ⁿ⁻¹ > n, so that no count is lost;
-        - if it is more than ten times as large as n ≥ 2 and as the right answer, and near a piece of the sequence:
-          `squashlens.tasks.echo` says how near. So are echoes with a slip, cut short, or repeated.
+        - if it consists of the items' symbols in order, the right answer is a count of the n ≥ 2 items, and the number
+          is above n. A number of n digits without a leading zero is at least 10ⁿ⁻¹ > n, so no count is lost;
+        - if it is more than ten times as large as n ≥ 2 and as the right answer, and close to a piece of the sequence
+          as `squashlens.tasks.echo` defines it. This covers echoes with errors, cut short, or repeated.
 
-        Numbers up to ten times as large stand, also where they have the sequence's digits ("11" to ten ones). What
-        writes no number ("1 1 0 1") is called an echo by the same rules; that is only the reason why it is not read.
+        Numbers up to ten times as large are accepted, even with the sequence's digits ("11" for ten ones). A text that
+        is no number ("1 1 0 1") is called an echo by the same rules; this only changes the reason why it is not read.
+
+        Args:
+            question: the question that was asked.
+            text: the model's answer.
+            ended: whether the model ended its answer itself.
+
+        Returns:
+            The reading.
         """
         found = self.read(text, self.opening, ended)
         if not self.numeric or found.why == "cut" or found.value == question.truth:
@@ -148,40 +207,47 @@ class Task:
         return Reading("", "echo") if self._echoed(question, said, found.why == "read") else found
 
     def shown(self, joiner: str) -> "Task":
-        """The same task with `joiner` between items, for tokenizers that merge them.
+        """The same task with `joiner` between items, for tokenizers that merge items.
 
-        Refuses: a task whose items are written with more than something between them (`count_numbered` has their
-        places, `taught_…_commas` groups of three), which another joiner would turn into another task.
+        Args:
+            joiner: text between two items.
+
+        Returns:
+            The task, whose name mentions the joiner.
+
+        Raises:
+            InputError: if the task does more than join its items. `count_numbered` numbers them and `taught_…_commas`
+                groups them, so another joiner would make another task.
         """
         if not (self.show is joined or _joins(self.show)):
             raise InputError(
-                f"{self.name!r} writes its items in a way of its own, not just with something between them: joined by "
-                f"{joiner!r} it would be another task.",
+                f"{self.name!r} does more than join its items: joined by {joiner!r} it would be another task.",
                 f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",
             )
         return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
 
     def _said(self, answer: str) -> Reading:
-        """What is read where `answer` is given just as the task asks for it."""
+        """The reading of `answer` in exactly the requested form."""
         return self.read(f"{self.opening} {answer}" if self.opening else answer, self.opening, True)
 
     def _require_readable(self, truth: str) -> None:
-        """Refuse a right answer that nobody could give: one that is not read back as it is, or is no number."""
+        """Raise an error if the right answer is not read back unchanged, or is no number in a numeric task."""
         found = self._said(truth)
         what = f"reads it as {found.value!r}" if found.why == "read" else f"does not read it ({WHY[found.why]})"
         if self.numeric and not is_number(truth):
             raise InputError(
-                f"The right answers of {self.name!r} are not numbers: {truth!r} is none, and its reader {what}.",
-                "Write it as a whole number; or give the task numeric=False, and read= for such answers.",
+                f"{self.name!r} is a numeric task, and its right answer {truth!r} is not a whole number; its reader "
+                f"{what}.",
+                "Write the answer as a whole number, or give the task numeric=False and a read= for such answers.",
             )
         if found != Reading(truth, "read"):
             raise InputError(
-                f"{self.name!r} has {truth!r} as the right answer, and its reader {what}: no answer would be right.",
-                "Let answer write it as the reader gives it, or give the task a reader of its own by read=.",
+                f"{self.name!r} has {truth!r} as the right answer, but its reader {what}: no answer would be right.",
+                "Let answer= return the text that the reader returns, or give the task another reader by read=.",
             )
 
     def _echoed(self, question: "Question", said: str, number: bool) -> bool:
-        """Whether what was said is the sequence, by the rules of `understood`; what is no number has its symbols."""
+        """Whether an answer is an echo by the rules of `understood`; what is not a number is compared by symbols."""
         n, truth = len(question.items), question.truth
         if n < 2 or not is_number(truth):
             return False
@@ -194,30 +260,43 @@ class Task:
             return True
         return abs(int(said)) > most and is_echo(said, sequences)
 
-    def _around(self, mode: Mode) -> tuple[str, str]:
-        """What stands before and after the items.
+    def _text_around(self, mode: Mode) -> tuple[str, str]:
+        """The text before and after the items.
 
-        The paper prints the words of its chains of thought and not where they stand: steps are asked for behind the
-        question, examples are shown before it.
+        The paper prints the wording of its chain-of-thought prompts but not its place. Here the request for steps
+        follows the question, and examples precede it.
         """
         before, after = self.template.split(PLACE)
         if mode == "cot":
             return before, f"{after}\n\n{STEPS}"
         if mode == "cot_few_shot":
             if not self.examples:
-                raise InputError(f"{self.name!r} has no examples to show.", "Use another mode, or give examples=.")
+                raise InputError(
+                    f"mode='cot_few_shot': the task {self.name!r} has no examples to show.",
+                    "Use another mode, or give the task examples=.",
+                )
             return f"{STEPS} {EXAMPLES}\n\n{self.examples}\n\n{before}", after
         return before, after
 
 
 def _joins(show: Any) -> bool:
-    """Whether this is the `join` of some text."""
+    """Whether `show` is the `join` method of a text."""
     return isinstance(getattr(show, "__self__", None), str) and show.__name__ == "join"
 
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt with its right answer, and what it is about."""
+    """One prompt with its right answer.
+
+    Args:
+        task: name of the task.
+        mode: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``.
+        length: number of items.
+        seed: random seed of the items.
+        items: the items.
+        prompt: the text for the model.
+        truth: the right answer.
+    """
 
     task: str
     mode: Mode

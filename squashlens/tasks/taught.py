@@ -1,4 +1,4 @@
-"""What the bundled model was taught, as tasks: short questions, the end marker, the answer alone."""
+"""The tasks that the bundled model was trained on: a short question, the end marker, then the answer alone."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -14,9 +14,9 @@ READERS = {"copy": reading.digits, "first": reading.digit, "last": reading.digit
 
 
 def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
-    """One of the bundled model's questions about one of its patterns, as `squashlens.zoo.curriculum` has them.
+    """The task that asks one of the bundled model's questions about one of its patterns (`squashlens.zoo.curriculum`).
 
-    The first wording of each question is used. With `commas`, one follows every third digit.
+    Each question uses its first wording. With `commas`, a comma follows every third digit.
     """
     question = TASKS[name].questions[0]
 

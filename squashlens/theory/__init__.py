@@ -1,1 +1,1 @@
-"""The paper's mathematics on plain tensors: no model, no plotting."""
+"""The paper's mathematics on plain tensors, without models or plots."""

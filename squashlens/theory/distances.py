@@ -1,7 +1,7 @@
-"""How far two representations, or two distributions, lie apart. Each measure is defined here and nowhere else.
+"""Distances between representations and between distributions; each measure is defined only here.
 
-Vectors are compared along the last axis. Total variation is the L1 norm of the difference, without the
-factor ½, as the paper has it (appendix B); the Kullback–Leibler divergence is in nats.
+Vectors are compared along the last axis. Total variation is the L1 norm of the difference without the factor ½, as in
+the paper (appendix B); the Kullback–Leibler divergence is in nats.
 """
 
 import torch
@@ -14,7 +14,7 @@ ORDERS: dict[Distance, float] = {"linf": float("inf"), "l1": 1.0, "l2": 2.0}
 
 
 def distance(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], norm: Distance) -> Float[Tensor, "*many"]:
-    """‖v − w‖ in L∞ (``"linf"``), L1 (``"l1"``) or L2 (``"l2"``), computed in float64."""
+    """The distance ‖v − w‖ in L∞ (``"linf"``), L1 (``"l1"``) or L2 (``"l2"``), computed in float64."""
     return torch.linalg.vector_norm(v.double() - w.double(), ord=ORDERS[norm], dim=-1)
 
 
@@ -26,11 +26,11 @@ def rms(v: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
 def shares(
     parts: Float[Tensor, "part *many d"], norm: Distance
 ) -> tuple[Float[Tensor, "part ..."], Float[Tensor, "*many"]]:
-    """How much each of several vectors contributes to the norm of their sum, and that norm.
+    """The share of each of several vectors in the norm of their sum, and that norm.
 
     With g the gradient of the norm at the sum Δ = Σ_p Δ_p, part p contributes ``⟨g, Δ_p⟩ / ‖Δ‖``. A norm is
-    homogeneous of degree one, so ⟨g, Δ⟩ = ‖Δ‖ (Euler) and the shares sum to 1; a part that works against the
-    others is negative. L2: projection on Δ. L1: signs of Δ. L∞: the coordinate that attains the norm.
+    homogeneous of degree one, so ⟨g, Δ⟩ = ‖Δ‖ (Euler) and the shares sum to 1; a part that opposes the
+    others has a negative share. L2: projection on Δ. L1: signs of Δ. L∞: the coordinate that attains the norm.
     NaN where Δ is zero.
     """
     parts = parts.double()
@@ -55,7 +55,7 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
 
 
 def resolution(v: Float[Tensor, "*many d"], norm: Distance, dtype: torch.dtype) -> Float[Tensor, "*many"]:
-    """‖½ ulp(v)‖: how far one rounding to `dtype` may move a vector."""
+    """‖½ ulp(v)‖: the largest distance by which one rounding to `dtype` can move a vector."""
     return torch.linalg.vector_norm(ulp(v, dtype) / 2, ord=ORDERS[norm], dim=-1)
 
 
@@ -64,8 +64,8 @@ def ulps(
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
     """‖v − w‖ in units in the last place of `dtype`: at the coordinate that attains L∞, and the median over all.
 
-    Each coordinate has its own unit, ulp(max(|v_c|, |w_c|)): with one massive coordinate, the unit at the
-    *vector's* magnitude would call every other one collapsed.
+    Each coordinate has its own unit, ulp(max(|v_c|, |w_c|)). A common unit at the largest coordinate would make all
+    other coordinates look collapsed.
     """
     v, w = v.double(), w.double()
     gap = (v - w).abs()
@@ -76,7 +76,7 @@ def ulps(
 
 
 def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
-    """Share of the coordinates that are the same bits once rounded to `dtype`: −0 is not 0, and a NaN is itself.
+    """The share of coordinates with the same bits after rounding to `dtype`; −0 differs from 0, and equal NaNs agree.
 
     >>> identical(torch.tensor([0.0, 1.0, torch.nan]), torch.tensor([-0.0, 1.0001, torch.nan]), torch.bfloat16).item()
     0.6666666666666666
@@ -88,12 +88,12 @@ def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: t
 
 
 def total_variation(p: Float[Tensor, "*many outcome"], q: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
-    """δ(p, q) = Σ_i |p_i − q_i|, between 0 and 2."""
+    """The total variation δ(p, q) = Σ_i |p_i − q_i|, between 0 and 2."""
     return distance(p, q, "l1")
 
 
 def divergence(log_p: Float[Tensor, "*many outcome"], log_q: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
-    """KL(p ‖ q) = Σ_i p_i (log p_i − log q_i), in nats, from log-probabilities; outcomes with p_i = 0 add nothing."""
+    """KL(p ‖ q) = Σ_i p_i (log p_i − log q_i) in nats, from log-probabilities; outcomes with p_i = 0 add 0."""
     log_p, log_q = log_p.double(), log_q.double()
     terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
-    return terms.sum(dim=-1).clamp(min=0)  # rounding alone can make it negative
+    return terms.sum(dim=-1).clamp(min=0)  # only rounding can make it negative

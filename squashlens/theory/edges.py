@@ -1,22 +1,25 @@
-"""How much one block lets token i move token j: the edges of a path bound that holds.
+"""Upper bounds on how much token i can change token j within one block: the edges of a certified path bound.
 
-With the projections w, the logits s, the patterns α and the closing map F of a block, the chain rule gives
+A block has values w, logits s, patterns α, and a map F from the heads' outputs z to the block's output. The chain rule
+gives
 
     ∂v'_j/∂v_i = δ_ji ∂F/∂v_j + ∂F/∂z_j ∂z_j/∂v_i,
     ∂z_j/∂v_i  = α_ji ∂w_i/∂v_i  +  α_ji (w_i − z_j) (∂s_ji/∂v_i)ᵀ  +  δ_ji Σ_k α_jk (w_k − z_j) (∂s_jk/∂v_j)ᵀ
                  value              key                               query
 
-head by head. An edge is a number not below the spectral norm of that block; three kinds are made of the same maps.
+for each head. An edge is an upper bound on the spectral norm of this Jacobian block. Three kinds use the same maps:
 
-`exact` is the norm itself. `attention` takes the closing map out: ``‖∂F/∂z_j S^{-½}‖ ‖S^{½} ∂z_j/∂v_i‖``, S any
-positive matrix; here the mean over queries of ``∂Fᵀ∂F``, with which the first factor is 1 where F is the same for all.
-`analytic` needs no matrix of a pair of tokens: the key term, of rank one per head, has a closed norm, and the value
-term is the least of three bounds (`value_norms`). The diagonal, of which there are only n, is exact in all three.
+* `exact` is the norm itself.
+* `attention` separates F: ``‖∂F/∂z_j S^{-½}‖ ‖S^{½} ∂z_j/∂v_i‖`` for any positive matrix S. Here S is the mean over
+  queries of ``∂Fᵀ∂F``, so the first factor is 1 if F is the same for all queries.
+* `analytic` needs no matrix for a pair of tokens: the key term has rank one in each head and a closed-form norm, and
+  the value term is the least of three bounds (`value_norms`).
 
-Where softmax saturates ``w_i − z_j`` cancels; it is formed relative to the key j attends to most. Attention sinks, of
-which rows sum to less than 1, are keys without a value.
+The n diagonal edges are exact in all three kinds. If softmax saturates, ``w_i − z_j`` cancels, so it is computed
+relative to the key with the largest weight. An attention sink is a key without a value; the other weights then sum to
+less than 1.
 
-Source: Barbero et al. 2024, Theorem 5.1, whose constants these are for a real model; derivation in docs/bound.md.
+Source: Barbero et al. 2024, Theorem 5.1; these are its constants for a real model. Derivation in docs/bound.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,35 +33,35 @@ from torch import Tensor
 
 from squashlens.theory.norms import away_from_singular, spectral_norms
 
-ROUNDING = 1e-6  # how far a row of float32 attention weights may be from summing to 1
+ROUNDING = 1e-6  # largest error in the sum of a row of float32 attention weights
 
 
 def deviations(
     pattern: Float[Tensor, "head query key"], values: Float[Tensor, "key head value"]
 ) -> Float[Tensor, "head query key value"]:
-    """w_i − z_j for every head, as ``(w_i − w_top) − Σ_k α_jk (w_k − w_top)`` with top the key of the largest α_jk.
+    """w_i − z_j for every head, as ``(w_i − w_top) − Σ_k α_jk (w_k − w_top)``, where top has the largest α_jk.
 
     >>> alpha = torch.tensor([[[1.0, 0.0], [1.0, 1e-20]]], dtype=torch.float64)
     >>> w = torch.tensor([[[1.0]], [[3.0]]], dtype=torch.float64)
-    >>> deviations(alpha, w)[0, 1, :, 0].tolist()   # w_0 − z_1 is −2e-20, which 1 − (1 + 2e-20) would lose
+    >>> deviations(alpha, w)[0, 1, :, 0].tolist()   # 1 − (1 + 2e-20) would give 0
     [-2e-20, 2.0]
     """
     by_head = rearrange(values, "key head value -> head key value")
     top = pattern.argmax(dim=-1)
     heads = torch.arange(len(pattern), device=pattern.device)[:, None]
     from_top = by_head[:, None] - by_head[heads, top][:, :, None]
-    away = from_top - einsum(pattern, from_top, "h j k, h j k c -> h j c")[:, :, None]
-    # What a row leaves over, where it is more than rounding, went to a sink that has no value.
+    deviation = from_top - einsum(pattern, from_top, "h j k, h j k c -> h j c")[:, :, None]
+    # A weight that is missing from a row by more than rounding belongs to a sink, which has no value.
     left = 1 - pattern.sum(dim=-1)
     left = torch.where(left.abs() > ROUNDING, left, 0.0)
-    return away + left[:, :, None, None] * by_head[heads, top][:, :, None]
+    return deviation + left[:, :, None, None] * by_head[heads, top][:, :, None]
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The token-local derivatives of one block, float64, and of its softmax only what is not frozen.
+    """The token-local derivatives of one block in float64, from which its edges are computed.
 
-    `key_rows(j)` are ∂s_ji/∂v_i for every head and i ≤ j; `query_rows` the finished query term. Both `None` where
+    ``key_rows(j)`` gives ∂s_ji/∂v_i for every head and i ≤ j; `query_rows` is the whole query term. Both are None if
     attention is frozen.
     """
 
@@ -69,11 +72,11 @@ class Maps:
     values: Float[Tensor, "key head value"]
     key_rows: Callable[[int], Float[Tensor, "head key in"]] | None = None
     query_rows: Float[Tensor, "query head value in"] | None = None
-    wanted: Sequence[int] | None = None  # queries whose edges are asked for; all if `None`
+    wanted: Sequence[int] | None = None  # queries whose edges are needed; None: all
 
     @cached_property
     def metric(self) -> Float[Tensor, "stack stack"]:
-        """S, the mean over the wanted queries of ∂Fᵀ∂F, kept away from singular so that it can be inverted."""
+        """S, the mean of ∂Fᵀ∂F over the wanted queries, with a small diagonal added so that it can be inverted."""
         rows = slice(None) if self.wanted is None else list(self.wanted)
         closing = rearrange(self.closing[rows], "j out h c -> j out (h c)")
         mean = einsum(closing, closing, "j out a, j out b -> a b") / len(closing)
@@ -81,32 +84,32 @@ class Maps:
 
     @cached_property
     def root(self) -> Float[Tensor, "stack stack"]:
-        """The lower triangle L with ``S = L Lᵀ``, which stands for S^{½}: ``‖S^{½} X‖ = ‖Lᵀ X‖``."""
+        """The Cholesky factor L with ``S = L Lᵀ``, used in place of S^{½}: ``‖S^{½} X‖ = ‖Lᵀ X‖``."""
         return torch.linalg.cholesky(self.metric)
 
     @cached_property
-    def excess(self) -> Float[Tensor, " query"]:
-        """‖∂F/∂z_j S^{-½}‖ of every token: the square root of the largest eigenvalue of ``∂Fᵀ∂F`` relative to S."""
+    def closing_factor(self) -> Float[Tensor, " query"]:
+        """‖∂F/∂z_j S^{-½}‖ for every token: the root of the largest eigenvalue of ``∂Fᵀ∂F`` relative to S."""
         closing = rearrange(self.closing, "j out h c -> j out (h c)")
         return spectral_norms(torch.linalg.solve_triangular(self.root, closing.mT, upper=False))
 
     def transfer(self, query: int, keys: slice) -> Float[Tensor, "seen stack in"]:
-        """∂z_j/∂v_i of one j and several i, the heads stacked."""
+        """∂z_j/∂v_i for one j and several i, with the heads stacked."""
         alpha = self.pattern[:, query, keys].T
         moved = alpha[:, :, None, None] * self.value_map[keys]
         if self.key_rows is not None and self.query_rows is not None:
-            away = alpha[:, :, None] * self.away(query)[keys]
-            moved = moved + einsum(away, self.key_rows(query)[:, keys].double(), "i h c, h i d -> i h c d")
+            weighted = alpha[:, :, None] * self.deviation(query)[keys]
+            moved = moved + einsum(weighted, self.key_rows(query)[:, keys].double(), "i h c, h i d -> i h c d")
             here = torch.arange(self.pattern.shape[-1], device=alpha.device)[keys] == query
             moved[here] += self.query_rows[query]
         return rearrange(moved, "i h c d -> i (h c) d")
 
-    def away(self, query: int) -> Float[Tensor, "key head value"]:
-        """w_i − z_j of one j."""
+    def deviation(self, query: int) -> Float[Tensor, "key head value"]:
+        """w_i − z_j for one j."""
         return rearrange(deviations(self.pattern[:, query : query + 1], self.values)[:, 0], "h i c -> i h c")
 
     def blocks(self, query: int, keys: slice) -> Float[Tensor, "seen out in"]:
-        """∂v'_j/∂v_i of one j and several i, written out."""
+        """The Jacobian blocks ∂v'_j/∂v_i for one j and several i."""
         closing = rearrange(self.closing[query], "out h c -> out (h c)")
         found = closing @ self.transfer(query, keys)
         here = torch.arange(self.pattern.shape[-1], device=found.device)[keys] == query
@@ -114,7 +117,7 @@ class Maps:
         return found
 
     def pulled(self, query: int, directions: Float[Tensor, "direction out"]) -> Float[Tensor, "direction key in"]:
-        """``uᵀ ∂v'_j/∂v_i`` of one j and every i ≤ j, for several u."""
+        """``uᵀ ∂v'_j/∂v_i`` for one j, every i ≤ j, and several u."""
         closing = directions @ rearrange(self.closing[query], "out h c -> out (h c)")
         found = einsum(closing, self.transfer(query, slice(0, query + 1)), "u s, i s d -> u i d")
         found[:, query] += directions @ self.direct[query]
@@ -123,7 +126,7 @@ class Maps:
     def rows(
         self, queries: Sequence[int], directions: Float[Tensor, "direction out"]
     ) -> Iterator[Float[Tensor, "direction key in"]]:
-        """`pulled` of several queries in turn."""
+        """`pulled` for several queries, one after the other."""
         return (self.pulled(j, directions) for j in queries)
 
 
@@ -133,10 +136,10 @@ Norms = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
 def with_rounding(
     edges: Float[Tensor, "row key"], reached: Bool[Tensor, "row key"], rounding: float
 ) -> Float[Tensor, "row key"]:
-    """Edges that hold for the exact block, from edges of one that is off by `rounding` of each row's largest.
+    """Raise edges by the rounding error of their computation, so that they bound the exact block.
 
-    What is lost in a row, to rounding, cancellation or underflow, is measured by the row: a weight below the range of
-    numbers is not 0, and its edge becomes `rounding` times the row's largest. Where no path leads, 0 stays 0.
+    The error of an edge is at most `rounding` times the largest edge of its row. This also covers cancellation and
+    underflow: a weight that underflows to 0 gets this edge. Where no path exists, an edge of 0 stays 0.
 
     >>> with_rounding(torch.tensor([[0.0, 0.0, 2.0]]), torch.tensor([[False, True, True]]), 0.25).tolist()
     [[0.0, 0.5, 3.0]]
@@ -146,18 +149,18 @@ def with_rounding(
 
 
 def exact_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:
-    """‖∂v'_j/∂v_i‖ for i ≤ j."""
+    """The exact edges ‖∂v'_j/∂v_i‖ for i ≤ j."""
     return norms(maps.blocks(query, slice(0, query + 1)))
 
 
 def attention_edges(maps: Maps, query: int, norms: Norms) -> Float[Tensor, " seen"]:
-    """The exact norm of what attention does, times the most that the rest of the block adds; the diagonal exact."""
+    """The exact norm of attention's part, times a bound on the rest of the block; the diagonal is exact."""
     before = norms(maps.root.mT @ maps.transfer(query, slice(0, query)))
-    return torch.cat([maps.excess[query] * before, norms(maps.blocks(query, slice(query, query + 1)))])
+    return torch.cat([maps.closing_factor[query] * before, norms(maps.blocks(query, slice(query, query + 1)))])
 
 
 def analytic_edges(maps: Maps, queries: Sequence[int], norms: Norms) -> Float[Tensor, "query key"]:
-    """Value plus key term for i < j, row j for each of `queries`, the others zero; the diagonal exact."""
+    """The sum of value and key term for i < j in the rows of `queries`, 0 in other rows, and the exact diagonal."""
     found, value = torch.zeros_like(maps.pattern[0]), value_norms(maps)
     for j in queries:
         found[j, :j] = value[j, :j]
@@ -169,9 +172,9 @@ def analytic_edges(maps: Maps, queries: Sequence[int], norms: Norms) -> Float[Te
 
 
 def key_norms(maps: Maps, query: int, rows: Float[Tensor, "head key in"]) -> Float[Tensor, " key"]:
-    """‖Σ_h a_h g_hᵀ‖ with ``a_h = α ∂F/∂z^h (w_i − z_j)`` and ``g_h = ∂s_ji/∂v_i``: exact, from H × H Gram matrices."""
+    """The exact norm ‖Σ_h a_h g_hᵀ‖ from H × H Gram matrices; ``a_h = α ∂F/∂z^h (w_i − z_j)``, ``g_h = ∂s_ji/∂v_i``."""
     alpha = maps.pattern[:, query].T
-    pushed = einsum(maps.closing[query], maps.away(query), "out h c, i h c -> i h out") * alpha[:, :, None]
+    pushed = einsum(maps.closing[query], maps.deviation(query), "out h c, i h c -> i h out") * alpha[:, :, None]
     pulled = rearrange(rows.double(), "h i d -> i h d")
     # ‖AᵀG‖² is the largest eigenvalue of √(GGᵀ) AAᵀ √(GGᵀ), which is H × H
     size, basis = torch.linalg.eigh(pulled @ pulled.mT)
@@ -180,18 +183,19 @@ def key_norms(maps: Maps, query: int, rows: Float[Tensor, "head key in"]) -> Flo
 
 
 def value_norms(maps: Maps) -> Float[Tensor, "query key"]:
-    """Three bounds on ``‖∂F/∂z_j Σ_h α_ji ∂w_i/∂v_i‖``, the least of them for every pair: none needs the pair's matrix.
+    """The least of three bounds on ``‖∂F/∂z_j Σ_h α_ji ∂w_i/∂v_i‖`` for every pair; none needs the matrix of a pair.
 
-    By head, ``Σ_h α_h ‖∂F_h S_hh^{-½}‖ ‖S_hh^{½} ∂w_h‖``. Together, ``‖∂F S^{-½}‖ √(Σ_hk α_h α_k N_hk)`` with
-    ``N_hk = ‖∂w_hᵀ S_hk ∂w_k‖``. And the Frobenius norm, which is a sum over pairs of heads of traces.
+    1. Head by head: ``Σ_h α_h ‖∂F_h S_hh^{-½}‖ ‖S_hh^{½} ∂w_h‖``.
+    2. All heads together: ``‖∂F S^{-½}‖ √(Σ_hk α_h α_k N_hk)`` with ``N_hk = ‖∂w_hᵀ S_hk ∂w_k‖``.
+    3. The Frobenius norm, a sum of traces over pairs of heads.
     """
     heads, alpha = maps.pattern.shape[0], maps.pattern
     closing, value_map, metric = maps.closing, maps.value_map, maps.metric
     blocks = rearrange(metric, "(h c) (k e) -> h k c e", h=heads, k=heads)
     own = torch.linalg.cholesky(blocks[torch.arange(heads), torch.arange(heads)])
     before = spectral_norms(torch.linalg.solve_triangular(own, rearrange(closing, "j o h c -> j h c o"), upper=False))
-    behind = spectral_norms(own.mT @ value_map)
-    by_head = einsum(alpha, before, behind, "h j i, j h, i h -> j i")
+    values_factor = spectral_norms(own.mT @ value_map)
+    by_head = einsum(alpha, before, values_factor, "h j i, j h, i h -> j i")
     # ‖Jᵀ S K‖ = ‖Lᵀ S M‖ for J Jᵀ = L Lᵀ and K Kᵀ = M Mᵀ, value × value matrices
     size, basis = torch.linalg.eigh(value_map @ value_map.mT)
     root = basis * size.clamp(min=0).sqrt()[..., None, :]
@@ -205,9 +209,9 @@ def value_norms(maps: Maps) -> Float[Tensor, "query key"]:
             inner = einsum(closing[:, :, h], closing[:, :, k], "j o c, j o e -> j c e")
             outer = einsum(value_map[:, h], value_map[:, k], "i c d, i e d -> i c e")
             frobenius += twice * einsum(inner, outer, "j c e, i c e -> j i")
-    together = maps.excess[:, None] * squared.clamp(min=0).sqrt()
-    # Traces have signs, and of heads that cancel only rounding is left. It goes with the terms, which are no larger
-    # than products of Frobenius norms, summed without signs: ε for each of the d + n sums behind one another.
+    together = maps.closing_factor[:, None] * squared.clamp(min=0).sqrt()
+    # Traces have signs, so heads can cancel up to rounding. The rounding is proportional to the terms without signs,
+    # which are at most products of Frobenius norms: ε for each of the d + n successive sums.
     ahead, after = torch.linalg.matrix_norm(closing.transpose(1, 2)), torch.linalg.matrix_norm(value_map)
     unsigned = einsum(alpha, ahead, after, "h j i, j h, i h -> j i").square()
     sums = sum(closing.shape[1:]) + value_map.shape[-1] + alpha.shape[-1]

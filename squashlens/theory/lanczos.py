@@ -1,17 +1,18 @@
-"""Spectral norms of operators that are known only by what they do, certified by how Lanczos got there.
+"""Certified spectral norms of operators that are given only by their products with vectors, by Lanczos iteration.
 
-Lanczos on ``A = JᵀJ`` from a random unit vector x makes orthonormal vectors ``q_m = p_m(A) x``, p_m polynomials with a
-three-term recurrence. For the top eigenpair, ``u·q_m = p_m(λ) u·x``, and by Bessel's inequality
+Lanczos on ``A = JᵀJ`` with a random unit vector x gives orthonormal vectors ``q_m = p_m(A) x``, where the polynomials
+p_m follow a three-term recurrence. For the largest eigenvalue λ and its eigenvector u, ``u·q_m = p_m(λ) u·x``, and by
+Bessel's inequality
 
     (u·x)² Σ_m p_m(λ)² ≤ 1
 
-A random x is seldom almost orthogonal to u: ``P((u·x)² < t) ≤ √(2 d t/π)``. But for that chance λ is one at which the
-sum stays below 1/t, and beyond the largest Ritz value the sum only grows: where it reaches 1/t is a bound from above.
-It is as good as the spectrum at hand allows, a step or two behind the Ritz value where the top is isolated.
+A random x is rarely almost orthogonal to u: ``P((u·x)² < t) ≤ √(2 d t/π)``. Except with this probability, the sum at λ
+is below 1/t. Above the largest Ritz value the sum increases, so the point where it reaches 1/t is an upper bound on λ.
+The bound is as tight as the spectrum allows: if λ is isolated, it converges one or two steps after the Ritz value.
 
 Source: van Dorsselaer, Hochstenbach and van der Vorst 2000, "Computing probabilistic bounds for extreme eigenvalues of
-symmetric matrices with the Lanczos method", by Bessel's inequality instead of its last term. The number of steps after
-which the error is known before anything is computed: Kuczyński and Woźniakowski 1992, Theorem 4.2.
+symmetric matrices with the Lanczos method", using Bessel's inequality instead of its last term. The a-priori number
+of steps is from Kuczyński and Woźniakowski 1992, Theorem 4.2.
 """
 
 import math
@@ -22,17 +23,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-EXHAUSTED = 1e-13  # what is left of a vector, relative to the operator's scale, when it is rounding
-LOOK = 4  # steps between two looks at how far the bounds are apart
-BISECTIONS = 40  # to where rounding ends them
+EXHAUSTED = 1e-13  # relative norm below which a remaining vector is only rounding
+CHECK_EVERY = 4  # steps between two comparisons of the bounds
+BISECTIONS = 40  # enough to reach rounding precision
 
 
 @dataclass(frozen=True)
 class Certified:
-    """Spectral norms from below and from above: `upper` holds for all of them at once but for a known chance.
+    """Lower and upper bounds on spectral norms; the upper bounds hold jointly, except with a known probability.
 
-    `lower` is the largest Ritz value's root, never above the norm but for rounding. `failure_probability` is the
-    chance, over the random starts, that any of the norms exceeds its `upper`.
+    Attributes:
+        lower: root of the largest Ritz value, at most the norm up to rounding.
+        upper: the upper bounds.
+        failure_probability: probability, over the random starting vectors, that any norm exceeds its `upper`.
+        steps: number of Lanczos steps.
     """
 
     lower: Float[Tensor, " operator"]
@@ -42,11 +46,11 @@ class Certified:
 
 
 def lanczos_steps(d: int, norms: int, inflation: float, failure: float) -> int:
-    """The fewest Lanczos steps after which `norms` norms are all known to within 1 + `inflation`, but for `failure`.
+    """The number of Lanczos steps that give all norms within 1 + `inflation`, except with probability `failure`.
 
-    From a start that is uniform on the sphere, k steps on a positive d × d matrix miss the largest eigenvalue by a
-    relative ε with probability at most ``1.648 √d exp(−√ε (2k − 1))``; ε = 1 − (1 + inflation)⁻² for the norm,
-    which is its root. At most d, and d without any inflation: then Lanczos is exact.
+    With a starting vector that is uniform on the sphere, k steps on a positive d × d matrix have a relative error above
+    ε in the largest eigenvalue with probability at most ``1.648 √d exp(−√ε (2k − 1))``. For the norm, its root,
+    ε = 1 − (1 + inflation)⁻². The result is at most d; d steps are exact, and used for ``inflation=0``.
 
     >>> lanczos_steps(2048, 1, 0.05, 1e-6), lanczos_steps(2048, 100_000, 0.05, 1e-6)
     (31, 50)
@@ -68,13 +72,24 @@ def certified_spectral_norms(
     failure: float = 1e-6,
     norms: int | None = None,
 ) -> Certified:
-    """‖J‖₂ of operators that are only known by what they do: ``gram(x) = Jᵀ(J x)``, many of them side by side.
+    """Certified spectral norms ‖J‖₂ of many operators at once, each given only by the products ``gram(x) = Jᵀ(J x)``.
 
-    Two bounds from above, by the polynomials and by the number of steps, fail with half of `failure` each; the smaller
-    is taken. Full reorthogonalisation, in float64. Ends when every `upper` is within 1 + `inflation` of its `lower`, at
-    `lanczos_steps` at the latest. `norms` is the number that must hold together, where more are taken than in this
-    call. scipy's ARPACK iterates until it seems to have converged and certifies nothing, and takes one operator at a
-    time.
+    The result is the smaller of two upper bounds, one from the polynomials and one from the number of steps; each fails
+    with probability `failure` / 2. Lanczos runs with full reorthogonalisation in float64. scipy's ARPACK certifies
+    nothing and takes one operator at a time.
+
+    Args:
+        gram: maps vectors (operator, d) to Jᵀ J of each.
+        operators: number of operators.
+        d: dimension of the vectors.
+        generator: random generator of the starting vectors.
+        inflation: the iteration ends when every upper bound is within a factor 1 + `inflation` of its lower bound, at
+            the latest after `lanczos_steps`.
+        failure: largest probability that any upper bound fails.
+        norms: number of norms that must hold jointly, if this call computes only some of them.
+
+    Returns:
+        The bounds.
 
     >>> blocks = torch.diag_embed(torch.tensor([[3.0, 1.0], [2.0, 5.0]], dtype=torch.float64))
     >>> found = certified_spectral_norms(
@@ -83,9 +98,9 @@ def certified_spectral_norms(
     ([3.0, 5.0], 0.0)
     """
     together = operators if norms is None else norms
-    each = failure / 2  # the least of two bounds is taken, and either may fail
+    each = failure / 2  # the smaller of two bounds is used, and either may fail
     steps = lanczos_steps(d, together, inflation, each)
-    goal = math.log(2 * d / math.pi) + 2 * math.log(together / each)  # of ln Σ p_m², which is −ln t
+    goal = math.log(2 * d / math.pi) + 2 * math.log(together / each)  # value of ln Σ p_m², that is −ln t
     start = torch.randn(operators, d, dtype=torch.float64, device=generator.device, generator=generator)
     basis = start.new_zeros(operators, steps + 1, d)
     basis[:, 0] = start / start.norm(dim=-1, keepdim=True)
@@ -99,36 +114,36 @@ def certified_spectral_norms(
         along = torch.einsum("okd,od->ok", held, image)
         projected[:, : k + 1, k] = projected[:, k, : k + 1] = along
         image = image - torch.einsum("okd,ok->od", held, along)
-        image = image - torch.einsum("okd,od,oke->oe", held, image, held)  # once more, to stay orthogonal
+        image = image - torch.einsum("okd,od,oke->oe", held, image, held)  # a second time, to stay orthogonal
         size = image.norm(dim=-1, keepdim=True)
-        # An operator whose Krylov space is used up goes on with zeros, which add nothing.
+        # An operator whose Krylov space is exhausted continues with zeros, which change nothing.
         size = torch.where(size > EXHAUSTED * scale, size, 0.0)
         basis[:, k + 1] = torch.where(size > 0, image / size, 0.0)
         links[:, k] = size[:, 0]
-        if inflation > 0 and (k + 1) % LOOK == 0 and k + 1 < steps:
+        if inflation > 0 and (k + 1) % CHECK_EVERY == 0 and k + 1 < steps:
             lower = _largest(projected[:, : k + 1, : k + 1])
-            upper = _above(lower, projected[:, : k + 1, : k + 1], links[:, : k + 1], goal)
+            upper = _upper(lower, projected[:, : k + 1, : k + 1], links[:, : k + 1], goal)
             if bool((upper <= lower * (1 + inflation)).all()):
                 return Certified(lower, upper, failure, k + 1)
     lower = _largest(projected)
     if steps == d:
         return Certified(lower, lower, 0.0, steps)
-    upper = _above(lower, projected, links, goal)
+    upper = _upper(lower, projected, links, goal)
     return Certified(lower, torch.minimum(upper, lower * (1 + inflation)), failure, steps)
 
 
 def _largest(projected: Float[Tensor, "operator step step"]) -> Float[Tensor, " operator"]:
-    """The norm from below: the root of the largest Ritz value."""
+    """The lower bound on the norm: the root of the largest Ritz value."""
     return torch.linalg.eigvalsh(projected)[:, -1].clamp(min=0).sqrt()
 
 
-def _above(
+def _upper(
     lower: Float[Tensor, " operator"],
     projected: Float[Tensor, "operator step step"],
     links: Float[Tensor, "operator step"],
     goal: float,
 ) -> Float[Tensor, " operator"]:
-    """The norm from above: the root of where, beyond the largest Ritz value, ``ln Σ p_m²`` reaches `goal`."""
+    """The upper bound on the norm: the root of the point above the largest Ritz value where ``ln Σ p_m²`` is `goal`."""
     diagonal = projected.diagonal(dim1=1, dim2=2)
     inside, outside = lower.square(), 2 * lower.square()
     while bool((short := (_log_sum(diagonal, links, outside) < goal) & (outside > 0)).any()):
@@ -143,10 +158,10 @@ def _above(
 def _log_sum(
     diagonal: Float[Tensor, "operator step"], links: Float[Tensor, "operator step"], at: Float[Tensor, " operator"]
 ) -> Float[Tensor, " operator"]:
-    """``ln Σ_m p_m(λ)²`` beyond the largest Ritz value; infinite where Krylov's space is used up."""
+    """``ln Σ_m p_m(λ)²`` above the largest Ritz value; infinite if the Krylov space is exhausted."""
     before, here, log = torch.zeros_like(at), torch.ones_like(at), torch.zeros_like(at)
     link = torch.zeros_like(at)
-    for m in range(diagonal.shape[1]):  # all divided by the root of the sum so far, which would overflow
+    for m in range(diagonal.shape[1]):  # all divided by the root of the sum so far, to avoid overflow
         after = ((at - diagonal[:, m]) * here - link * before) / links[:, m]
         size = (1 + after.square()).sqrt()
         before, here, link, log = here / size, after / size, links[:, m], log + 2 * size.log()

@@ -1,4 +1,4 @@
-"""Matrix norms of Jacobian blocks, each formula once: exact, streamed, estimated from a few rows."""
+"""Matrix norms of Jacobian blocks: exact, accumulated over rows, or estimated from random rows."""
 
 import math
 
@@ -9,10 +9,9 @@ from torch import Tensor
 
 
 def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "*position"]:
-    """The largest singular value of each block, ``‖J‖₂ = √λ_max(J Jᵀ)``, exact, in float64.
+    """The spectral norm of each block, ``‖J‖₂ = √λ_max(J Jᵀ)``, exact, in float64.
 
-    Forming the Gram matrix squares the condition number, which spoils small singular values and leaves the
-    largest as accurate as the arithmetic.
+    The Gram matrix squares the condition number. This makes small singular values inaccurate, but not the largest.
 
     >>> spectral_norms(torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])).tolist()
     [4.0]
@@ -23,7 +22,7 @@ def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "
 
 
 def away_from_singular(metric: Float[Tensor, "stack stack"], floor: float) -> Float[Tensor, "stack stack"]:
-    """A positive matrix that can be inverted: `floor` times its largest diagonal entry is added to all of them.
+    """The matrix with `floor` times its largest diagonal entry added to the diagonal, so that it can be inverted.
 
     >>> away_from_singular(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), 0.25).tolist()
     [[5.0, 0.0], [0.0, 1.0]]
@@ -33,7 +32,7 @@ def away_from_singular(metric: Float[Tensor, "stack stack"], floor: float) -> Fl
 
 
 def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Tensor, "*position"]:
-    """Σ over rows and coordinates of the squares: what a batch of VJPs adds to ``‖J‖_F²``. float64.
+    """The sum of squares over rows and coordinates in float64: what a batch of VJPs adds to ``‖J‖_F²``.
 
     >>> squared_frobenius(torch.tensor([[[3.0, 4.0]]])).tolist()
     [25.0]
@@ -42,12 +41,12 @@ def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Te
 
 
 def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
-    """What to multiply a sketched Frobenius norm by to be below and above the true one, each but for `chance`.
+    """Factors that turn a sketched Frobenius norm into lower and upper bounds, each failing with probability `chance`.
 
-    With G of `probes` standard normal rows, ``X = ‖GJ‖_F² / (probes ‖J‖_F²)`` is a mean of weighted χ². Weights of sum
-    1 make ``Π(1 ± 2sλ_r)`` least when there is one of them, so that Chernoff's bound for rank one holds for every J:
-    ``P(X ≤ t) ≤ (t e^(1−t))^(k/2)`` for t < 1, and the same for X ≥ t > 1. The factors are ``t^(-½)`` where it is
-    `chance`.
+    With k = `probes` standard normal rows in G, ``X = ‖GJ‖_F² / (k ‖J‖_F²)`` is a mean of weighted χ² variables. For
+    weights λ_r of sum 1, ``Π(1 ± 2sλ_r)`` is smallest if there is only one weight, so Chernoff's bound for rank one
+    holds for every J: ``P(X ≤ t) ≤ (t e^(1−t))^(k/2)`` for t < 1, and the same for P(X ≥ t) with t > 1. The factors are
+    ``t^(-½)`` at the two t where this bound equals `chance`.
 
     >>> low, high = sketch_factors(32, 1e-6)
     >>> round(low, 2), round(high, 2)
@@ -55,20 +54,20 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     """
     goal = 2 * math.log(chance) / probes
 
-    def where(inside: float, outside: float) -> float:  # log t + 1 − t falls from 0 at t = 1 to both sides
+    def solution(inside: float, outside: float) -> float:  # log t + 1 − t decreases from 0 at t = 1 in both directions
         for _ in range(200):
             middle = (inside + outside) / 2
             inside, outside = (middle, outside) if math.log(middle) + 1 - middle > goal else (inside, middle)
         return outside
 
-    return where(1.0, 2 - 2 * goal + 2) ** -0.5, where(1.0, math.exp(goal - 1)) ** -0.5
+    return solution(1.0, 2 - 2 * goal + 2) ** -0.5, solution(1.0, math.exp(goal - 1)) ** -0.5
 
 
 def direction_factor(probes: int, chance: float) -> float:
-    """What to multiply the norm of GJ by to be above ‖J‖₂, but for `chance`; G has `probes` standard normal rows.
+    """The factor by which ‖GJ‖ bounds ‖J‖₂, except with probability `chance`; G has `probes` standard normal rows.
 
-    With σ₁, u, v the top singular triple of J, ``‖GJ‖ ≥ ‖GJv‖ = σ₁ ‖Gu‖`` in the spectral norm, and in Frobenius' all
-    the more, and ‖Gu‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, q the quantile of `chance`.
+    With σ₁, u, v the top singular triple of J, ``‖GJ‖ ≥ ‖GJv‖ = σ₁ ‖Gu‖`` in the spectral and in the Frobenius norm,
+    and ‖Gu‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, where q is its quantile at `chance`.
 
     >>> round(direction_factor(32, 1e-6), 3), round(direction_factor(8, 1e-10), 1)
     (0.377, 8.4)
@@ -77,9 +76,9 @@ def direction_factor(probes: int, chance: float) -> float:
 
 
 def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The mean of several draws and half the width of its 95 % interval, from their spread: Student's t.
+    """The mean of samples and half the width of its 95 % interval, by Student's t.
 
-    NaN in place of the half width for one draw, which has no spread.
+    For a single sample the half width is NaN.
 
     >>> mean, half = mean_interval(torch.tensor([1.0, 3.0]))
     >>> mean.item(), round(half.item(), 3)

@@ -1,11 +1,11 @@
-"""The path sum of Theorem 5.1, composed one row at a time.
+"""The path sum of Theorem 5.1, computed one row at a time.
 
-With one block's sensitivity bounded by ``m (α_ji / β₁ + δ_ji)``, the chain rule over L blocks sums over
-every way to walk from query n down to token i, one attention matrix per block. Only row n of that product
-is needed, so a row vector is swept from the top block to the bottom: O(L n²), never O(L n³).
+The sensitivity of one block is bounded by ``m (α_ji / β₁ + δ_ji)``. By the chain rule, the bound for L blocks sums over
+all paths from query n down to token i, with one attention matrix for each block. Only row n of this matrix product is
+needed, so a row vector is multiplied by the matrices from the top block to the bottom: O(L n²) instead of O(L n³).
 
-Source: Barbero et al. 2024, Theorem 5.1 / B.5. The printed sum has L interior nodes where L matrices leave
-L − 1; the matrix product here is the reading the proof supports.
+Source: Barbero et al. 2024, Theorem 5.1 / B.5. The printed sum has L interior nodes, but L matrices have L − 1; the
+proof supports the matrix product.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Flow(Protocol):
-    """A pattern that is known by what it does to a row: ``pushed(r) = r A``, with A averaged over heads."""
+    """A pattern A, averaged over heads, that is given only by its products with rows: ``pushed(r) = r A``."""
 
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]: ...
 
@@ -29,6 +29,7 @@ Pattern = Float[Tensor, "*#prompt query key"] | Flow
 
 
 def pushed(rows: Float[Tensor, "... query"], pattern: Pattern) -> Float[Tensor, "... key"]:
+    """The product ``r A`` of rows with a pattern."""
     if isinstance(pattern, Tensor):
         return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
     return pattern.pushed(rows)
@@ -41,9 +42,9 @@ def sweep(
     attention_scale: float = 1.0,
     gain: float = 1.0,
 ) -> Iterator[Float[Tensor, "..."]]:
-    """Multiply a row by ``gain · (attention_scale · A + I)`` for each pattern, yielding every row on the way.
+    """Multiply a row by ``gain · (attention_scale · A + I)`` for each pattern A, and yield the row after each one.
 
-    The patterns come top-down: the block next to the output first. In the theorem's terms
+    The patterns are in descending order, from the block next to the output. In the theorem's notation,
     ``attention_scale = 1/β₁`` and ``gain = σ_ψ/β₂ + 1``; with ``gain = ½`` the product stays row-stochastic.
 
     >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
@@ -63,10 +64,10 @@ def by_hops(
     attention_scale: float = 1.0,
     gain: float = 1.0,
 ) -> Float[Tensor, "hop ..."]:
-    """The last row of `sweep`, told apart by how often its paths go through attention: hop 0 never, hop L always.
+    """The last row of `sweep`, split by the number of times that a path goes through attention, from 0 to L hops.
 
-    Replacing A by tA makes the product a polynomial in t; entry k of the result is its coefficient of t^k, so
-    the sum over hops is the product itself.
+    With tA in place of A, the product is a polynomial in t, and entry k of the result is the coefficient of t^k. The
+    sum over hops is the product itself.
 
     >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     >>> by_hops(torch.tensor([0.0, 1.0]), [A, A]).tolist()
@@ -81,7 +82,7 @@ def by_hops(
     return rows
 
 
-def strongest(
+def heaviest_paths(
     patterns: Sequence[Float[Tensor, "query key"]],
     query: int,
     k: int,
@@ -89,36 +90,36 @@ def strongest(
     attention_scale: float = 1.0,
     gain: float = 1.0,
 ) -> tuple[Float[Tensor, " path"], Int[Tensor, "path layer"]]:
-    """The k heaviest single paths into `query`: their weights, heaviest first, and where each stands in every layer.
+    """The k paths into `query` with the largest weights: weights in descending order, and positions in each layer.
 
-    A path is a walk over positions, one for each layer, bottom first; its weight is the product of
-    ``gain (attention_scale α_ji + δ_ji)``. k-best Viterbi from the top: of all paths from a position up to the
-    query only the k heaviest can be part of one of the k heaviest. O(L n² k). Paths of weight 0 are left out.
-    The patterns come top-down, as in `sweep`.
+    A path has one position for each layer, from the bottom up; its weight is the product of
+    ``gain (attention_scale α_ji + δ_ji)``. The k-best Viterbi algorithm works from the top: of all paths from a
+    position up to the query, only the k heaviest can be part of the result. The cost is O(L n² k). Paths of weight 0
+    are left out. The patterns are in descending order, as in `sweep`.
     """
     n = patterns[0].shape[-1]
     weights = torch.zeros(n, 1, dtype=torch.float64)
     weights[query] = 1.0
-    behind: list[tuple[Tensor, Tensor]] = []
+    backpointers: list[tuple[Tensor, Tensor]] = []
     for pattern in patterns:
         edges = gain * (attention_scale * pattern.double() + torch.eye(n, dtype=torch.float64))
-        # (key, query, rank): every way to prolong one of the best paths that stand at a query down to a key
+        # (key, query, rank): every extension to a key of one of the best paths that end at a query
         longer = edges.T[:, :, None] * weights[None]
         best = longer.flatten(1).topk(min(k, longer[0].numel()), dim=1)
-        behind.append((best.indices // weights.shape[1], best.indices % weights.shape[1]))
+        backpointers.append((best.indices // weights.shape[1], best.indices % weights.shape[1]))
         weights = best.values
     flat = weights.flatten().topk(min(k, weights.numel()))
     flat_indices = flat.indices[flat.values > 0]
     place, rank = flat_indices // weights.shape[1], flat_indices % weights.shape[1]
     walk = [place]
-    for above, above_rank in reversed(behind):
+    for above, above_rank in reversed(backpointers):
         place, rank = above[place, rank], above_rank[place, rank]
         walk.append(place)
     return flat.values[flat.values > 0], torch.stack(walk, dim=1)
 
 
 def visible_attention(n: int, window: int | None = None) -> Float[Tensor, "query key"]:
-    """1 for every key a query may see, itself included, else 0: with it the path sum counts paths."""
+    """The pattern with 1 for every key that a query may see, else 0, so that the path sum counts paths."""
     query, key = torch.arange(n)[:, None], torch.arange(n)[None, :]
     visible = key <= query
     if window is not None:
@@ -127,10 +128,10 @@ def visible_attention(n: int, window: int | None = None) -> Float[Tensor, "query
 
 
 def uniform_attention(n: int, window: int | None = None) -> Float[Tensor, "query key"]:
-    """The null model: every query spreads its attention evenly over what it may see.
+    """The uniform baseline: every query attends equally to all keys that it may see.
 
-    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0; the query itself counts in the
-    window w, as Hugging Face has it. Row-stochastic, float64.
+    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself, as in
+    Hugging Face. Row-stochastic, float64.
 
     >>> uniform_attention(3, window=2).tolist()
     [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
@@ -141,7 +142,7 @@ def uniform_attention(n: int, window: int | None = None) -> Float[Tensor, "query
 
 @dataclass(frozen=True)
 class Uniform:
-    """The null: every query attends evenly to what it may see, ``α_ji = 1 / min(j + 1, w)``. A row takes O(n)."""
+    """The uniform baseline ``α_ji = 1 / min(j + 1, w)``, without its matrix; a product with a row takes O(n)."""
 
     window: int | None = None
 
@@ -153,13 +154,12 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Visible:
-    """All weights 1: every query gives all it has to each key it may see, so that paths are counted. O(n)."""
+    """The pattern of ones for every visible key, without its matrix, to count paths; a product takes O(n)."""
 
     window: int | None = None
 
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
-        # Σ_{j ≥ i} r_j, less what stands a window further: summed in blocks of that length, not as a difference of
-        # two sums that may both be far larger.
+        # Σ_{i ≤ j < i + w} r_j, summed in blocks of length w: a difference of two cumulative sums would lose digits.
         if self.window is None or self.window >= rows.shape[-1]:
             return rows.flip(-1).cumsum(-1).flip(-1)
         n, w = rows.shape[-1], self.window

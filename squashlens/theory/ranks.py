@@ -1,4 +1,4 @@
-"""Agreement of orders: Spearman's ρ, what is left of it once a third quantity is held, and how sure a mean of it is."""
+"""Rank correlation: Spearman's ρ, partial Spearman's ρ, and a bootstrap interval of a mean."""
 
 import warnings
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
-    """Spearman's ρ along the last axis: the correlation of ranks; ties share their mean rank. float64.
+    """Spearman's ρ along the last axis, the correlation of ranks, in float64; ties get their mean rank.
 
-    NaN for a constant, for fewer than three outcomes, and where an outcome is NaN, which has no rank.
+    NaN for constant values, for fewer than three outcomes, and if an outcome is NaN.
 
     >>> round(spearman(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([30.0, 10.0, 20.0])).item(), 9)
     1.0
@@ -21,16 +21,16 @@ def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome
         return torch.full(a.shape[:-1], torch.nan, dtype=torch.float64)
     x, y = (given.detach().cpu().double().numpy() for given in (a, b))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # NaN says it
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the result is NaN
         return torch.as_tensor(stats.spearmanrho(x, y, axis=-1)[0], dtype=torch.float64)
 
 
 def partial_spearman(
     a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"], held: Float[Tensor, "*#many outcome"]
 ) -> Float[Tensor, "*many"]:
-    """Spearman's ρ of a and b once the ranks of `held` are taken out of both, linearly.
+    """Spearman's ρ of a and b after the ranks of `held` are regressed out of both.
 
-    ``(ρ_ab − ρ_ah ρ_bh) / √((1 − ρ_ah²)(1 − ρ_bh²))``. NaN where a or b is ordered as `held` is: nothing is left.
+    ``(ρ_ab − ρ_ah ρ_bh) / √((1 − ρ_ah²)(1 − ρ_bh²))``. NaN if a or b has the same order as `held`.
     """
     with_a, with_b = spearman(a, held), spearman(b, held)
     rest = (1 - with_a.square()) * (1 - with_b.square())
@@ -40,9 +40,9 @@ def partial_spearman(
 def bootstrap(
     values: Float[Tensor, "*many prompt"], seed: int, draws: int = 2000, level: float = 0.95
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
-    """Percentile interval of the mean over prompts, which are drawn again with replacement.
+    """Bootstrap percentile interval of the mean over prompts, which are resampled with replacement.
 
-    Prompts at which a value is NaN are left out; with fewer than two others both ends are NaN.
+    Prompts with NaN are left out; with fewer than two other prompts both ends are NaN.
 
     >>> low, high = bootstrap(torch.arange(100.0), seed=0)
     >>> bool(low < 49.5 < high)

@@ -1,20 +1,20 @@
-"""Ridge regression of several targets on the same features, each with a penalty of its own."""
+"""Ridge regression of several targets on the same features, with a separate penalty for each target."""
 
 import numpy as np
 
-PENALTIES = np.logspace(-3, 6, 19)  # chosen among for each target, by leave-one-out error
+PENALTIES = np.logspace(-3, 6, 19)  # candidates; each target gets the one with the least leave-one-out error
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.ndarray:
-    """Predictions of `targets` (row, target) for `unseen` features (row, d), after a fit to `features` (row, d).
+    """Predict `targets` (row, target) for `unseen` features (row, d), after a fit to `features` (row, d).
 
     With x the centred features in units of their root mean square, minimise ‖t − b − x w‖² + α ‖w‖²; the intercept b
     has no penalty. α is the one of `PENALTIES` with the least Σ_i (e_i / (1 − H_ii))², e = t − H t: the exact sum of
     squares of leave-one-out errors, with H = 11ᵀ/n + x (xᵀx + α)⁻¹ xᵀ.
 
-    Coordinates keep their sizes: divided by its own spread, one that only rounding moves would count as much as any. A
-    prediction stays within the range of the targets seen, extended by its width on either side: features unlike all
-    others get no more.
+    Coordinates are not standardised one by one, since a coordinate that only varies by rounding would then count as
+    much as any other. A prediction is limited to the range of the targets, extended by its width on either side, for
+    features unlike all others.
 
     >>> x = np.arange(6.0)[:, None]
     >>> ridge(x, 2 * x + 1, np.array([[2.5]])).round(2)
@@ -26,7 +26,7 @@ def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.n
     if len(x) > x.shape[1]:
         left, singular, _ = np.linalg.svd(x, full_matrices=False)
         squares = singular**2
-    else:  # several times faster where coordinates are many
+    else:  # several times faster with many coordinates
         squares, left = np.linalg.eigh(x @ x.T)
         squares = np.maximum(squares, 0)
     shrunk = squares / (squares + PENALTIES[:, None])  # (penalty, direction)

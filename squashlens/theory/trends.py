@@ -1,7 +1,7 @@
-"""Spearman's ρ over values in a row, whose neighbours depend on one another: intervals, p-values, several at once.
+"""Spearman's ρ for series whose neighbours are dependent: intervals, p-values, and corrections for many tests.
 
-Tokens next to each other are not independent, and neither are lengths. An interval that takes them for independent is
-too narrow: for two unrelated series of 100 values with a lag-one correlation of 0.8 it finds an association in a third
+Neighbouring tokens are not independent, and neither are neighbouring lengths. An interval that assumes independence is
+too narrow: for two unrelated series of 100 values with a lag-one correlation of 0.8, it finds an association in a third
 of the cases instead of 5 %. Here the variance of ρ is that of a moving-block bootstrap (Künsch 1989), which keeps
 neighbours together.
 """
@@ -17,9 +17,9 @@ from scipy import stats
 from torch import Tensor
 
 LEVEL = 0.95
-FEWEST = 4  # values in a row; Fisher's variance 1/(n − 3) has no meaning below
-BLOCKS = 4  # blocks that a row holds at least, however dependent its values are
-PERSISTENT = 0.97  # the largest r in the rule for the length of a block, which diverges at 1
+FEWEST = 4  # shortest series; Fisher's variance 1/(n − 3) needs n > 3
+BLOCKS = 4  # fewest blocks of a series, however dependent its values are
+PERSISTENT = 0.97  # largest r in the rule for the block length, which diverges at 1
 
 
 class Association(NamedTuple):
@@ -31,37 +31,40 @@ class Association(NamedTuple):
     p: Float[Tensor, "*many"]
 
     def named(self, name: str, text: str) -> dict[str, tuple[Tensor, str]]:
-        """Its parts as variables of a result: `name`, `name_low`, `name_high`, `name_p`, each with a text."""
+        """The parts as variables of a result, `name`, `name_low`, `name_high` and `name_p`, each with a description."""
         return {
             name: (self.rho, text),
             f"{name}_low": (self.low, f"{text}, lower end of its 95 % interval"),
             f"{name}_high": (self.high, f"{text}, upper end of its 95 % interval"),
-            f"{name}_p": (self.p, f"{text}, p-value of none"),
+            f"{name}_p": (self.p, f"{text}, p-value of no association"),
         }
 
     def corrected(self) -> "Association":
-        """The same with p-values corrected by Holm for as many tests as there are."""
+        """The same associations with p-values corrected for their number by Holm's method."""
         return self._replace(p=torch.tensor(holm(self.p.flatten().tolist())).reshape(self.p.shape))
 
 
 def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"]) -> Association:
-    """Spearman's ρ along the last axis, with an interval that respects the order of the values.
+    """Spearman's ρ along the last axis, with an interval that allows for dependence between neighbours.
 
-    1. ρ is a mean over places up to terms of order 1/n. Its influence values ψ_i hold what place i contributes, the
-       effect on the ranks of the others included (the Hájek projection of ρ).
-    2. Of a mean, the moving-block bootstrap has its variance in closed form, the mean square of the block means of ψ
-       times ℓ/n; nothing is drawn at random. It is divided by 1 − ℓ/n, the share that centring takes away.
-    3. The length of a block is ``ℓ = 2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉``, twice Carlstein's (1986) for an autoregression and
-       n/4 at most, with r the product of both rows' lag-one rank correlations, each with Kendall's (1 + 3r)/n added.
-    4. The interval is ``tanh(artanh ρ ± t se)`` with ``se = max(√var/(1 − ρ²), 1/√(n − 3))`` and Student's t of n/ℓ − 1
-       degrees of freedom: never narrower than for independent values (Fisher). For ρ = ±1, the point half a step of ρ
-       from the end stands in place of the end.
+    1. Up to terms of order 1/n, ρ is a mean over places of influence values ψ_i (the Hájek projection of ρ). ψ_i
+       includes the effect of place i on the ranks of the others.
+    2. The moving-block bootstrap of a mean has a closed-form variance: the mean square of the block means of ψ times
+       ℓ/n, for blocks of length ℓ. Nothing is drawn at random. It is divided by 1 − ℓ/n, to undo the effect of
+       centring.
+    3. The block length is ``ℓ = 2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉``, at most n/4: twice Carlstein's (1986) length for an
+       autoregression. Here r is the product of the lag-one rank correlations of both series, each with Kendall's
+       (1 + 3r)/n added.
+    4. The interval is ``tanh(artanh ρ ± t se)`` with ``se = max(√var/(1 − ρ²), 1/√(n − 3))`` and Student's t with n/ℓ −
+       1 degrees of freedom. It is never narrower than for independent values (Fisher). ρ = ±1 is replaced by the point
+       half a step of ρ centred from it.
 
-    Measured on autoregressions, n from 12 to 300: with a lag-one correlation up to 0.8, at most 8 % of unrelated rows
-    have a p-value below 0.05, and 93 % or more of the intervals contain a planted correlation. At 0.95 these are 15 %
-    (of rows without a trend in position; 8 % of two unrelated rows) and 90 %: such a row resembles a trend.
+    Calibration on autoregressions with n from 12 to 300: for lag-one correlations up to 0.8, at most 8 % of unrelated
+    series have a p-value below 0.05, and at least 93 % of the intervals contain a planted correlation. At 0.95 these
+    numbers are 15 % (for a series against position; 8 % for two unrelated series) and 90 %, since such a series
+    resembles a trend.
 
-    NaN as in `spearman`; the interval and p-value also for fewer than four places.
+    The result is NaN as in `spearman`; interval and p-value are also NaN for fewer than four places.
 
     >>> n = torch.arange(40.0)
     >>> rho, low, high, p = association(torch.stack([-n, (7 * n) % 40]), n)
@@ -80,9 +83,9 @@ def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"
 def difference(
     a: Float[Tensor, " place"], b: Float[Tensor, " place"], reference: Float[Tensor, " place"]
 ) -> tuple[float, float, float]:
-    """ρ of `a` with the reference less ρ of `b` with it, and the ends of its 95 % interval, as `association` has them.
+    """The difference of ρ(a, reference) and ρ(b, reference), and the ends of its 95 % interval, as in `association`.
 
-    The influence values are subtracted, so that what both have in common cancels. NaN where either ρ is.
+    The influence values are subtracted, so that common parts cancel. NaN if either ρ is NaN.
 
     >>> n = torch.arange(40.0)
     >>> difference(n, n, (7 * n) % 40)
@@ -99,7 +102,7 @@ def difference(
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """P-values corrected for as many tests as there are numbers in `p`, by Holm (1979). NaN is no test.
+    """P-values corrected for the number of tests in `p` by Holm's method (1979); NaN does not count as a test.
 
     >>> holm([0.01, 0.04, float("nan"), 0.03])
     [0.03, 0.06, nan, 0.06]
@@ -113,14 +116,14 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _rows(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 rows, as many of b as of a."""
+    """Both tensors as float64 rows of equal shape."""
     x, y = (given.detach().cpu().double() for given in torch.broadcast_tensors(a, b))
     rows = math.prod(x.shape[:-1])
     return x.reshape(rows, x.shape[-1]).numpy(), y.reshape(rows, y.shape[-1]).numpy()
 
 
 def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
-    """ρ, both ends, and the p-value, of one row."""
+    """ρ, both ends of its interval, and the p-value, for one pair of series."""
     n, nothing = len(x), (math.nan, math.nan, math.nan)
     if n < 3 or np.isnan(x).any() or np.isnan(y).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan, *nothing
@@ -136,7 +139,7 @@ def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
 
 
 def _influence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """What each place contributes to ρ: its product of ranks, and what its being there does to the others' ranks."""
+    """The influence value of each place on ρ: its product of ranks, and its effect on the ranks of the others."""
     n = len(x)
     u, v = ((stats.rankdata(row) - (n + 1) / 2) / n for row in (x, y))
     values = (u * v + _above(u, v) + _above(v, u)) / (u.std() * v.std())
@@ -144,25 +147,25 @@ def _influence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _above(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Mean over all places of v where u is larger than at a given place, and of half of v where it is equal."""
+    """For each place, the mean over all places of v if u is larger there than here, and of v/2 if u is equal."""
     order = np.argsort(u, kind="stable")
     sums = np.append(np.cumsum(v[order][::-1])[::-1], 0.0) / len(u)
     return (sums[np.searchsorted(u[order], u, "left")] + sums[np.searchsorted(u[order], u, "right")]) / 2
 
 
 def _block(x: np.ndarray, y: np.ndarray) -> int:
-    """How many neighbours are kept together."""
+    """The block length: how many neighbours are kept together."""
     n, r = len(x), 1.0
     for row in (x, y):
-        away = stats.rankdata(row) - (n + 1) / 2
-        lag_one = (away[1:] @ away[:-1]) / (away @ away)
+        centred = stats.rankdata(row) - (n + 1) / 2
+        lag_one = (centred[1:] @ centred[:-1]) / (centred @ centred)
         r *= min(1.0, lag_one + (1 + 3 * lag_one) / n)
     r = min(max(r, 0.0), PERSISTENT)
     return max(1, min(2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3)), n // BLOCKS))
 
 
 def _error(influence: np.ndarray, length: int) -> float:
-    """The standard error of a mean, by blocks."""
+    """The standard error of a mean, from block means."""
     n, sums = len(influence), np.append(0.0, np.cumsum(influence))
     means = (sums[length:] - sums[:-length]) / length
     return math.sqrt(float(np.square(means).mean()) * length / (n - length))

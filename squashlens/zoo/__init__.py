@@ -1,44 +1,76 @@
-"""The bundled models: small, trained here, opened like any other Hugging Face folder.
+"""The bundled models: small models trained for squashlens, stored as Hugging Face folders.
 
-`bundled()` lists them, `folder(name)` gives the path and `summary(name)` the first line of the model card;
-`squashlens.load(name)` does the rest.
-How a model came to be is beside it: `tokenizer` (vocabulary), `curriculum` (what it was taught),
-`train` (how), `evaluate` (what it can do, written into its model card).
+`squashlens.load(name)` loads one. `bundled()` lists their names, `folder(name)` is the path, and `summary(name)` the
+first sentence of the model card. The modules `tokenizer` (vocabulary), `curriculum` (training data), `train` and
+`evaluate` (which writes the model card) show how a model was made.
 """
 
 from pathlib import Path
 
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
+__all__ = ["EXAMPLE_PROMPT", "bundled", "folder", "summary", "trained_length"]
+
 _HERE = Path(__file__).parent
-# What is measured unless another prompt is given; the bundled model can answer it.
+# The default prompt of measurements; the bundled model answers it correctly.
 EXAMPLE_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 
 
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
 def bundled() -> tuple[str, ...]:
-    """Names of the models in the wheel, in alphabetical order."""
+    """The names of the bundled models, in alphabetical order."""
     return tuple(sorted(config.parent.name for config in _HERE.glob("*/config.json")))
 
 
 @validated
 def folder(name: str) -> Path:
-    """The Hugging Face folder of a bundled model; a name that is not bundled is refused."""
+    """The Hugging Face folder of a bundled model.
+
+    Args:
+        name: one of `bundled()`.
+
+    Returns:
+        The path of the folder.
+
+    Raises:
+        InputError: if there is no bundled model of this name.
+    """
     if name not in bundled():
-        raise InputError(f"There is no bundled model {name!r}.", f"Bundled: {', '.join(bundled())}.")
+        raise InputError(f"There is no bundled model {name!r}.", f"The bundled models are {', '.join(bundled())}.")
     return _HERE / name
 
 
 @validated
 def summary(name: str) -> str:
-    """What a bundled model is, in the one sentence its card puts first."""
+    """The first sentence of a bundled model's card.
+
+    Args:
+        name: one of `bundled()`.
+
+    Returns:
+        The sentence.
+
+    Raises:
+        InputError: if there is no bundled model of this name.
+    """
     card = (folder(name) / "README.md").read_text(encoding="utf-8")
     return next(line.removeprefix("> ") for line in card.splitlines() if line.startswith("> "))
 
 
 @validated
 def trained_length(name: str) -> int | None:
-    """Digits in the longest sequence a bundled model was trained on; `None` for any other model."""
+    """The number of digits in the longest training sequence of a bundled model.
+
+    Args:
+        name: name of a model.
+
+    Returns:
+        The number of digits; `None` if this is not a bundled model.
+    """
     from squashlens.zoo.curriculum import MAX_TRAINED
 
     return MAX_TRAINED if name in bundled() else None

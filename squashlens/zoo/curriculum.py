@@ -1,8 +1,8 @@
-"""What the bundled model is taught: short question, digits, end marker, answer.
+"""Training data of the bundled model: a short question, digits, an end marker, and the answer.
 
-A task asks something of a digit sequence; a pattern draws the sequence; a comma may follow every third
-digit (the paper's figure 5d). Everything is a function of a `random.Random`, so a step of training is
-reproducible from its seed and number alone.
+A task is a question about a sequence of digits, and a pattern draws the sequence. A comma may follow every third digit
+(the paper's figure 5d). Everything is a function of a `random.Random`, so a training step is reproducible from its seed
+and number alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ def repeated(n: int, rng: Random) -> list[int]:
 
 
 def odd_last(n: int, rng: Random) -> list[int]:
-    """`1…10`, the paper's sequence for copying the last element."""
+    """Digits `1…10`, the paper's sequence for copying the last element."""
     return [1] * (n - 1) + [0]
 
 
 def odd_first(n: int, rng: Random) -> list[int]:
-    """`01…1`, the paper's sequence for copying the first element."""
+    """Digits `01…1`, the paper's sequence for copying the first element."""
     return [0] + [1] * (n - 1)
 
 
@@ -39,7 +39,7 @@ def bernoulli(n: int, rng: Random, p: float = 0.7) -> list[int]:
 
 
 def any_bernoulli(n: int, rng: Random) -> list[int]:
-    """Ones with a probability that is itself drawn, so that a count does not follow from the length."""
+    """Ones with a probability that is drawn for each sequence, so that a count cannot be guessed from the length."""
     return bernoulli(n, rng, rng.random())
 
 
@@ -61,7 +61,7 @@ BINARY = tuple(p for p in PATTERNS if p != "random")
 
 @dataclass(frozen=True)
 class Task:
-    """A question about digits: how it may be put, what the answer is, how often it is drawn."""
+    """A question about digits: its wordings, the function for the answer, and how often it is drawn."""
 
     name: str
     questions: tuple[str, ...]
@@ -97,10 +97,10 @@ TASKS: dict[str, Task] = {
 
 @dataclass(frozen=True)
 class Example:
-    """A question about a digit sequence, asked after the first `cuts[k]` digits for each k.
+    """A question about a sequence of digits, asked after the first `cuts[k]` digits for each k.
 
-    A prompt ends with the end marker; the answer is what a perfect model would give. Several cuts share one
-    sequence, so that one pass over it teaches the answer at many lengths.
+    A prompt ends with the end marker, and the answer is the right one. Several cuts share one sequence, so that one
+    pass over it trains the answer at many lengths.
     """
 
     task: str
@@ -110,7 +110,7 @@ class Example:
     cuts: tuple[int, ...]
 
     def stem(self, cut: int) -> str:
-        """The prompt up to the end marker, which is left out."""
+        """The prompt without the end marker."""
         return f"{self.question} {spell(self.digits[:cut], self.commas)}"
 
     def prompt(self, cut: int) -> str:
@@ -122,26 +122,26 @@ class Example:
 
 
 def spell(digits: Sequence[int], commas: bool) -> str:
-    """Digits as text, with a comma between groups of three if asked; never a comma at the end."""
+    """Digits as text, if requested with commas between groups of three, never with a comma at the end."""
     groups = [digits[i : i + 3] for i in range(0, len(digits), 3)] if commas else [digits]
     return ",".join("".join(map(str, group)) for group in groups)
 
 
 def draw(task: Task, length: int, commas: bool, rng: Random, pattern: str | None = None, cuts: int = 1) -> Example:
-    """One example of `task` over `length` digits, asked at the end and at `cuts - 1` places before it."""
+    """One example of `task` with `length` digits, asked at the end and at `cuts - 1` earlier places."""
     pattern = pattern or rng.choice(task.patterns)
     digits = PATTERNS[pattern](length, rng)
     places = (*rng.sample(range(1, length), min(cuts, length) - 1), length)
     return Example(task.name, rng.choice(task.questions), tuple(digits), commas, places)
 
 
-# Irregular sequences are what counting is hard on; the last digit of 1…10 must stay at the end to be odd.
+# Counting is hard for irregular sequences. In 1…10 the odd digit is odd only while it is at the end.
 HARD, EASY = ("bernoulli", "any_bernoulli", "random"), ("repeated", "alternating", "odd_last", "odd_first")
-CYCLES = (10_000, 8_000)  # steps; the learning rate starts anew with each
+CYCLES = (10_000, 8_000)  # steps of each cycle; each has its own learning-rate schedule
 
 
 def cycle_of(step: int) -> tuple[int, float]:
-    """Which cycle a step belongs to, and how far through it the step is, in [0, 1)."""
+    """The cycle that a step belongs to, and the step's progress in that cycle, in [0, 1)."""
     for number, length in enumerate(CYCLES):
         if step < length:
             return number, step / length
@@ -150,14 +150,17 @@ def cycle_of(step: int) -> tuple[int, float]:
 
 
 def training_batch(step: int, size: int, seed: int) -> list[Example]:
-    """The examples of one step: one length and one comma style, so that padding stays small."""
+    """The examples of one step, all of one length and with or without commas, so that there is little padding."""
     rng = Random(f"{seed}:{step}")
     number, progress = cycle_of(step)
     return (_first_cycle, _second_cycle)[number](progress, size, rng)
 
 
 def _first_cycle(progress: float, size: int, rng: Random) -> list[Example]:
-    """All patterns alike, one question a sequence; the longest grows from 8 digits in the first fifth."""
+    """Examples of the first cycle: all patterns equally often, one question per sequence.
+
+    The longest length grows from 8 digits during the first fifth of the cycle.
+    """
     longest = min(MAX_TRAINED, 8 + int((MAX_TRAINED - 8) * progress / 0.2))
     length, commas = rng.randint(1, longest), rng.random() < 0.4
     copy, others = TASKS["copy"], [t for t in TASKS.values() if t.name != "copy"]
@@ -169,7 +172,10 @@ def _first_cycle(progress: float, size: int, rng: Random) -> list[Example]:
 
 
 def _second_cycle(progress: float, size: int, rng: Random) -> list[Example]:
-    """Mostly irregular digits, up to eight questions a sequence; copying from short to long."""
+    """Examples of the second cycle: mostly irregular digits, up to eight questions per sequence.
+
+    Sequences to copy grow from short to long.
+    """
     commas = rng.random() < 0.5
     if rng.random() < 0.2:
         longest = min(MAX_TRAINED, 6 + int((MAX_TRAINED - 6) * progress / 0.8))

@@ -1,8 +1,8 @@
-"""What the bundled model can do, by task and length, written into its model card.
+"""Measure the accuracy of the bundled model by task and length, and write its model card.
 
-`python -m squashlens.zoo.evaluate --folder FOLDER` measures exact-match accuracy: the greedy answer, its
-`<eos>` included, equals the right one. Teacher forcing gives the same verdict in one forward pass, since a
-greedy answer is right if and only if every token is the most likely one after the right ones before it.
+`python -m squashlens.zoo.evaluate --folder FOLDER` measures exact-match accuracy: the greedy answer, its `<eos>`
+included, must equal the right one. Teacher forcing gives the same verdict in one forward pass, because a greedy answer
+is right if and only if every token is the most likely one after the right tokens before it.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def correct(examples: list[Example], model: Any, tokenizer: Any) -> np.ndarray:
 
 
 def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1, lengths: Sequence[int] = LENGTHS) -> pd.DataFrame:
-    """Accuracy by task, pattern and length over `samples` fresh prompts each, every second one with commas."""
+    """Accuracy by task, pattern and length over `samples` new prompts each, every second prompt with commas."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = []
@@ -49,12 +49,12 @@ def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1, lengths: Seque
 
 
 def by_length(table: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy by task and length, every pattern counting alike."""
+    """Accuracy by task and length, with equal weight for every pattern."""
     return table.pivot_table(values="accuracy", index=["task", "length"], aggfunc="mean").reset_index()
 
 
 def _lines(table: pd.DataFrame, column: str) -> str:
-    """A Markdown table: a row for each value of `column`, a column for each band of lengths, percent."""
+    """A Markdown table of accuracy in percent: a row for each value of `column`, a column for each band of lengths."""
     lines = [f"| {column} | " + " | ".join(f"{a}–{b}" for a, b in BANDS) + " |", "|---|" + "---:|" * len(BANDS)]
     for name in dict.fromkeys(table[column]):
         own = table.query(f"{column} == @name")
@@ -64,7 +64,7 @@ def _lines(table: pd.DataFrame, column: str) -> str:
 
 
 def targets(table: pd.DataFrame) -> str:
-    """What was aimed for and what the worst length gave."""
+    """The accuracy targets and the lowest accuracy over lengths, as Markdown."""
     lengths, lines = by_length(table), []
     for names, top, target in ((("count",), 32, 95), (("first", "last"), MAX_TRAINED, 99)):
         part = lengths.query("task in @names and length <= @top")
@@ -85,7 +85,7 @@ def targets(table: pd.DataFrame) -> str:
 
 
 def card(table: pd.DataFrame, samples: int) -> str:
-    """The model card: what it is, how it was made, what it can do, what not to conclude from it."""
+    """The model card as Markdown: description, training, accuracy, and limits of what can be concluded."""
     return CARD.format(
         first=CYCLES[0],
         second=CYCLES[1],
@@ -166,7 +166,9 @@ some way here shows that it *can*, in Gemma's architecture, on these tasks; not 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.evaluate", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/tiny-gemma"), help="model folder (%(default)s)")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="prompts a task, pattern and length (%(default)s)")
+    parser.add_argument(
+        "--samples", type=int, default=SAMPLES, help="prompts for each task, pattern, length (%(default)s)"
+    )
     args = parser.parse_args()
     table = evaluate(args.folder, args.samples)
     table.to_csv(args.folder / "accuracy.csv", index=False, float_format="%.4f")

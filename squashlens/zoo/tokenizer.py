@@ -1,7 +1,7 @@
-"""The bundled model's vocabulary: a word is a token, and so is every digit and every mark.
+"""The tokenizer of the bundled model: every word, every digit and every punctuation mark is one token.
 
-Spaces only separate, so `11, 1` and `1 1 , 1` are the same four tokens, which decode as `11,1`. There is no
-unknown token: a word outside the vocabulary cannot be encoded at all, which is an error and never a silent stand-in.
+Spaces only separate tokens, so `11, 1` and `1 1 , 1` are the same four tokens, which decode as `11,1`. There is no
+unknown token: a word outside the vocabulary raises an error.
 """
 
 import re
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<eos>", "<bos>")  # ids 0, 1, 2, as in Gemma
-END = "="  # the end marker: without one a model cannot know that a growing sequence has ended
+END = "="  # the end marker, without which a model cannot know that a growing sequence has ended
 
-# The prompts of the paper (appendix C.1 and figure 5): data, cited, with their slips. They fix the
-# vocabulary; `curriculum` says which of them the model was taught.
+# The prompts of the paper (appendix C.1 and figure 5), quoted with their typing errors. They determine the
+# vocabulary; `curriculum` says which of them the model was trained on.
 PAPER_PROMPTS = (
     "How many ones are in the following sequences?",
     "Can you copy the following number?",
@@ -29,21 +29,21 @@ PAPER_PROMPTS = (
     "Please answer exactly as 'The answer to your question is: <ANSWER>'",
     "*Hint* It's not necessarily a 1, check carefully",
 )
-# Words of our own: the other end of a sequence, and filler for sentences in which 'car' is counted.
+# Further words: for questions about the first digit, and for sentences in which 'car' is counted.
 OWN_WORDS = "first zeros tree house dog river road stone"
 
 _PIECE = r"[A-Za-z]+|[^A-Za-z\s]"
 
 
 def vocabulary() -> dict[str, int]:
-    """Token → id: special tokens, digits, then marks and words in order of first appearance."""
+    """A dict from tokens to ids: special tokens, digits, then marks and words in order of first appearance."""
     digits = [str(d) for d in range(10)]
     pieces = re.findall(_PIECE, " ".join((*PAPER_PROMPTS, OWN_WORDS, END, ",")))
     return {token: i for i, token in enumerate(dict.fromkeys((*SPECIAL, *digits, *pieces)))}
 
 
 def build_tokenizer() -> "PreTrainedTokenizerFast":
-    """The tokenizer as an ordinary fast tokenizer that puts one `<bos>` in front."""
+    """The tokenizer as a Hugging Face fast tokenizer that puts one `<bos>` in front."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -55,7 +55,7 @@ def build_tokenizer() -> "PreTrainedTokenizerFast":
     core.post_processor = processors.TemplateProcessing(
         single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", vocab["<bos>"])]
     )
-    # Words with a space between, digits of one number without.
+    # Words are decoded with spaces between them, the digits of a number without.
     core.decoder = decoders.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
             decoders.Replace(Regex("^"), " "),

@@ -1,8 +1,8 @@
 """Train the bundled model: `python -m squashlens.zoo.train --out FOLDER`.
 
-A real `GemmaForCausalLM`, seeded; every batch follows from (seed, step), so an interrupted run goes on
-from its checkpoint as if it had not stopped. The loss is the cross-entropy of the answer's tokens and
-the `<eos>` behind them, nothing else.
+The model is a `GemmaForCausalLM` with a random seed. Every batch is determined by (seed, step), so an interrupted run
+continues from its checkpoint exactly as if it had not stopped. The loss is the cross-entropy of the answer's tokens and
+the `<eos>` after them.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CHECKPOINT_EVERY = 200  # steps: a few minutes on two cores
 
 
 def config() -> GemmaConfig:
-    """Gemma's architecture, small: 6 blocks, d = 128, 4 query heads on one key/value head."""
+    """The model's configuration: Gemma with 6 blocks, d = 128, and 4 query heads that share one key/value head."""
     vocab = vocabulary()
     return GemmaConfig(
         vocab_size=len(vocab),
@@ -53,10 +53,10 @@ def config() -> GemmaConfig:
 
 @dataclass(frozen=True)
 class Packed:
-    """Examples as one batch. Each row is a stem and, behind it, a branch for every cut.
+    """Examples as one batch. Each row is a stem, followed by a branch for every cut.
 
-    A branch (end marker, answer) sees the stem up to its cut and itself, at the positions it would have if
-    the sequence had ended there: one forward pass equals one pass for every cut.
+    A branch (end marker, answer) attends to the stem up to its cut and to itself, at the positions it would have if the
+    sequence ended there. So one forward pass gives the same as a separate pass for every cut.
     """
 
     ids: Int[Tensor, "row place"]
@@ -72,7 +72,7 @@ class Packed:
 
 
 def pack(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> Packed:
-    """Lay examples out as stems with branches, padded to the widest."""
+    """The examples as stems with branches, padded to the length of the longest row."""
 
     def ids_of(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]  # pyright: ignore[reportReturnType]
@@ -84,8 +84,8 @@ def pack(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> Pac
         cells = [(token, place, 0, 0, -100) for place, token in enumerate(ids)]
         for branch, cut in enumerate(example.cuts, start=1):
             end = 1 + len(ids_of(example.stem(cut)))
-            said = [*ids_of(END), *ids_of(example.answer(cut)), vocab["<eos>"]]
-            for k, (token, target) in enumerate(itertools.pairwise(said)):
+            branch_ids = [*ids_of(END), *ids_of(example.answer(cut)), vocab["<eos>"]]
+            for k, (token, target) in enumerate(itertools.pairwise(branch_ids)):
                 cells.append((token, end + k, branch, end, target))
         rows.append(cells)
     width = max(map(len, rows))
@@ -100,7 +100,7 @@ def pack(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> Pac
 
 
 def learning_rate(step: int) -> float:
-    """In each cycle a linear warm-up, then a cosine down to a hundredth of the peak."""
+    """The learning rate of a step: in each cycle a linear warm-up, then a cosine down to a hundredth of the peak."""
     number, progress = cycle_of(step)
     warm = WARMUP / CYCLES[number]
     if progress < warm:
@@ -109,7 +109,7 @@ def learning_rate(step: int) -> float:
 
 
 def save_atomically(state: dict, path: Path) -> None:
-    """Write beside the target, then rename: a killed writer leaves the old checkpoint whole."""
+    """Write a checkpoint to a temporary file and rename it, so that a killed writer leaves the old one intact."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
@@ -131,7 +131,7 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
         state = torch.load(checkpoint, weights_only=True, map_location=device)
         if state["seed"] != seed:
             raise SystemExit(
-                f"{checkpoint} belongs to seed {state['seed']}, this run to {seed}. "
+                f"{checkpoint} was saved with --seed {state['seed']}, and this run has --seed {seed}. "
                 "Give another --checkpoint, or delete that file."
             )
         model.load_state_dict(state["model"])
@@ -164,7 +164,7 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
 
 
 def export(model: GemmaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """An ordinary Hugging Face folder: config, fp32 safetensors, tokenizer."""
+    """Save the model as a Hugging Face folder: configuration, float32 safetensors, tokenizer."""
     model.eval().cpu().save_pretrained(out)
     tokenizer.save_pretrained(out)
     print(f"saved to {out}")
@@ -177,12 +177,12 @@ def main() -> None:
         "--checkpoint",
         type=Path,
         default=Path("runs/tiny-gemma.pt"),
-        help="where progress is kept and found again (%(default)s)",
+        help="file to save progress to and resume from (%(default)s)",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="stop after so many steps (%(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="seed of weights and data (%(default)s)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads (all)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (%(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="random seed of weights and data (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="device to train on, cpu or cuda (%(default)s)")
+    parser.add_argument("--threads", type=int, default=None, help="number of CPU threads (all)")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -117,8 +117,8 @@ COMPARISONS = [
     ),
     Comparison(
         "measured constants, local edges, n = 4096, two blocks",
-        Side("measured", {"n": 4096, "source": 6, "edges": "local"}, 1),
-        Side("bound", {"n": 4096, "source": 6}),
+        Side("measured", {"n": 4096, "from_layer": 6, "edges": "local"}, 1),
+        Side("bound", {"n": 4096, "from_layer": 6}),
         "constants of the paper, the same two blocks",
         "stated",
     ),
@@ -187,17 +187,18 @@ def page(held: dict[str, Any]) -> str:
     cpu = names[0] if names else platform.machine()
     return f"""# Benchmarks
 
-Written by `make bench`; do not edit. A random Gemma of 8 blocks, d = 512, 8 heads, MLP 2048, float32, on 2 threads of
+This page compares the time and memory of squashlens with the obvious script. `make bench` writes it; do not edit. The
+model is a random Gemma of 8 blocks, d = 512, 8 heads, MLP 2048, float32, on 2 threads of
 a CPU ({cpu}); Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers_version}.
-Each work runs in a process of its own: the median time of up to three runs, and the most memory the process took
-beyond what it had before the work (resident, as Linux counts it). A ratio is ours over theirs.
+Each task runs in its own process. The table has the median time of up to three runs, and the largest memory the process
+used beyond what it had before the task (resident, as Linux counts it). A ratio is ours ÷ theirs.
 
 | what | against | ours | theirs | ratio | aimed at |
 |---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-What a run is going to take in memory is estimated before it starts; the tests hold the estimates to within 25 % of the
-allocator's own peak on four shapes of model.
+The memory of a run is estimated before it starts. The tests check that estimates are within 25 % of the allocator's own
+peak on four shapes of model.
 """
 
 

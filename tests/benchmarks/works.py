@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GemmaConfig
 
 import squashlens as sl
-from squashlens.sequences import Sequence
+from squashlens.sequences import GrowingSequence
 
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
@@ -50,7 +50,7 @@ Work = Callable[[], Any]
 
 def bound(n: int, vocabulary: int = 512, source: int = 0) -> Work:
     model, ids = bridge(vocabulary), ids_of(n)
-    return lambda: sl.path_bound(model, ids, source=source)
+    return lambda: sl.path_bound(model, ids, from_layer=source)
 
 
 def cached_patterns(n: int) -> Work:
@@ -97,8 +97,8 @@ def plain_pass(n: int) -> Work:
 
 def collapse(n: int) -> Work:
     model = bridge()
-    sequence = Sequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return lambda: sl.collapse(model, sequence, progress=False)
+    sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
+    return lambda: sl.collapse(model, sl.capture(model, sequence, patterns=False, noise_lengths=0, progress=False))
 
 
 def two_passes_a_length(n: int, every: int = 16) -> Work:
@@ -139,7 +139,7 @@ def tiny_frobenius(**options: Any) -> Work:
 
 def measured(n: int, source: int = 0, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.path_bound(model, ids, source=source, constants="measured", progress=False, **options)
+    return lambda: sl.path_bound(model, ids, from_layer=source, constants="measured", progress=False, **options)
 
 
 def repeated_calls(n: int, times: int = 200) -> Work:

@@ -10,7 +10,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 
 RNG = np.random.default_rng(0)
-FORM: dict[str, Any] = {"prompt": "How many ones are in the following sequence?", "suffix": "="}
+FORM: dict[str, Any] = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
 ALL = ["delete", "substitute", "extra_digits", "random_places", "mask", "zero_value"]
 
 
@@ -24,16 +24,16 @@ def ones(content: tuple[str, ...]) -> str:
 
 @pytest.fixture(scope="module")
 def compared(tiny: Any) -> xr.Dataset:
-    changes: Any = {"window": sl.sliding_window(3), "<b>a & b</b>": sl.uniform_attention()}
+    changes: Any = {"window": sl.hooks.sliding_window(3), "<b>a & b</b>": sl.hooks.uniform_attention()}
     sequence = sl.prompts.bernoulli(tiny, 9, seed=0, **FORM)
-    return sl.compare(tiny, sequence, changes, answer=ones, draws=2, lengths=[3, 6, 9], progress=False)
+    return sl.compare(tiny, sequence, changes, answer=ones, n_samples=2, lengths=[3, 6, 9], progress=False)
 
 
 @pytest.fixture(scope="module")
 def measured(tiny: Any) -> xr.Dataset:
     sequence = sl.prompts.bernoulli(tiny, 9, seed=0, **FORM)
     return sl.windows(
-        tiny, sequence, [2, 6], sinks=[0, 1, 2], answer=ones, draws=1, lengths=[4, 7, 9], scale="absolute",
+        tiny, sequence, [2, 6], sinks=[0, 1, 2], answer=ones, n_samples=1, lengths=[4, 7, 9], scale="absolute",
         progress=False,
     )  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_changes_draws_a_row_for_each(compared: xr.Dataset) -> None:
             assert values(mark.y).tolist() == [row]
             assert dots.xaxis == mark.xaxis == f"x{column if column > 1 else ''}"
     assert [note.text for note in figure.layout.annotations] == [
-        "D ÷ rms(v), last layer", "share answered rightly", "bound: share of the first token",
+        "D ÷ rms(v), last layer", "share answered correctly", "path bound: share of the first token",
     ]  # fmt: skip
     assert figure.layout.xaxis.type == "log"
     assert figure.layout.xaxis2.type is None
@@ -125,14 +125,14 @@ def test_without_accuracy_two_columns_are_left(compared: xr.Dataset, measured: x
     for trace, expected in zip(shown, [*distance, *share], strict=True):
         np.testing.assert_array_equal(values(trace.x), expected)
     assert [note.text for note in sl.figures.windows(measured.drop_vars("accuracy")).layout.annotations] == [
-        "D, last layer", "bound: share of the first token",
+        "D, last layer", "path bound: share of the first token",
     ]  # fmt: skip
 
 
 def test_windows_draws_the_middle_and_the_middle_half(measured: xr.Dataset) -> None:
     figure = sl.figures.windows(measured)
     assert [note.text for note in figure.layout.annotations] == [
-        "D, last layer", "share answered rightly", "bound: share of the first token",
+        "D, last layer", "share answered correctly", "path bound: share of the first token",
     ]  # fmt: skip
     last = measured["distance"].sel(layer=6).values
     right = measured["accuracy"].values
@@ -161,7 +161,7 @@ def test_windows_draws_the_middle_and_the_middle_half(measured: xr.Dataset) -> N
 
 
 def test_a_prescription_draws_the_grid_and_chance(prescribed: xr.Dataset) -> None:
-    figure = sl.figures.prescription(prescribed)
+    figure = sl.figures.separator_search(prescribed)
     heat, random, best, none = figure.data
     gain, right = prescribed["gain"].values, prescribed["accuracy"].values
     np.testing.assert_array_equal(values(heat.z), np.log(gain))
@@ -179,21 +179,21 @@ def test_a_prescription_draws_the_grid_and_chance(prescribed: xr.Dataset) -> Non
     assert figure.layout.yaxis2.title.text == "median D"
     relative = prescribed.copy()
     relative["separation"].attrs["units"] = "1"
-    assert sl.figures.prescription(relative).layout.yaxis2.title.text == "median D ÷ rms(v)"
+    assert sl.figures.separator_search(relative).layout.yaxis2.title.text == "median D ÷ rms(v)"
 
 
 def test_separators_are_text(prescribed: xr.Dataset) -> None:
-    figure = sl.figures.prescription(prescribed)
+    figure = sl.figures.separator_search(prescribed)
     assert list(figure.data[0].y) == ["“&lt;b&gt;”", "“␣,”", "“dog”"]
     assert figure.data[2].name == "“&lt;b&gt;” after every 3"
 
 
 def test_a_prescription_without_answers(tiny: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 6)
-    ds = sl.prescribe(
-        tiny, sequence, separators=["<", ","], every=[2], lengths=[5, 6], placements=5, progress=False
+    ds = sl.search_separators(
+        tiny, sequence, separators=["<", ","], every=[2], lengths=[5, 6], n_placements=5, progress=False
     )  # fmt: skip
-    figure = sl.figures.prescription(ds)
+    figure = sl.figures.separator_search(ds)
     assert list(figure.data[0].y) == ["“&lt;”", "“,”"]
     drawn = [float(cell) for row in figure.data[0].text for cell in row]
     np.testing.assert_allclose(drawn, ds["gain"].values.ravel(), atol=0.05)
@@ -212,8 +212,8 @@ def test_retained_by_kind_draws_every_length(chosen: dict[str, int], ablation: x
     layer, block = chosen.get("layer", 6), chosen.get("from_block", 1)
     here = ablation.sel(layer=layer)
     rows = {
-        "another token in their place": here["retained"].sel(edit="substitute"),
-        "a digit in their place": here["retained"].sel(edit="extra_digits"),
+        "replaced by another token": here["retained"].sel(edit="substitute"),
+        "replaced by a digit": here["retained"].sel(edit="extra_digits"),
         "at random places": here["retained"].sel(edit="random_places"),
         f"masked from block {block} on": here["retained_from"].sel(hook="mask", from_block=block),
         f"values zeroed from block {block} on": here["retained_from"].sel(hook="zero_value", from_block=block),
@@ -254,7 +254,7 @@ def test_figures_leave_their_numbers_alone(
     for draw, ds in (
         (sl.figures.changes, compared),
         (sl.figures.windows, measured),
-        (sl.figures.prescription, prescribed),
+        (sl.figures.separator_search, prescribed),
         (sl.figures.retained_by_kind, ablation),
     ):
         before = ds.copy(deep=True)

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from tests import captured
 
 
 def values(trace: Any) -> np.ndarray:
@@ -16,8 +18,8 @@ def values(trace: Any) -> np.ndarray:
 @pytest.fixture(scope="module")
 def panel(tiny: Any) -> Any:
     sequence = sl.prompts.figure5(tiny, 12)["a"]
-    return sl.collapse(
-        tiny, sequence, beside=["contrast", "unrelated"], draws=2, heads="value", replay=3, progress=False
+    return captured.collapse(
+        tiny, sequence, baselines=["contrast", "unrelated"], n_samples=2, heads="value", noise_lengths=3, progress=False
     )
 
 
@@ -31,15 +33,15 @@ def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
     traces = {t.name: t for t in figure.data if t.name}
     last = panel.sel(layer=6)
     np.testing.assert_array_equal(values(traces["v and v* (last token repeated)"]), last["distance"])
-    np.testing.assert_array_equal(values(traces["another last token"]), last["contrast"])
+    np.testing.assert_array_equal(values(traces["contrast: another last token"]), last["contrast"])
     np.testing.assert_array_equal(values(traces["heads: mean, min to max"]), panel["head_mean"].sel(block=5))
     floor = last["noise_floor"].values
     np.testing.assert_array_equal(values(traces["noise floor"]), np.where(floor > 0, floor, np.nan))
-    draws = [values(t) for t in figure.data if t.name == "other content"]
+    draws = [values(t) for t in figure.data if t.name == "unrelated: other content"]
     np.testing.assert_array_equal(draws, last["unrelated"])
     band = [values(t) for t in figure.data if t.name is None]
     np.testing.assert_array_equal(band, [panel[f"head_{edge}"].sel(block=5) for edge in ("max", "min")])
-    assert list(traces["another last token"].x) == panel["length"].values.tolist()
+    assert list(traces["contrast: another last token"].x) == panel["length"].values.tolist()
     assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1) == (1, 8)
     assert figure.layout.yaxis.type == figure.layout.xaxis.type == "log"
     lower = sl.figures.collapse_curve(panel, layer=3)
@@ -60,7 +62,7 @@ def test_four_panels_share_one_scale_and_one_legend(panel: Any) -> None:
 def test_the_heatmap_wants_relative_distances(tiny: Any, panel: Any) -> None:
     with pytest.raises(InputError, match="scale='relative'"):
         sl.figures.collapse_heatmap(panel)
-    relative = sl.collapse(tiny, sl.prompts.figure5(tiny, 12)["a"], scale="relative", progress=False)
+    relative = captured.collapse(tiny, sl.prompts.figure5(tiny, 12)["a"], scale="relative", progress=False)
     heat = sl.figures.collapse_heatmap(relative).data[0]
     expected = relative["distance"].values
     np.testing.assert_allclose(heat.z[1:], np.log10(expected[1:]), rtol=1e-5)
@@ -68,7 +70,7 @@ def test_the_heatmap_wants_relative_distances(tiny: Any, panel: Any) -> None:
 
 
 def test_mechanism_draws_its_steps(tiny: Any) -> None:
-    ds = sl.mechanism(tiny, sl.prompts.figure5(tiny, 12)["a"], progress=False)
+    ds = captured.mechanism(tiny, sl.prompts.figure5(tiny, 12)["a"], progress=False)
     figure = sl.figures.mechanism(ds, length=9)
     lines = [t for t in figure.data if t.type == "scatter"]
     np.testing.assert_array_equal(values(lines[2]), ds["attention_tv_mean"].sel(block=2))
@@ -79,6 +81,32 @@ def test_mechanism_draws_its_steps(tiny: Any) -> None:
     for part, found in bars.items():
         np.testing.assert_array_equal(found, ds["share"].sel(part=part, length=9))
     np.testing.assert_allclose(sum(bars.values()), 1)
+
+
+def test_runs_have_their_own_distances_and_noise() -> None:
+    """Made up: two runs at two layers; zeros have no place on a logarithm."""
+    distance = np.array([[[4, 2, 1], [8, 0, 2]], [[3, 2, 1], [6, 5, 4]]], dtype=float)
+    noise = np.array([[[0.1, 0.2], [0.3, 0.4]], [[0.5, 0.6], [0.7, 0]]])
+    found = xr.Dataset(
+        {
+            "distance": (("run", "layer", "length"), distance, {"units": "model"}),
+            "noise_floor": (("run", "layer", "replayed"), noise),
+        },
+        coords={"run": ["float32", "bfloat16"], "layer": [0, 1], "length": [2, 4, 8], "replayed": [2, 8]},
+    )
+    own, floor, other, its_floor = sl.figures.runs(found).data
+    assert [own.name, floor.name, other.name] == ["float32", "float32, noise floor", "bfloat16"]
+    np.testing.assert_array_equal(values(own), [8, np.nan, 2])
+    np.testing.assert_array_equal(values(other), [6, 5, 4])
+    np.testing.assert_array_equal(values(floor), [0.3, 0.4])
+    np.testing.assert_array_equal(values(its_floor), [0.7, np.nan])
+    assert list(own.x) == [2, 4, 8]
+    assert list(its_floor.x) == [2, 8]
+    assert other.line.color == its_floor.marker.color != own.line.color
+    lower = sl.figures.runs(found, layer=0)
+    np.testing.assert_array_equal(values(lower.data[0]), [4, 2, 1])
+    assert lower.layout.title.text.endswith("layer 0")
+    assert lower.layout.yaxis.title.text == "D"
 
 
 def test_layer_trace_draws_every_ablation(ablation: Any) -> None:
@@ -97,5 +125,5 @@ def test_from_block_map_draws_what_is_retained(ablation: Any) -> None:
     expected = ablation["retained_from"].sel(hook="zero_value", length=10)
     np.testing.assert_array_equal(heat.customdata, expected)
     assert list(heat.y) == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(InputError, match="'mask' was not measured"):
+    with pytest.raises(InputError, match="hook='mask' was not measured"):
         sl.figures.from_block_map(ablation.sel(hook=["zero_value"]))

@@ -7,7 +7,7 @@ import plotly.io
 import xarray as xr
 
 import squashlens as sl
-from squashlens.figures.theme import label
+from squashlens.figures._theme import label
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 
@@ -51,7 +51,7 @@ def test_labels_escape_markup_and_show_spaces() -> None:
 
 
 def test_composition_draws_log_shares(tiny: Any) -> None:
-    shares = sl.composition(tiny, PROMPT)
+    shares = sl.paths.composition(tiny, PROMPT)
     heat = sl.figures.composition(shares).data[0]
     np.testing.assert_array_equal(numbers(heat.customdata), shares.values)
     np.testing.assert_allclose(numbers(heat.z), np.log10(np.maximum(shares.values, 1e-6)), atol=1e-6)
@@ -70,5 +70,5 @@ def test_long_prompts_thin_their_labels() -> None:
 
 def test_no_global_template(tiny: Any) -> None:
     before = plotly.io.templates.default
-    sl.figures.composition(sl.composition(tiny, PROMPT))
+    sl.figures.composition(sl.paths.composition(tiny, PROMPT))
     assert plotly.io.templates.default == before

@@ -9,10 +9,16 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.measure.remedies.search import separator_table
+from squashlens.measure.squashing.audit import audit_table
 from tests import odd
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
-TABLES = {"audit_table": "audit", "prescription_table": "prescribe", "answer_frequencies": "behave"}
+TABLES = {
+    "audit_table": audit_table,
+    "separator_table": separator_table,
+    "answer_frequencies": sl.answer_frequencies,
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +28,7 @@ def results() -> dict[str, Any]:
 
 def drawers() -> dict[str, Any]:
     figures = {f"figures.{name}": getattr(sl.figures, name) for name in sl.figures.__all__ if name != "statements"}
-    return figures | {name: getattr(sl, name) for name in TABLES}
+    return figures | TABLES
 
 
 @pytest.mark.parametrize("name", drawers())
@@ -47,13 +53,13 @@ def test_another_result_is_refused_with_the_measurement_to_call(name: str, resul
 
 
 def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse,"):
+    with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\."):
         sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
-    with pytest.raises(InputError, match="layer=99 was not measured. Measured are 0, 1"):
+    with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
         sl.figures.collapse_curve(results["collapse"], layer=99)
-    with pytest.raises(InputError, match="there is no result in it"):
+    with pytest.raises(InputError, match="contains no result"):
         sl.figures.collapse_panels({})
 
 

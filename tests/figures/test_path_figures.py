@@ -10,7 +10,7 @@ PROMPT = "How many ones are in the following sequence? 1101 ="
 
 
 def test_strongest_paths_are_drawn_where_they_run(tiny: Any) -> None:
-    best = sl.strongest_paths(tiny, PROMPT, k=4)
+    best = sl.paths.strongest_paths(tiny, PROMPT, k=4)
     lines = [t for t in sl.figures.strongest_paths(best).data if t.mode == "lines+markers"]
     assert len(lines) == 4
     for rank, line in enumerate(reversed(lines)):
@@ -22,16 +22,19 @@ def test_strongest_paths_are_drawn_where_they_run(tiny: Any) -> None:
 
 
 def test_hops_draw_their_shares(tiny: Any) -> None:
-    shares = sl.hops(tiny, PROMPT)
+    shares = sl.paths.hops(tiny, PROMPT)
     heat = sl.figures.hops(shares).data[0]
     np.testing.assert_array_equal(heat.customdata, shares.values)
     np.testing.assert_allclose(heat.z, np.log10(np.maximum(shares.values, 1e-6)), atol=1e-6)
 
 
 def test_depth_limit_draws_what_is_left(tiny: Any) -> None:
-    limit = sl.depth_limit(tiny, PROMPT, depth=20)
+    limit = sl.paths.depth_limit(tiny, PROMPT, depth=20)
     lines = sl.figures.depth_limit(limit).data
     for block in range(6):
         rest = limit["rest"].sel(block=block).values
         np.testing.assert_array_equal(lines[2 * block].y, np.where(rest > 0, rest, np.nan))
         assert f"predicted {limit['predicted_rate'].values[block]:.3f}" in lines[2 * block].name
+        line, rate = np.asarray(lines[2 * block + 1].y), limit["predicted_rate"].values[block]
+        np.testing.assert_allclose(line[0], rest[1])  # where the rest stands at depth 1
+        np.testing.assert_allclose(line[1:], rate * line[:-1])

@@ -13,37 +13,40 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
+from tests import captured
 from tests.references import fingerprint
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 ONES = sl.tasks.find("taught_count_bernoulli")
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "tokens": lambda m: sl.tokens(m, PROMPT),
+    "tokens": lambda m: sl.tokenize(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT),
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
     "path_bound_measured": lambda m: sl.path_bound(m, PROMPT, constants="measured", freeze="norms", progress=False),
     "path_bound_exact": lambda m: sl.path_bound(
         m, PROMPT, constants="measured", edges="exact", group=3, progress=False
     ),
-    "substitution": lambda m: sl.substitution_effect(m, PROMPT, replacements=1, progress=False),
-    "audit": lambda m: sl.audit(m, "110 =", rungs=["sketch", "top-logit"], probes=2, progress=False),
+    "substitution": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, progress=False),
+    "audit": lambda m: sl.audit(m, "110 =", estimates=["sketch", "top-logit"], n_probes=2, progress=False),
     "null": lambda m: sl.path_bound(m, PROMPT, attention="uniform"),
-    "composition": lambda m: sl.composition(m, PROMPT),
+    "composition": lambda m: sl.paths.composition(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, progress=False),
     "jacobian_frozen": lambda m: sl.jacobian_norms(m, PROMPT, freeze="attention", progress=False),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, progress=False),
     "next_token": lambda m: sl.next_token(m, PROMPT),
-    "collapse": lambda m: sl.collapse(m, commas(m), heads="value", beside=["unrelated"], replay=1, progress=False),
-    "mechanism": lambda m: sl.mechanism(m, commas(m), progress=False),
+    "collapse": lambda m: captured.collapse(
+        m, commas(m), heads="value", baselines=["unrelated"], noise_lengths=1, progress=False
+    ),
+    "mechanism": lambda m: captured.mechanism(m, commas(m), progress=False),
     "separator_ablation": lambda m: sl.separator_ablation(m, commas(m), from_blocks=[1], progress=False),
-    "behave": lambda m: sl.behave(m, ONES, lengths=[3, 5], seeds=2, temperature=1.0, progress=False),
+    "evaluate": lambda m: sl.evaluate(m, ONES, lengths=[3, 5], seeds=2, temperature=1.0, progress=False),
     "collapse_vs_readout": lambda m: sl.collapse_vs_readout(m, ONES, lengths=[8], seeds=8, progress=False),
-    "shares_and_counts": lambda m: sl.shares_and_counts(m),
+    "shares_and_counts": lambda m: sl.statements.shares_and_counts(m),
     "refused": lambda m: refused(m),
 }
 
 
-def commas(model: Any) -> sl.prompts.Sequence:
+def commas(model: Any) -> sl.prompts.GrowingSequence:
     return sl.prompts.repeated(model, "1", 5, separator=",", every=2)
 
 
@@ -70,12 +73,12 @@ def test_model_and_process_are_as_before(tiny: Any, name: str, ambient: bool) ->
     if ambient:
         tiny.add_hook("blocks.0.hook_resid_pre", look)
     try:
-        before, logits = fingerprint(tiny), tiny(sl.tokens(tiny, PROMPT))
+        before, logits = fingerprint(tiny), tiny(sl.tokenize(tiny, PROMPT))
         process = process_state()
         CALLS[name](tiny)
         assert process_state() == process
         assert fingerprint(tiny) == before
-        torch.testing.assert_close(tiny(sl.tokens(tiny, PROMPT)), logits, rtol=0, atol=0)
+        torch.testing.assert_close(tiny(sl.tokenize(tiny, PROMPT)), logits, rtol=0, atol=0)
     finally:
         tiny.reset_hooks()
 
@@ -95,32 +98,32 @@ def test_the_process_without_the_tests_own_type_checks(tmp_path: Path) -> None:
 
 
 def test_applied_restores_after_an_exception(tiny: Any) -> None:
-    before, logits = fingerprint(tiny), tiny(sl.tokens(tiny, PROMPT))
-    shout = sl.Hook("zero", "blocks.{block}.attn.hook_pattern", lambda p: p * 0)
+    before, logits = fingerprint(tiny), tiny(sl.tokenize(tiny, PROMPT))
+    shout = sl.hooks.Hook("zero", "blocks.{block}.attn.hook_pattern", lambda p: p * 0)
 
     def interrupted() -> None:
-        with sl.applied(tiny, shout, sl.freeze_attention()):
-            assert not torch.equal(tiny(sl.tokens(tiny, PROMPT)), logits)
+        with sl.applied(tiny, shout, sl.hooks.freeze_attention()):
+            assert not torch.equal(tiny(sl.tokenize(tiny, PROMPT)), logits)
             raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
         interrupted()
     assert fingerprint(tiny) == before
-    assert torch.equal(tiny(sl.tokens(tiny, PROMPT)), logits)
+    assert torch.equal(tiny(sl.tokenize(tiny, PROMPT)), logits)
 
 
 def test_hooks_are_refused_where_they_cannot_go(tiny: Any) -> None:
     before = fingerprint(tiny)
-    hooks = (sl.freeze_attention(), sl.Hook("lost", "blocks.0.nowhere", lambda t: t))
+    hooks = (sl.hooks.freeze_attention(), sl.hooks.Hook("lost", "blocks.0.nowhere", lambda t: t))
     with pytest.raises(InputError, match="no hook point"), sl.applied(tiny, *hooks):
         pass
-    with pytest.raises(InputError, match="block 6"), sl.applied(tiny, sl.freeze_attention(blocks=(6,))):
+    with pytest.raises(InputError, match="block 6"), sl.applied(tiny, sl.hooks.freeze_attention(blocks=(6,))):
         pass
     assert fingerprint(tiny) == before
 
 
 def test_freezing_leaves_the_forward_pass_bit_identical(tiny: Any) -> None:
-    ids = sl.tokens(tiny, PROMPT)
+    ids = sl.tokenize(tiny, PROMPT)
     logits = tiny(ids)
-    with sl.applied(tiny, sl.freeze_attention()):
+    with sl.applied(tiny, sl.hooks.freeze_attention()):
         assert torch.equal(tiny(ids), logits)

@@ -15,11 +15,11 @@ PROMPTS = ["110 =", "How many ones are in the following sequence? 0 =", "0 ="]
 LENGTHS = [5, 12, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.sensitivity, {"norm": "frobenius"}),
-    (sl.jacobian_norms, {"norm": "frobenius", "target": ["y", 3]}),
+    (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
     (sl.jacobian_norms, {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "query": 1}),
     (sl.path_bound, {}),
-    (sl.path_bound, {"constants": "measured", "source": 5}),
-    (sl.substitution_effect, {"replacements": 2}),
+    (sl.path_bound, {"constants": "measured", "from_layer": 5}),
+    (sl.substitution_effect, {"n_replacements": 2}),
 ]
 
 
@@ -59,7 +59,7 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
 
 
 def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
-    rows = [sl.tokens(tiny, prompt)[0].tolist() for prompt in PROMPTS]
+    rows = [sl.tokenize(tiny, prompt)[0].tolist() for prompt in PROMPTS]
     texts = sl.path_bound(tiny, PROMPTS)
     for given in (rows, [torch.tensor(row) for row in rows], [np.array(row) for row in rows]):
         np.testing.assert_array_equal(sl.path_bound(tiny, given), texts)
@@ -80,7 +80,7 @@ def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
 
 def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a refusal in the middle says which prompt it is about."""
-    from squashlens.measure import bound
+    from squashlens.measure.squashing import bound
 
     monkeypatch.setattr(bound.Session, "start", lambda *_, **__: pytest.fail("something was measured"))
     for given, complaint in (
@@ -105,3 +105,17 @@ def test_a_figure_shows_one_prompt_without_its_padding(tiny: Any) -> None:
         sl.figures.attribution(found)
     figure = sl.figures.attribution(found.isel(prompt=0))
     assert {len(line.x) for line in figure.data} == {5}
+
+
+def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 4)
+    pairs = sl.capture(tiny, ones, progress=False)
+    of_prompts: list[Any] = [
+        sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.audit, sl.next_token,
+        sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit,
+    ]  # fmt: skip
+    for measure in of_prompts:
+        with pytest.raises(InputError, match=r"prompt= is the capture of a growing sequence.*`collapse`"):
+            measure(tiny, pairs)
+        with pytest.raises(InputError, match=r"prompt= is a growing sequence, .*sequence\.plain"):
+            measure(tiny, ones)

@@ -59,9 +59,15 @@ def test_falls_with_too_few_lengths() -> None:
 @pytest.mark.parametrize(
     ("distance", "expected"),
     [
-        (1.0, "are closer than a pair whose last token differs: at 20 of 20 lengths, by a median ratio of 0.1"),
+        (
+            1.0,
+            "are closer than a pair whose last token differs: they are closer at 20 of 20 lengths (median ratio 0.1)",
+        ),
         (20.0, "are no closer than a pair"),
-        (np.tile([1.0, 20.0], N // 2), "are sometimes closer than a pair whose last token differs: at 10 of 20"),
+        (
+            np.tile([1.0, 20.0], N // 2),
+            "are sometimes closer than a pair whose last token differs: they are closer at 10 of 20",
+        ),
     ],
 )
 def test_against_contrast(distance: Any, expected: str) -> None:
@@ -72,8 +78,8 @@ def test_against_contrast(distance: Any, expected: str) -> None:
     ("noise", "expected"),
     [
         (1e-3, "The smallest D is 1e+03 times the noise floor (0.001)"),
-        (0.5, "At 20 of 20 lengths D lies within 3 noise floors (0.5) and means nothing"),
-        (1 / 3, "At 20 of 20 lengths D lies within 3"),
+        (0.5, "At 20 of 20 lengths D is at most 3 times the noise floor (0.5), so it cannot be told"),
+        (1 / 3, "At 20 of 20 lengths D is at most 3"),
     ],
 )
 def test_above_noise(noise: float, expected: str) -> None:
@@ -89,7 +95,7 @@ def test_precision(same: float, expected: str) -> None:
     text = say.precision(ds, rounded)
     assert expected in text
     assert "Rounded to bfloat16" in text
-    assert "in float32 they are at least 300 units" in text
+    assert "In float32 they differ by at least 300 units" in text
 
 
 def test_answers() -> None:
@@ -117,16 +123,16 @@ def test_premises(rho: Any, expected: str) -> None:
             ds[f"{name}_trend{end}"] = ((), (rho if name == "attention_tv" else (-0.95, -0.97, -0.92, 0.001))[place])
     text = say.premises(ds)
     assert f"the change δ of the attention row {expected}" in text
-    assert "the new token's own weight falls (very strong trend" in text
-    assert "no limit" in text
+    assert "the new token's weight on itself falls (very strong trend" in text
+    assert "does not show a limit" in text
 
 
 def test_tightness_and_parts() -> None:
     ds = pair()
     ds["observed"], ds["bound"] = ("length", np.full(N, 2.0)), ("length", np.linspace(4, 40, N))
-    assert "it is 2 to 20 times the observed" in say.tightness(ds)
+    assert "is 2 to 20 times the observed" in say.tightness(ds)
     ds["observed"][:] = 0.0
-    assert "says nothing" in say.tightness(ds)
+    assert "cannot be compared" in say.tightness(ds)
     ds["share"] = (("part", "block", "length"), np.stack([np.full((2, N), s) for s in (0.5, 0.7, -0.2)]))
     ds = ds.assign_coords(part=["residual", "attention", "mlp"])
     assert "residual 50 %, attention 70 %, mlp -20 %" in say.parts(ds)
@@ -180,35 +186,35 @@ def test_no_separator_inside() -> None:
 
 def test_controls() -> None:
     text = say.controls(ablated(1.0, 5.0))
-    assert "random places 0.25" in text
+    assert "moved to random places 0.25" in text
     assert "another token" not in text  # it was not measured
 
 
 @pytest.mark.parametrize(
     ("kept", "expected"),
     [
-        ((0.0, 0.1, 1.0, 1.0), "no longer matters from block 2 on"),
-        ((0.0, 0.1, 0.2, 0.3), "takes effect in every block"),
-        ((1.0, 1.0, 1.0, 1.0), "has no effect from any block on"),
-        ((1.0, 0.2, 1.0, 1.0), "no longer matters from block 2 on"),
-        ((np.nan, 1.0, 1.0, 1.0), "nothing to compare"),
+        ((0.0, 0.1, 1.0, 1.0), "no longer changes their effect from block 2 on"),
+        ((0.0, 0.1, 0.2, 0.3), "changes their effect up to the last block"),
+        ((1.0, 1.0, 1.0, 1.0), "does not change their effect, whichever block it starts from"),
+        ((1.0, 0.2, 1.0, 1.0), "no longer changes their effect from block 2 on"),
+        ((np.nan, 1.0, 1.0, 1.0), "cannot be compared"),
     ],
 )
-def test_deepest(kept: Any, expected: str) -> None:
-    assert expected in say.deepest(ablated(1.0, 5.0, kept=kept))
+def test_last_block_that_matters(kept: Any, expected: str) -> None:
+    assert expected in say.last_block_that_matters(ablated(1.0, 5.0, kept=kept))
 
 
 @pytest.mark.parametrize(
     ("kept", "expected"),
     [
-        ((0.97,) * 4, "0.97 is left: what matters is that a separator stands there, not what it has read."),
-        ((0.05,) * 4, "0.05 is left: what matters is what a separator has read."),
-        ((0.6,) * 4, "0.6 is left: what a separator has read is part of it."),
-        ((np.nan,) * 4, "too small to ask"),
+        ((0.97,) * 4, "0.97 of the effect remains: what matters is that a separator is present, not what it has read."),
+        ((0.05,) * 4, "0.05 of the effect remains: what matters is what a separator has read."),
+        ((0.6,) * 4, "0.6 of the effect remains: both its presence and what it has read matter."),
+        ((np.nan,) * 4, "too small to tell"),
     ],
 )
-def test_standing_or_reading(kept: Any, expected: str) -> None:
-    assert expected in say.standing_or_reading(ablated(0.1, 1.0, kept=kept).assign_coords(hook=["mean_resid"]))
+def test_presence_or_content(kept: Any, expected: str) -> None:
+    assert expected in say.presence_or_content(ablated(0.1, 1.0, kept=kept).assign_coords(hook=["mean_resid"]))
 
 
 def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
@@ -216,7 +222,7 @@ def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
     found = section.try_to_measure(bridge_of("llama"), 12, progress=False)
     (only,) = section.sections(found)
     assert only.figure is None
-    assert "Not measured for this model. This model came without a tokenizer." in only.says[0]
+    assert "Not measured for this model. This model has no tokenizer." in only.says[0]
     with pytest.raises(InputError, match="digits=1"):
         section.try_to_measure(bridge_of("llama"), 1, progress=False)
 
@@ -225,11 +231,11 @@ def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     """What adds to a block besides attention and MLP is not understood; distances and separators still are."""
     import squashlens as sl
 
-    with sl.applied(tiny, sl.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)):
+    with sl.applied(tiny, sl.hooks.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)):
         found = section.try_to_measure(tiny, 6, progress=False)
     titled = {part.title: part for part in section.sections(found)}
     assert len(titled) == 6
-    why = titled["Why representations come close"]
+    why = titled["Why representations become similar"]
     assert why.figure is None
-    assert "Not measured for this model. Block 2 adds more to its stream" in why.says[0]
+    assert "Not measured for this model. Block 2 adds more to the residual stream" in why.says[0]
     assert all(part.figure is not None for part in titled.values() if part is not why)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import squashlens as sl
+from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
-from squashlens.model.tokens import escape
 from squashlens.reporting import page
 from squashlens.reporting.page import render
 
@@ -34,17 +34,17 @@ def test_it_reads_as_an_argument(written: Path) -> None:
     headings = re.findall(r"<h[12]>(.*?)</h[12]>", text)
     assert headings == [
         "What is lost on the way to the last token?",
-        "What was asked",
-        "Bound, null and Jacobian by token",
-        "How attention composes, layer by layer",
+        "The prompt",
+        "Path bound, null and Jacobian by token",
+        "Paths to the last token, by layer",
         "Representational collapse, as in figure 5",
-        "Collapse, layer by layer",
-        "Why representations come close",
-        "What separators do, layer by layer",
-        "What of a separator it is",
-        "From which block on separators matter",
+        "Collapse by layer",
+        "Why representations become similar",
+        "Effect of separators by layer",
+        "Presence and content of separators",
+        "Blocks in which separators matter",
         "Assumptions",
-        "Reproduce it",
+        "How to reproduce this page",
         "Provenance",
     ]
     assert text.count("Plotly.newPlot(") == 8
@@ -60,7 +60,7 @@ def test_nothing_is_fetched(written: Path) -> None:
 
 def test_token_text_is_escaped(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
-    shares, answer = sl.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
+    shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
     evil = "<img src=x onerror=alert(1)>"
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
@@ -87,7 +87,7 @@ def test_the_command_hides_nothing_and_says_the_same() -> None:
 
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
-    shares, answer = sl.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
+    shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
     measured.attrs["provenance"] = json.dumps(sl.provenance(measured) | {"model": f"m{NASTY}"})
     text = render(measured, shares, answer, InputError("Too long.", "Use another."), prompt=NASTY, digits=9)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)

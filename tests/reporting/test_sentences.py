@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from squashlens.measure.sensitivity import ESTIMATES
+from squashlens.measure.squashing.sensitivity import ESTIMATES
 from squashlens.reporting import sentences as say
 
 Rho = tuple[float, float, float, float]  # ρ, the ends of its interval, p
@@ -43,7 +43,10 @@ def dataset(
         ((0.12, 0.02, 0.23, 0.06), "is undecided here"),  # after Holm
         ((0.5, -0.1, 0.8, 0.01), "is undecided here"),
         ((0.03, -0.05, 0.09, 0.6), "does not rank tokens as the true Jacobian does: agreement is negligible"),
-        ((-0.9, -0.99, -0.7, 1e-3), "ranks tokens against the true Jacobian, with strong to very strong disagreement"),
+        (
+            (-0.9, -0.99, -0.7, 1e-3),
+            "ranks tokens opposite to the true Jacobian, with strong to very strong disagreement",
+        ),
     ],
 )
 def test_agreement(rho: Rho, expected: str) -> None:
@@ -56,9 +59,12 @@ def test_agreement(rho: Rho, expected: str) -> None:
 @pytest.mark.parametrize(
     ("over_null", "expected"),
     [
-        ((0.4, 0.1, 0.7), "reaches ρ = 0.20; the bound agrees better (difference 0.40, 95 % interval 0.10 to 0.70)"),
-        ((-0.4, -0.7, -0.1), "the bound agrees worse"),
-        ((0.1, -0.2, 0.4), "whether the bound agrees better is undecided"),
+        (
+            (0.4, 0.1, 0.7),
+            "reaches ρ = 0.20; the path bound agrees better (difference 0.40, 95 % interval 0.10 to 0.70)",
+        ),
+        ((-0.4, -0.7, -0.1), "the path bound agrees worse"),
+        ((0.1, -0.2, 0.4), "whether the path bound agrees better is undecided"),
     ],
 )
 def test_agreement_beside_the_null(over_null: Any, expected: str) -> None:
@@ -67,16 +73,16 @@ def test_agreement_beside_the_null(over_null: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.5, "0.500"), (0.999, "0.999"), (0.99999, "above 0.999")])
-def test_asked(share: float, said: str) -> None:
+def test_prompt_summary(share: float, said: str) -> None:
     answer = xr.DataArray([share], dims="rank", coords={"token": ("rank", ["9"])})
-    text = say.asked(dataset(n=3), answer)
-    assert "has 3 tokens and is read at its last one, “t2”" in text
+    text = say.prompt_summary(dataset(n=3), answer)
+    assert "has 3 tokens and is measured at its last token, “t2”" in text
     assert f"“9” (probability {said})" in text
 
 
 def test_agreement_with_too_few_tokens() -> None:
-    assert "nothing can be said" in say.agreement(dataset(n=2))
-    assert "nothing can be said" in say.agreement(dataset(n=20))  # all constant: ρ is not a number
+    assert "cannot be computed" in say.agreement(dataset(n=2))
+    assert "cannot be computed" in say.agreement(dataset(n=20))  # all constant: ρ is not a number
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_position(ratio: Rho, expected: str) -> None:
 def test_position_of_too_few_tokens() -> None:
     few = (-1.0, *NOTHING[:3])
     names = ("jacobian", "path_bound", "null", "bound_over_null")
-    assert "no trend along the prompt can be told" in say.position(dataset(n=3, trend=dict.fromkeys(names, few)))
+    assert "no trend along the prompt can be computed" in say.position(dataset(n=3, trend=dict.fromkeys(names, few)))
 
 
 def test_is_it_a_bound() -> None:
@@ -112,7 +118,7 @@ def test_is_it_a_bound() -> None:
     assert "2 of 4 tokens" in below
     assert "from 0.5 to 2.5, median 1.5" in below
     above = say.is_it_a_bound(dataset(n=4, path_bound=[4] * 4, jacobian=[2] * 4))
-    assert "nothing guarantees that" in above
+    assert "Nothing guarantees that" in above
     assert "cannot be compared" in say.is_it_a_bound(dataset(n=4, jacobian=[0] * 4))
 
 
@@ -121,7 +127,7 @@ def test_is_it_a_bound() -> None:
     [
         (0.5, "lowers the typical token's sensitivity, by a median factor of 0.5"),
         (2.0, "raises the typical token's sensitivity, by a median factor of 2 "),
-        (1.0, "leaves the typical token's sensitivity as it is"),
+        (1.0, "does not change the typical token's sensitivity"),
     ],
 )
 def test_freezing(frozen: float, expected: str) -> None:

@@ -63,7 +63,7 @@ def test_the_tail_is_the_upper_part_of_log_n() -> None:
     lengths = spaced(10, 1000, 9)
     assert tail_of(lengths, 0.5).tolist() == [False] * 4 + [True] * 5
     assert tail_of(lengths, 1.0).all()
-    with pytest.raises(InputError, match="2 of the lengths lie in the tail"):
+    with pytest.raises(InputError, match="Only 2 of the lengths are in the tail"):
         tail_of([1, 10, 100], 0.5)
     for wrong in (0.0, 1.5):
         with pytest.raises(InputError, match="is not a share"):
@@ -295,16 +295,17 @@ def test_figure_9s_leading_exponent_is_minus_one() -> None:
 
 
 def test_figure_9_refuses_what_it_cannot_fit() -> None:
-    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail reach 2000, from where"):
+    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail are at least 2000, from where"):
         softmax_total_variation([10, 100, 500, 1000, 3000])
-    with pytest.raises(InputError, match=r"reach 4.403\d*e\+06, from where"):  # g is 22 at n = 10^5: δ stays near 2
+    # g is 22 at n = 10^5, so δ is still near 2 there.
+    with pytest.raises(InputError, match=r"are at least 4.403\d*e\+06, from where"):
         softmax_total_variation([10, 3000, 10_000, 30_000, 100_000], noise=10.0)
-    with pytest.raises(InputError, match="noise=800.0 is too much: .* Give less than 710"):
+    with pytest.raises(InputError, match="noise=800.0 is too large: .* Give a number below 710"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=800.0)
     for wrong in (math.inf, math.nan):
         with pytest.raises(InputError, match="noise=.* is not a finite"):
             softmax_total_variation([10, 2000, 3000, 4000], noise=wrong)
-    with pytest.raises(InputError, match="noise=0.0 perturbs nothing"):
+    with pytest.raises(InputError, match="noise=0.0 is not a positive"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=0.0)
     with pytest.raises(InputError, match="k=0 is not a number of entries"):
         softmax_total_variation([10, 2000, 3000, 4000], k=0)
@@ -343,10 +344,10 @@ def test_surveys_refuse_what_is_no_option() -> None:
     for over, words in (
         ({}, "nothing to vary"),
         ({"colour": [1]}, "'colour' is not an option"),
-        ({"depth": []}, "not a list of values"),
-        ({"depth": [1, 1]}, "not a list of values"),
+        ({"depth": []}, "not a list of different values"),
+        ({"depth": [1, 1]}, "not a list of different values"),
         ({"encoding": "rope"}, "'encoding'.* is of type str. Give a list"),
-        ({"heads": [1, 3]}, "3 heads do not divide"),
+        ({"heads": [1, 3]}, "heads=3 does not divide"),
         ({"encoding": ["none", "learned"]}, "the learned table has 9 rows"),
     ):
         with pytest.raises(InputError, match=words):

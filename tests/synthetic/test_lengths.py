@@ -48,7 +48,7 @@ def test_lengths_by_hand() -> None:
         ((1000, 5), "many=5 gives too few"),
         ((1000, True), "many=True is not allowed. Give a whole number"),
         ((1000, 7.0), "many=7.0 is of type float. Give a whole number"),
-        ((9, 40), "longest=9 is no length from 10 on"),
+        ((9, 40), "longest=9 is not a length of at least 10"),
         ((99.5, 40), "longest=99.5 is of type float. Give a whole number"),
         ((10, 40), "there are 1 different lengths, .* 20 or more"),
         ((13, 40), "From 10 to longest=13 there are 4 different lengths"),
@@ -96,5 +96,5 @@ def test_what_is_no_whole_number_is_still_refused(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(InputError, match="are not numbers of tokens"):
             chosen_lengths(wrong)
     for wrong in (True, np.int64(0), np.int64(-2), np.array([-1]), np.array([1, 1]), np.array([0.0]), [True, 2]):
-        with pytest.raises(InputError, match="names no draws"):
+        with pytest.raises(InputError, match="does not give any draws"):
             chosen_seeds(wrong)

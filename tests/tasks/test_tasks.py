@@ -429,13 +429,13 @@ def test_an_unknown_name_is_refused_with_near_ones(name: str, near: str) -> None
 
 
 def test_a_name_near_none_is_refused_with_the_papers() -> None:
-    with pytest.raises(InputError, match=r"There is no task 'zzz'\. Near it: .*count_ones"):
+    with pytest.raises(InputError, match=r"There is no task 'zzz'\. Similar names: .*count_ones"):
         find("zzz")
 
 
 @pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", "{ sequence }", ""])
 def test_a_template_has_one_place(template: str) -> None:
-    with pytest.raises(InputError, match=f"shows the sequence {template.count('{sequence}')} times"):
+    with pytest.raises(InputError, match=f"contains {{sequence}} {template.count('{sequence}')} times"):
         vowels(template=template)
 
 
@@ -472,7 +472,7 @@ def test_how_items_are_shown_changes_none_of_them() -> None:
 
 
 def test_space_around_the_opening_is_refused() -> None:
-    with pytest.raises(InputError, match="space around it"):
+    with pytest.raises(InputError, match="has surrounding spaces"):
         Task("spaced", "{sequence}", lambda n, _: ["a"] * n, lambda items: "1", opening=" ")
 
 
@@ -512,7 +512,7 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
     """What stands around the items is as it was; where something else stands with them, it is refused."""
     task = find(name)
     if name not in PLAIN:
-        with pytest.raises(InputError, match=f"'{name}' writes its items in a way of its own.*show=', '.join"):
+        with pytest.raises(InputError, match=f"'{name}' does more than join its items.*show=', '.join"):
             task.shown(", ")
         return
     before, after = task.template.split("{sequence}")
@@ -524,7 +524,7 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
 
 def test_own_ways_to_write_items_take_no_joiner() -> None:
     for show in (lambda items: "-".join(items), "{}".format, str):
-        with pytest.raises(InputError, match="way of its own"):
+        with pytest.raises(InputError, match="does more than join its items"):
             vowels(show=show).shown(" ")
     assert vowels(show="-".join).shown(" ").about("ab").prompt.count("a b") == 1
 
@@ -546,23 +546,23 @@ def test_every_right_answer_of_a_bundled_task_can_be_given(name: str) -> None:
         (
             "02",
             {},
-            "'vowels' has '02' as the right answer, and its reader reads it as '2'.*as the reader gives it.*read=",
+            "'vowels' has '02' as the right answer, but its reader reads it as '2'.*that the reader returns.*read=",
         ),
         ("-0", {}, "'-0'.*reads it as '0'"),
-        ("1,000", {}, "not numbers: '1,000' is none, and its reader reads it as '1000'"),
-        ("0.0", {}, "'vowels' are not numbers: '0.0' is none.*reads it as '0'.*numeric=False"),
-        ("0.5", {}, "'vowels' are not numbers: '0.5' is none.*does not read it .not a whole number.*numeric=False"),
-        ("two", {}, "not numbers: 'two' is none.*reads it as '2'.*numeric=False"),
+        ("1,000", {}, "right answer '1,000' is not a whole number; its reader reads it as '1000'"),
+        ("0.0", {}, "'vowels' is a numeric task, and its right answer '0.0' is not .*reads it as '0'.*numeric=False"),
+        ("0.5", {}, "right answer '0.5' is not .*does not read it .not a whole number.*numeric=False"),
+        ("two", {}, "right answer 'two' is not .*reads it as '2'.*numeric=False"),
         (
             "tree",
             {"read": reading.words},
-            "not numbers: 'tree' is none, and its reader reads it as 'tree'.*numeric=False",
+            "right answer 'tree' is not a whole number; its reader reads it as 'tree'.*numeric=False",
         ),
         ("1" * 16, {}, "does not read it"),
         ("the  tree.", {"read": reading.words, "numeric": False}, "reads it as 'the tree'"),
         ("a\nb", {"read": reading.words, "numeric": False, "opening": "It is:"}, "reads it as 'a'"),
         ("12", {"read": reading.digit}, "does not read it"),
-        ("tree", {"numeric": False}, "does not read it .no number.*reader of its own by read="),
+        ("tree", {"numeric": False}, "does not read it .no number.*another reader by read="),
     ],
 )
 def test_a_right_answer_that_nobody_can_give_is_refused(truth: str, others: dict[str, Any], message: str) -> None:

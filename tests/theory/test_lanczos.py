@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from squashlens.theory import lanczos
-from squashlens.theory.lanczos import LOOK, Certified, certified_spectral_norms, lanczos_steps
+from squashlens.theory.lanczos import CHECK_EVERY, Certified, certified_spectral_norms, lanczos_steps
 
 
 def certified(blocks: torch.Tensor, seed: int = 0, **options: Any) -> Certified:
@@ -38,7 +38,7 @@ def test_small_operators_are_exact(rows: int, d: int, rank: int, seed: int, scal
         assert found.failure_probability == 0
         assert torch.equal(found.lower, found.upper)
     else:  # it was found out before
-        assert found.steps % LOOK == 0
+        assert found.steps % CHECK_EVERY == 0
         assert found.failure_probability == 1e-9
         assert (found.upper <= 1.05 * found.lower).all()
     np.testing.assert_array_less(expected, found.upper * (1 + 1e-7))
@@ -74,7 +74,7 @@ def test_upper_is_where_the_sum_of_squares_reaches_the_chance() -> None:
     basis, _ = np.linalg.qr(np.stack(krylov, axis=1))
     tridiagonal = basis.T @ block.T @ block @ basis
     links = np.abs(np.diagonal(tridiagonal, 1))
-    assert LOOK <= found.steps < d
+    assert CHECK_EVERY <= found.steps < d
     at = float(found.upper[0]) ** 2
     shifted = at * np.eye(found.steps + 1) - tridiagonal
     p = [np.linalg.det(shifted[:m, :m]) / np.prod(links[:m]) for m in range(found.steps + 1)]
@@ -88,7 +88,7 @@ def test_as_few_escape_as_is_said(failure: float) -> None:
     singular = torch.cat([torch.tensor([1.3]), torch.linspace(0.2, 1, 29)]).double()
     blocks = torch.diag_embed(singular).expand(4000, 30, 30)
     found = certified(blocks, failure=failure, norms=1, inflation=1.5)
-    assert found.steps <= LOOK
+    assert found.steps <= CHECK_EVERY
     escaped = (found.upper < 1.3).double().mean().item()
     assert failure / 20 < escaped <= failure
 
@@ -106,8 +106,8 @@ def test_steps_follow_the_theorem() -> None:
 def test_each_of_two_bounds_has_half_the_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smaller of two is taken, so that the chances add up to `failure`."""
     goals: list[float] = []
-    above = lanczos._above
-    monkeypatch.setattr(lanczos, "_above", lambda *given: (goals.append(given[-1]), above(*given))[1])
+    above = lanczos._upper
+    monkeypatch.setattr(lanczos, "_upper", lambda *given: (goals.append(given[-1]), above(*given))[1])
     wide = torch.randn(3, 90, 90, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = certified_spectral_norms(
         lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], 3, 90, generator=torch.Generator().manual_seed(0),

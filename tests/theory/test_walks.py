@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.theory.paths import by_hops, strongest, sweep, visible_attention
+from squashlens.theory.paths import by_hops, heaviest_paths, sweep, visible_attention
 
 
 def causal(n: int, blocks: int, seed: int) -> list[torch.Tensor]:
@@ -34,12 +34,12 @@ def walks(patterns: list[torch.Tensor], query: int) -> list[tuple[float, tuple[i
 
 @settings(deadline=None, max_examples=40)
 @given(n=st.integers(1, 4), blocks=st.integers(1, 4), seed=st.integers(0, 10**6), k=st.integers(1, 9), data=st.data())
-def test_the_strongest_paths_are_the_heaviest_of_all(
+def test_the_heaviest_paths_are_the_heaviest_of_all(
     n: int, blocks: int, seed: int, k: int, data: st.DataObject
 ) -> None:
     query = data.draw(st.integers(0, n - 1))
     patterns = causal(n, blocks, seed)
-    weights, found = strongest(patterns[::-1], query, k)
+    weights, found = heaviest_paths(patterns[::-1], query, k)
     expected = walks(patterns, query)
     assert len(weights) == min(k, len(expected))
     np.testing.assert_allclose(weights, [w for w, _ in expected[:k]], rtol=1e-12)

@@ -1,9 +1,9 @@
-"""The paper's lemmas, propositions and corollaries as functions: both sides on given inputs, premises checked.
+"""The paper's statements as functions that compute both sides and check the premises.
 
-Each returns a `Statement`, whose `verdict` is ``"holds"``, ``"fails"``, or ``"premise violated"``; of a statement about
-a limit ``"consistent"`` or ``"undecided"``, since no finite check shows one. `shows` says what was checked. Theorem 5.1
-is checked here on the paper's model; on real models it is `squashlens.path_bound`, certified against real Jacobians.
-`gallery` has every statement at inputs that meet its premises and at some that do not.
+Each function returns a `Statement`. Its `verdict` is ``"holds"``, ``"fails"`` or ``"premise violated"``; for a limit it
+is ``"consistent"`` or ``"undecided"``, since no finite check proves a limit. `shows` says what was checked. Theorem 5.1
+is checked here on the paper's model; for real models, `squashlens.path_bound` computes it, certified against Jacobians.
+`gallery` evaluates every statement at inputs that meet its premises and at inputs that do not.
 """
 
 from squashlens.theory.statements.collapse import corollary_b10, theorem_b3

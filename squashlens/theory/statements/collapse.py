@@ -1,4 +1,4 @@
-"""Theorem B.3 at one layer, and Corollary B.10: a repeated last token, and the count that it costs."""
+"""Theorem B.3 for one layer, about a repeated last token, and Corollary B.10, about the count that then goes wrong."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,38 +8,46 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Extended, shown
-from squashlens.arguments import validated
+from squashlens._typing import Extended, short_repr
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
 from squashlens.theory.statements.limits import check_lengths, decays
 from squashlens.theory.statements.statement import Statement, Step, distributions
 
 ROUNDING = 1e-9
-Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # of n and of n + 1 tokens
+Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # weights over n and over n + 1 tokens
 
 
 @validated
 def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: Extended) -> Statement:
-    """‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}) for the last token a and the same repeated,
-    at one layer, and the right side tends to 0 where positional information decays.
+    """Check Theorem B.3 for one layer: representations of the last token and of its repetition become equal.
 
-    z_n = Σ_i α_ni v_i + v_a and z*_{n+1} = Σ_i α*_{n+1,i} v_i + α*_{n+1,n+1} v_a + v_a: the residual cancels, as both
-    end in a. What is left is Σ_{i≤n} (α_ni − α*_{n+1,i}) v_i − α*_{n+1,n+1} v_a, by the triangle inequality at most the
-    right side. δ is over the first n entries, where the paper pads. If positional information decays it tends to 0 by
-    Lemma B.2, and the self-weight does by Lemma B.1. The paper goes on by induction: the next layer starts from
-    representations that are close, and its rows differ for that reason too. That induction is not executed here: only
-    one layer is checked. `squashlens.collapse` and `squashlens.mechanism` measure every layer of a model.
+    The claim is ‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}), where the right side tends to 0
+    if positional information decays. With z_n = Σ_i α_ni v_i + v_a and z*_{n+1} = Σ_i α*_{n+1,i} v_i + α*_{n+1,n+1} v_a
+    + v_a, the residual v_a cancels, since both sequences end in a. The triangle inequality bounds the difference
+    Σ_{i≤n} (α_ni − α*_{n+1,i}) v_i − α*_{n+1,n+1} v_a by the right side. δ is taken over the first n entries; the paper
+    pads instead. If positional information decays, δ tends to 0 by Lemma B.2, and the self-weight by Lemma B.1.
+
+    The paper continues by induction over layers: the next layer starts from close representations, and its rows differ
+    for that reason too. Only one layer is checked here. `squashlens.collapse` and `squashlens.mechanism` measure every
+    layer of a model.
 
     Args:
-        rows: α_n over n tokens and α*_{n+1} over n + 1, at four lengths n or more that grow at least tenfold. The
-            premise that positional information decays is taken as: δ + α*_{n+1,n+1} falls at every one of them
-            (`squashlens.theory.statements.limits.decays`). No finite check shows a limit.
-        values: what attention mixes, of the longest length's tokens. At each length n its first n are taken, and the
-            n-th is repeated.
-        bound: on ‖v_i‖₁, finite, a premise.
+        rows: pairs of attention rows, α_n over n tokens and α*_{n+1} over n + 1 tokens, at four or more lengths n that
+            increase at least tenfold. The premise that positional information decays is tested by whether
+            δ + α*_{n+1,n+1} decreases at every length (`squashlens.theory.statements.limits.decays`).
+        values: value vectors of the tokens at the longest length, (position, d). At length n the first n are used, and
+            the n-th is repeated.
+        bound: upper bound on ‖v_i‖₁, in the units of the values; finite, a premise.
 
-    Source: Barbero et al. 2024, Theorem B.3 (4.2), first step; units of the values.
+    Returns:
+        The statement, with one step for each length.
+
+    Raises:
+        InputError: the shapes of rows and values do not match, or the lengths cannot show a decrease.
+
+    Source: Barbero et al. 2024, Theorem B.3 (4.2), first step.
 
     >>> sizes = (10, 30, 60, 100)
     >>> rows = [(torch.full((n,), 1 / n), torch.full((n + 1,), 1 / (n + 1))) for n in sizes]
@@ -51,7 +59,7 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
     if not shaped or any(row.dim() != 1 or star.shape != (len(row) + 1,) for row, star in rows):
         raise InputError(
             f"Rows of {sizes} and {[len(star) for _, star in rows]} weights over values of shape {tuple(values.shape)} "
-            "are no pairs.",
+            "do not match.",
             "Give n weights and n + 1 weights at each length, and values (position, d) for the last n.",
         )
     values = values.detach().double()
@@ -70,22 +78,22 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
         {
             "attention rows are distributions": all(distributions(one) for pair in rows for one in pair),
             f"‖v_i‖₁ ≤ {bound:g} < ∞": largest <= bound < math.inf,
-            "positional information decays (δ + α* falls from each length to the next)": decays(sizes, together),
+            "positional information decays (δ + α* decreases from each length to the next)": decays(sizes, together),
         },
         steps[-1].left,
         "≤",
         steps[-1].right,
         all(step.holds for step in steps),
         {"δ": apart[-1][0], "α*_{n+1,n+1}": apart[-1][1], f"δ + α* at n = {sizes[0]}": together[0]},
-        f"the inequality at one layer and {len(sizes)} lengths from {sizes[0]:,} to {sizes[-1]:,}, and whether a side "
-        "falls at each of them. The induction through the layers is not executed, and no finite check shows a limit",
+        f"the inequality for one layer at {len(sizes)} lengths from {sizes[0]:,} to {sizes[-1]:,}, and whether a side "
+        "decreases at each of them. The induction over layers is not checked, and no finite check proves a limit",
         tuple(steps),
         any(decays(sizes, side) for side in sides),
     )
 
 
 def _apart(row: Float[Tensor, " position"], star: Float[Tensor, " and_one"]) -> tuple[float, float]:
-    """δ over the first n entries, and the weight of the one more."""
+    """δ over the first n entries, and the weight of the last entry."""
     return float(total_variation(row.double(), star[:-1].double())), float(star[-1])
 
 
@@ -98,14 +106,23 @@ def corollary_b10(
     *,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Statement:
-    """Of n and n + 1 tokens at least one is miscounted, whatever reads the count off y, once y and y* are one.
+    """Check Corollary B.10: if y and y* are equal, every read-out miscounts at least one of n and n + 1 tokens.
 
-    A function of one argument has one value: count(y) = count(y*), and n ≠ n + 1. Nothing about attention is used; that
-    the two become one is Theorem B.3 and a finite number format. Bits are compared: −0 is not 0, and a NaN is itself.
+    If y = y*, then count(y) = count(y*), but n ≠ n + 1. Attention plays no part; Theorem B.3 and a finite number format
+    make y and y* equal. Bits are compared: −0 differs from 0, and equal NaNs agree.
 
     Args:
-        count: reads a count off a representation stored in `dtype`.
-        n: how many there are in the shorter sequence.
+        y: representation of the shorter sequence, (d).
+        y_star: representation of the sequence with one more token, (d).
+        count: reads a count from a representation that is stored in `dtype`.
+        n: the count of the shorter sequence.
+        dtype: number format in which y and y* are stored and compared.
+
+    Returns:
+        The statement, with the number of wrong counts on the right side.
+
+    Raises:
+        InputError: y and y* have different shapes or are empty, or `count` returns something else than a number.
 
     Source: Barbero et al. 2024, Corollary B.10 (6.2).
 
@@ -115,12 +132,13 @@ def corollary_b10(
     """
     if y.shape != y_star.shape or not y.numel():
         raise InputError(
-            f"y and y* have shapes {tuple(y.shape)} and {tuple(y_star.shape)}.", "Give two of one shape, not empty."
+            f"y and y_star have shapes {tuple(y.shape)} and {tuple(y_star.shape)}.",
+            "Give two of equal shape, not empty.",
         )
     same = float(identical(y.flatten(), y_star.flatten(), dtype))
     answers = [count(rows.to(dtype)) for rows in (y, y_star)]
     if not all(isinstance(answer, Real) for answer in answers):
-        raise InputError(f"count gave {shown(answers)}.", "Let it give a whole number.")
+        raise InputError(f"count returned {short_repr(answers)}.", "It must return a whole number.")
     wrong = sum(answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True))
     return Statement(
         "Corollary B.10",
@@ -131,5 +149,5 @@ def corollary_b10(
         float(wrong),
         wrong >= 1,
         {"count(y)": float(answers[0]), "count(y*)": float(answers[1])},
-        "the bits of y and y* as they are stored, and this one way of reading a count",
+        "the stored bits of y and y*, and one way to read a count",
     )

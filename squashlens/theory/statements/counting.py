@@ -1,4 +1,4 @@
-"""Proposition B.9: without positions and without a mask, attention knows shares and no counts."""
+"""Proposition B.9: without positions and without a mask, attention represents proportions, not counts."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import positive, shown
-from squashlens.arguments import validated
+from squashlens._typing import positive, short_repr
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance
 from squashlens.theory.statements.statement import Statement
 
-ORDERS = 8  # random orders of the tokens that every layer is tried with
-ROUNDING = 1000  # units in the last place of the largest coordinate, of the dtype that layers return
+ORDERS = 8  # random token orders with which every layer is tested
+ROUNDING = 1000  # tolerance: units in the last place of the largest coordinate, in the dtype that layers return
 Layer = Callable[[Tensor, bool], Tensor]
 
 
@@ -28,34 +28,42 @@ def proposition_b9(
     positions: Callable[[int], Float[Tensor, "position d"]] | None = None,
     seed: int = 0,
 ) -> Statement:
-    """A sequence and the same with every symbol `times` as often, as 10 and 1100, get the same representations.
+    """Check Proposition B.9: a sequence and the same with every symbol `times` as often have equal representations.
 
-    Without positions and mask a layer treats tokens alike, so all tokens of one symbol stay one vector. Softmax gives a
-    symbol's tokens together n_s e^{q·k_s} / Σ_t n_t e^{q·k_t}, in which only ratios of counts are left; what acts on a
-    token by itself changes nothing about that, and so layer after layer. The paper's "without positional encodings and
-    a causal mechanism" means without both: its proof permutes tokens. That a layer treats tokens alike is tried with
-    eight random orders of the tokens: what it gives for them has to be in the same order.
+    For example, 10 and 1100. Without positions and mask, all tokens of a symbol have the same vector in every layer.
+    The tokens of symbol s together get the attention n_s e^{q·k_s} / Σ_t n_t e^{q·k_t}, which depends only on ratios of
+    counts; functions of single tokens do not change that. The paper's "without positional encodings and a causal
+    mechanism" means without both, since its proof permutes tokens. Whether a layer treats all tokens alike is tested
+    with eight random orders of the tokens: its output must be in the same order.
 
     Args:
-        layers: each from tokens (position, d) and whether attention is causal to tokens.
-        symbols: the vector of each symbol.
-        sequence: symbols in order, by number; the other sequence has each `times` in a row.
-        causal, positions: what breaks the premise: a mask, and what is added to token p of n.
-        seed: of the random orders.
+        layers: functions of tokens (position, d) and of `causal` that return tokens (position, d).
+        symbols: the vector of each symbol, (symbol, d).
+        sequence: symbols in order, by number; the other sequence repeats each of them `times` in a row.
+        times: how often each symbol is repeated, at least 2.
+        causal: True adds a causal mask, which violates the premise.
+        positions: function of n that returns positional encodings (position, d), which violate the premise.
+        seed: random seed of the token orders.
 
-    Returns: the largest distance (L∞), over symbols, of any of their tokens in either sequence from the first of them,
-    against 0.
+    Returns:
+        The statement; its left side is the largest distance (L∞), over symbols, of any of their tokens in either
+        sequence from the first of them, and its right side is 0.
+
+    Raises:
+        InputError: no other sequence results, a symbol does not exist, or a function returns tokens of another shape.
 
     Source: Barbero et al. 2024, Proposition B.9 (6.1).
     """
     if times < 2 or not sequence:
         raise InputError(
-            f"{times} times {len(sequence)} symbols is no other count.", "Repeat some symbols, twice or more."
+            f"times={times} with {len(sequence)} symbols gives no second sequence.",
+            "Use times= at least 2, and some symbols.",
         )
     positive(times, "times", "a number of repeats")
     if not all(0 <= symbol < len(symbols) for symbol in sequence):
         raise InputError(
-            f"sequence={shown(sequence)} has symbols that are not there.", f"Use numbers from 0 to {len(symbols) - 1}."
+            f"sequence={short_repr(sequence)} has unknown symbols.",
+            f"Use numbers from 0 to {len(symbols) - 1}.",
         )
     longer = [symbol for symbol in sequence for _ in range(times)]
     generator = torch.Generator().manual_seed(seed)
@@ -66,7 +74,7 @@ def proposition_b9(
     left = float(distance(torch.cat([few, many]), of_kind, "linf").max())
     return Statement(
         "Proposition B.9",
-        "distance of as many and of more = 0",
+        "distance of equal symbols in both sequences = 0",
         {
             "no causal mask": not causal,
             "no positional encodings": positions is None,
@@ -76,9 +84,9 @@ def proposition_b9(
         "=",
         0.0,
         left <= _rounding(many),
-        {"count in the one": float(len(sequence)), "count in the other": float(len(longer))},
-        f"these layers on this sequence and {times} times as much of it. That they treat tokens alike is tried with "
-        f"{ORDERS} orders, and not shown for all",
+        {"tokens in the first": float(len(sequence)), "tokens in the second": float(len(longer))},
+        f"these layers on one sequence and on the same with each symbol {times} times. That they treat tokens alike is "
+        f"tested with {ORDERS} orders, and not proved for all",
     )
 
 
@@ -90,17 +98,21 @@ def _through(
     positions: Callable[[int], Float[Tensor, "position d"]] | None,
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, "position d"], bool]:
-    """Tokens behind the last layer, and whether every layer gave the tokens in other orders what it gave them."""
+    """The tokens after the last layer, and whether every layer commutes with the random orders."""
     tokens, fair = symbols[list(chosen)], True
     if positions is not None:
         added = positions(len(chosen))
         if not isinstance(added, Tensor) or added.shape != tokens.shape:
-            raise InputError(f"positions({len(chosen)}) gave {shown(added)}.", "Let it give a tensor (position, d).")
+            raise InputError(
+                f"positions({len(chosen)}) returned {short_repr(added)}.", "It must return a tensor (position, d)."
+            )
         tokens = tokens + added.to(tokens)
     for layer in layers:
         entered, tokens = tokens, layer(tokens, causal)
         if not isinstance(tokens, Tensor) or tokens.shape != entered.shape:
-            raise InputError(f"A layer gave {shown(tokens)}.", "Let each of layers give a tensor (position, d).")
+            raise InputError(
+                f"A layer returned {short_repr(tokens)}.", "Each of layers must return a tensor (position, d)."
+            )
         for _ in range(ORDERS):
             order = torch.randperm(len(entered), generator=generator)
             off = float((layer(entered[order], causal) - tokens[order]).abs().max())
@@ -109,5 +121,5 @@ def _through(
 
 
 def _rounding(tokens: Float[Tensor, "position d"]) -> float:
-    """How far apart rounding may put what is the same."""
+    """The largest difference between equal tokens that rounding can explain."""
     return ROUNDING * torch.finfo(tokens.dtype).eps * float(tokens.abs().max())

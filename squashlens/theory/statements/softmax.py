@@ -1,9 +1,9 @@
-"""Lemmas B.1 and B.2 and Proposition B.4: what softmax does to one entry more, and to two sequences that differ.
+"""Lemmas B.1 and B.2 and Proposition B.4: softmax with one more entry, and softmax of two different sequences.
 
-B.1 and B.2 are about limits. Each is checked at several growing lengths of one sequence: an inequality at each length,
-which implies the limit where the premises hold at every length, and whether the sides fall over all lengths given. The
-inequalities are theorems and cannot fail at any length except by an error of arithmetic; where the right side is above
-what the left side can ever be, they say nothing. Softmax is computed in float64.
+B.1 and B.2 are about limits. Each is checked at several increasing lengths of one sequence: an inequality at each
+length, which implies the limit if the premises hold at every length, and whether the sides decrease over the lengths.
+The inequalities are theorems, so they can fail only by an error of arithmetic. If the right side is above the largest
+possible left side, they say nothing. Softmax is computed in float64.
 """
 
 import math
@@ -14,31 +14,40 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Extended, positive
-from squashlens.arguments import validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
-from squashlens.theory.statements.limits import check_lengths, decays, growing
+from squashlens.theory.statements.limits import check_lengths, decays, growing_lengths
 from squashlens.theory.statements.statement import Statement, Step, row_of
 
 EPS = torch.finfo(torch.float64).eps
-WEIGHT, VARIATION = 1.0, 2.0  # the most that a weight and a total variation can be
+WEIGHT, VARIATION = 1.0, 2.0  # largest values of a weight and of a total variation
 
 
 @validated
 def lemma_b1(
     a: Float[Tensor, " position"], b: Extended, c: Extended, *, bound: Extended, lengths: Sequence[int] | None = None
 ) -> Statement:
-    """One entry more takes weight from the last: 0 < softmax([a c])_n − softmax([a b c])_{n+1} ≤ e^{2M}/n, which tends
-    to 0.
+    """Check Lemma B.1: one more entry takes weight from the last entry, by an amount that tends to 0.
 
-    With Z the sum of the exponentials without b, the difference is e^c e^b / (Z (Z + e^b)): positive, and the product
-    of the last weight without b and the weight of b. Where no entry exceeds M in size, the last weight alone is at most
-    e^M / (n e^{−M}), which goes to 0 as the paper's ε argument has it, at rate 1/n.
+    The claim is 0 < softmax([a c])_n − softmax([a b c])_{n+1} ≤ e^{2M}/n. With Z the sum of the exponentials without b,
+    the difference is e^c e^b / (Z (Z + e^b)): positive, and the product of the last weight without b and the weight of
+    b. If all entries are at most M in absolute value, the last weight is at most e^M / (n e^{−M}), which tends to 0 at
+    rate 1/n, as in the paper's ε argument.
 
     Args:
-        a: the entries before the last, of the longest sequence.
-        bound: M, finite. A premise: without one, the last entry can grow with n and keep its weight.
-        lengths: n, growing; at each, the first n − 1 entries of a are taken. Five up to the longest if not given.
+        a: the entries before the last, for the longest sequence.
+        b: the additional entry.
+        c: the last entry.
+        bound: M, a finite premise. Without a bound, the last entry can grow with n and keep its weight.
+        lengths: increasing lengths n; at each, the first n − 1 entries of `a` are used. By default, five lengths up to
+            the longest.
+
+    Returns:
+        The statement, with one step for each length.
+
+    Raises:
+        InputError: `a` is not a row of numbers, or the lengths are too few, too close, or too long.
 
     Source: Barbero et al. 2024, Lemma B.1.
 
@@ -51,7 +60,7 @@ def lemma_b1(
     steps, weights = [], (math.nan, math.nan)
     for n in chosen:
         x, star = (torch.cat([entries[: n - 1], more[k:]]).log_softmax(dim=0) for k in (-1, -2))
-        # As a product: of two nearly equal numbers the difference is rounding. In logarithms, where none can underflow.
+        # As a product, since the difference of nearly equal numbers is rounding; in logarithms, which do not underflow.
         gap, right = float(x[-1] + star[-2]), 2 * bound - math.log(n)
         steps.append(Step(n, _exp(gap), _exp(right), gap <= right + 8 * EPS * max(1.0, abs(right))))
         weights = _exp(float(x[-1])), _exp(float(star[-1]))
@@ -76,17 +85,27 @@ def lemma_b2(
     bound: Extended,
     lengths: Sequence[int] | None = None,
 ) -> Statement:
-    """Sequences that grow alike have softmaxes that do: δ(y, y*) ≤ 2 e^{2M} · mean_i |x_i − x*_i|, which tends to 0.
+    """Check Lemma B.2: if the differences of two sequences tend to 0, so does the distance of their softmaxes.
 
-    With Z, Z* the partition functions, δ ≤ |Z − Z*|/Z* + Σ|e^{x_i} − e^{x*_i}|/Z* ≤ 2 Σ|e^{x_i} − e^{x*_i}|/Z*, where
-    Z* ≥ n e^{−M} and |e^s − e^t| ≤ e^M |s − t| for entries of at most M in size. If x_n − x*_n tends to 0 then so does
-    its running mean. With k entries that differ and no other, the right side falls as 1/n.
+    The claim is δ(y, y*) ≤ 2 e^{2M} · mean_i |x_i − x*_i|. With Z, Z* the partition functions, δ ≤ |Z − Z*|/Z* +
+    Σ|e^{x_i} − e^{x*_i}|/Z* ≤ 2 Σ|e^{x_i} − e^{x*_i}|/Z*, where Z* ≥ n e^{−M} and |e^s − e^t| ≤ e^M |s − t| for entries
+    of at most M in absolute value. If x_n − x*_n tends to 0, so does its running mean. If only k entries differ, the
+    right side decreases as 1/n.
 
     Args:
-        bound: M, finite, a premise.
-        lengths: n, growing; the first n entries of both are compared at each. Five up to the longest if not given.
-            The premise that differences tend to 0 is taken as: the largest difference from each length on to the next
-            falls at every step (`squashlens.theory.statements.limits.decays`). No finite part shows more.
+        x: the first sequence.
+        x_star: the second sequence.
+        bound: M, a finite premise.
+        lengths: increasing lengths n; at each, the first n entries of both sequences are compared. By default, five
+            lengths up to the longest. The premise that differences tend to 0 is tested by whether the largest
+            difference between successive lengths decreases at every step
+            (`squashlens.theory.statements.limits.decays`).
+
+    Returns:
+        The statement, with one step for each length.
+
+    Raises:
+        InputError: the sequences are not rows of equal length, or the lengths are too few, too close, or too long.
 
     Source: Barbero et al. 2024, Lemma B.2; δ without the factor ½.
 
@@ -96,7 +115,7 @@ def lemma_b2(
     """
     if x.shape != x_star.shape:
         raise InputError(
-            f"The sequences have shapes {tuple(x.shape)} and {tuple(x_star.shape)}.", "Give two of one length."
+            f"x and x_star have shapes {tuple(x.shape)} and {tuple(x_star.shape)}.", "Give two of equal length."
         )
     x, x_star = row_of(x, "x"), row_of(x_star, "x_star")
     chosen = _lengths(lengths, len(x))
@@ -116,7 +135,7 @@ def lemma_b2(
         {
             "entries and M are finite": math.isfinite(most) and math.isfinite(bound),
             f"|entries| ≤ {bound:g}": most <= bound,
-            "differences fall from each length to the next": decays(chosen, largest),
+            "differences decrease from each length to the next": decays(chosen, largest),
         },
         steps,
         VARIATION,
@@ -125,25 +144,25 @@ def lemma_b2(
 
 
 def _lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
-    chosen = check_lengths(growing(longest) if lengths is None else lengths)
+    chosen = check_lengths(growing_lengths(longest) if lengths is None else lengths)
     if chosen[-1] > longest:
-        raise InputError(f"lengths={chosen} go beyond the {longest} entries.", f"Give lengths up to {longest}.")
+        raise InputError(f"lengths={chosen} exceed the {longest} entries.", f"Give lengths up to {longest}.")
     return chosen
 
 
 def _of_a_limit(
     name: str, claim: str, premises: dict[str, bool], steps: list[Step], most: float, found: dict[str, float]
 ) -> Statement:
-    """A statement that both sides tend to 0, where the left one is never above `most`, whatever the input."""
+    """The statement that both sides tend to 0, where the left side is at most `most` for every input."""
     lengths, last = [step.at for step in steps], steps[-1]
-    # The right side shows something only where it is below what the left side can ever be.
+    # The right side is informative only if it is below `most`.
     sides = ([step.left for step in steps], [min(step.right, most) for step in steps])
     empty = sum(step.right >= most for step in steps)
     shows = (
-        f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {lengths[-1]:,}, which is a theorem and cannot "
-        f"fail but by arithmetic"
-        + (f" (at {empty} of them its right side is not below {most:g}, so it says nothing)" if empty else "")
-        + "; and whether a side falls at each of these lengths. No finite check shows a limit"
+        f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {lengths[-1]:,}, which is a theorem and can "
+        f"only fail by an error of arithmetic"
+        + (f" (at {empty} of them its right side is at least {most:g}, so it says nothing)" if empty else "")
+        + "; and whether a side decreases at each of these lengths. No finite check proves a limit"
     )
     return Statement(
         name, claim, premises, last.left, "≤", last.right, all(step.holds for step in steps), found, shows,
@@ -153,10 +172,19 @@ def _of_a_limit(
 
 @validated
 def proposition_b4(n: int) -> Statement:
-    """Alternating sequences stay apart: of 1010… and 0101…, δ(y, y*) = 2(e − 1)/(e + 1) at every even n.
+    """Check Proposition B.4: the softmaxes of 1010… and 0101… have the distance 2(e − 1)/(e + 1) at every even n.
 
-    Half of the entries are e/Z and half 1/Z with Z = n(e + 1)/2 in both, and the two swap places: δ = n (e − 1)/Z. The
-    paper divides by Z twice on the way; its limit is right, and is reached at once.
+    In both, half of the entries are e/Z and half are 1/Z, with Z = n(e + 1)/2, and these are exchanged: δ = n (e −
+    1)/Z. The paper divides by Z twice in between; its limit is right, and equals the value at every even n.
+
+    Args:
+        n: number of entries; an odd number violates the premise.
+
+    Returns:
+        The statement.
+
+    Raises:
+        InputError: n is not a positive whole number, or too large.
 
     Source: Barbero et al. 2024, Proposition B.4.
 
@@ -174,5 +202,5 @@ def proposition_b4(n: int) -> Statement:
 
 
 def _exp(x: float) -> float:
-    """eˣ, infinite where a float64 cannot hold it."""
+    """eˣ, or infinity if it overflows float64."""
     return math.inf if x > 709 else math.exp(x)

@@ -1,8 +1,8 @@
-"""Theorem 5.1 (B.5) with the constants of its derivation, on the paper's own model: the path bound beside the Jacobian.
+"""Theorem 5.1 (B.5) for the paper's own model, with the constants of its derivation: path bound and Jacobian.
 
-The paper's block is ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, and ``y = v⁽ᴸ⁾/β₃``: attention that does not depend on
-the tokens, no value or output matrix, norms that divide by a constant. Real models are not of this form; for those
-`squashlens.path_bound` has ``constants="measured"``.
+The paper's block is ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, and ``y = v⁽ᴸ⁾/β₃``. Attention does not depend on the
+tokens, there is no value or output matrix, and norms divide by a constant. Real models are not of this form; for them
+use `squashlens.path_bound` with ``constants="measured"``.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import shown
-from squashlens.arguments import validated
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.paths import sweep
@@ -23,7 +23,7 @@ Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
 
 
 @validated
-def theorem_51(
+def theorem_51(  # long because it computes premises, Jacobian and bound along the same forward pass
     attention: Sequence[Attention],
     tokens: Float[Tensor, "position d"],
     mlp: Callable[[Tensor], Tensor],
@@ -31,23 +31,29 @@ def theorem_51(
     sigma: float,
     betas: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Statement:
-    """‖∂y_n/∂v⁽⁰⁾_i‖ ≤ (1/β₃) (σ_ψ/β₂ + 1)^L [Π_ℓ (Λ⁽ℓ⁾/β₁ + I)]_{n,i} at every position i: the path bound.
+    """Check Theorem 5.1: the path bound is an upper bound on the Jacobian norm at every position.
 
-    With constant attention, block ℓ has ``∂z_j/∂v_i = (α_ji/β₁ + δ_ji) I``, and ``∂v'_j/∂z_j = ψ'/β₂ + I`` has norm
-    σ_ψ/β₂ + 1 at most. The chain rule over L blocks sums over all paths from n down to i, which is that entry of the
-    matrix product; L matrices leave L − 1 tokens to sum over, where the print has L. The print also has ᾱ = α/β₂ + δ
-    and (α + δ)/β in other places; the derivation gives α/β₁ + δ, with β₂ and β₃ in the constant.
+    The claim is ‖∂y_n/∂v⁽⁰⁾_i‖ ≤ (1/β₃) (σ_ψ/β₂ + 1)^L [Π_ℓ (Λ⁽ℓ⁾/β₁ + I)]_{n,i} for every position i. With constant
+    attention, block ℓ has ``∂z_j/∂v_i = (α_ji/β₁ + δ_ji) I``, and ``∂v'_j/∂z_j = ψ'/β₂ + I`` has a norm of at most
+    σ_ψ/β₂ + 1. The chain rule over L blocks sums over all paths from n down to i, which gives this entry of the matrix
+    product. L matrices give L − 1 sums over tokens; the paper prints L. The paper also prints ᾱ = α/β₂ + δ and
+    (α + δ)/β elsewhere; the derivation gives α/β₁ + δ, with β₂ and β₃ in the constant.
 
     Args:
-        attention: Λ of each block, the lowest first, averaged over heads; or a function from the tokens to it, whose
-            dependence on them breaks the premise and enters the Jacobian.
-        tokens: v⁽⁰⁾.
-        mlp: ψ, from tokens to tokens, each by itself.
-        sigma: σ_ψ, a premise: the largest spectral norm of ψ' is measured where the forward pass goes.
-        betas: β₁, β₂, β₃, what the norms divide by.
+        attention: Λ of each block, from the lowest, averaged over heads, (query, key). A function from the tokens to Λ
+            violates the premise if it depends on them, and then also contributes to the Jacobian.
+        tokens: v⁽⁰⁾, (position, d).
+        mlp: ψ, a function from tokens to tokens that acts on each token separately.
+        sigma: σ_ψ, a premise: an upper bound on the spectral norm of ψ', which is measured at the forward pass.
+        betas: β₁, β₂, β₃, the constants by which the norms divide.
 
-    Returns: the largest Jacobian norm over bound, of all positions, against 1. Positions whose bound is 0 count as 0 if
-        the Jacobian is 0 there, else as infinite. Exact spectral norms by automatic differentiation, in float64.
+    Returns:
+        The statement; its left side is the largest ratio of Jacobian norm to bound over positions, and its right side
+        is 1. A position with bound 0 counts as 0 if its Jacobian is 0, else as infinite. Norms are exact spectral norms
+        by automatic differentiation in float64.
+
+    Raises:
+        InputError: the shapes do not match, a function returns no tensor, or sigma or betas are not allowed.
 
     Source: Barbero et al. 2024, Theorem 5.1 (B.5).
 
@@ -57,11 +63,13 @@ def theorem_51(
     """
     if tokens.dim() != 2 or not tokens.numel() or not tokens.is_floating_point() or not attention:
         raise InputError(
-            f"{len(attention)} blocks over tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}.",
-            "Give at least one block, and real tokens as (position, d).",
+            f"There are {len(attention)} blocks, and tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}.",
+            "Give at least one block, and floating-point tokens of shape (position, d).",
         )
     if len(betas) != 3 or not all(0 < beta < float("inf") for beta in betas) or not 0 <= sigma < float("inf"):
-        raise InputError(f"betas={betas!r}, sigma={sigma!r}.", "Give three positive numbers, and a finite sigma >= 0.")
+        raise InputError(
+            f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give three positive betas, and a finite sigma >= 0."
+        )
     v, (first, second, third) = tokens.detach().double(), betas
     n = len(v)
     _require_tokens("mlp", mlp(v), v)
@@ -81,12 +89,14 @@ def theorem_51(
     for block in attention:
         given = block(now) if callable(block) else block
         if not isinstance(given, Tensor):
-            raise InputError(f"A function in attention gave {shown(given)}.", "Let it give a tensor (query, key).")
+            raise InputError(
+                f"A function in attention returned {short_repr(given)}.", "It must return a tensor (query, key)."
+            )
         given = given.detach()
-        shares &= distributions(given)  # in its own dtype, which says how far rounding may take a sum from 1
+        shares &= distributions(given)  # in its own dtype, which determines the rounding of row sums
         pattern = given.double()
         if pattern.shape != (n, n):
-            raise InputError(f"Attention of shape {tuple(pattern.shape)} over {n} tokens.", "Give (query, key).")
+            raise InputError(f"Attention has shape {tuple(pattern.shape)} for {n} tokens.", "Give (query, key).")
         if callable(block):
             steady &= not bool(torch.func.jacrev(block)(now).any())
         now = now + pattern @ now / first
@@ -122,17 +132,19 @@ def theorem_51(
             "least Jacobian ÷ bound": float(ratio.min()),
             "share of the bound on the first token": float(bound[0] / bound.sum()),
         },
-        f"the Jacobian and the bound at all {n} positions of one input, whose premise on ψ is measured where it goes",
+        f"the Jacobian and the bound at all {n} positions of one input; ‖ψ'‖ is measured at the forward pass",
     )
 
 
 def _require_tokens(argument: str, given: object, tokens: Tensor) -> None:
     if not isinstance(given, Tensor) or given.shape != tokens.shape:
-        raise InputError(f"{argument} gave {shown(given)} for tokens.", "Let it give a tensor of the tokens' shape.")
+        raise InputError(
+            f"{argument} returned {short_repr(given)} for tokens.", "It must return a tensor of the tokens' shape."
+        )
 
 
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:
-    """Spectral norms; NaN for all where anything is not finite, of which there are none."""
+    """Spectral norms; NaN for all blocks if any entry is not finite."""
     if not blocks.isfinite().all():
         return torch.full((len(blocks),), torch.nan, dtype=torch.float64)
     return spectral_norms(blocks)

@@ -1,4 +1,4 @@
-"""What a statement of the paper claims about given inputs, what is found, and whether its premises hold."""
+"""The result of checking a statement of the paper: both sides, and whether its premises hold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Verdict = Literal["holds", "consistent", "undecided", "fails", "premise violated
 
 
 class Step(NamedTuple):
-    """Both sides at one length."""
+    """Both sides of a statement at one length."""
 
     at: int
     left: float
@@ -23,12 +23,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement on one set of inputs.
+    """The result of checking one statement of the paper on one set of inputs.
 
-    `left` and `right` are the two sides of `relation`; `found` are further numbers. `holds` says whether the relation
-    does, whatever the premises: a conclusion can hold by luck where they do not. A statement about a limit also has
-    `steps`, both sides at lengths that grow, of which `left` and `right` are the last, and `limit`, whether what should
-    tend to 0 fell at every step. `shows` says what was checked, and what no finite check can show.
+    Attributes:
+        name: the statement's name in the paper.
+        claim: the claim as a formula.
+        premises: each premise, and whether it holds.
+        left, relation, right: both sides of the claim, at the last length for a limit.
+        holds: whether the relation holds, also if a premise does not.
+        found: further numbers.
+        shows: what was checked, and what a finite check cannot prove.
+        steps: for a limit, both sides at increasing lengths.
+        limit: for a limit, whether what should tend to 0 decreased at every step; otherwise None.
     """
 
     name: str
@@ -45,10 +51,10 @@ class Statement:
 
     @property
     def verdict(self) -> Verdict:
-        """``"premise violated"`` where any premise is, ``"fails"`` where the relation does not hold, else ``"holds"``.
+        """``"premise violated"`` if a premise does not hold, ``"fails"`` if the relation does not, else ``"holds"``.
 
-        For a limit, which no finite check shows, ``"consistent"`` stands for "holds" where the values fell at every
-        length, and ``"undecided"`` where they did not.
+        For a limit, which no finite check proves, ``"holds"`` is replaced by ``"consistent"`` if the values decreased
+        at every length, and by ``"undecided"`` if they did not.
         """
         if not all(self.premises.values()):
             return "premise violated"
@@ -63,23 +69,23 @@ class Statement:
 
 
 def rounding(rows: Tensor) -> float:
-    """How far from 1 the sum of a row of weights may be by rounding.
+    """The largest difference from 1 that rounding can cause in the sum of a row of weights.
 
-    Two units in the last place for storing the weights in their dtype, and one of float32 (of float64, where weights
-    have that) for each that softmax summed: half precision is computed in float32.
+    It is two units in the last place of the weights' dtype, plus one unit of float32 (float64 for float64 weights) for
+    each weight that softmax summed, since half precision is computed in float32.
     """
     eps = torch.finfo(rows.dtype).eps
     return 2 * eps + rows.shape[-1] * min(eps, torch.finfo(torch.float32).eps)
 
 
 def distributions(rows: Tensor) -> bool:
-    """Whether every row is one: no entry below 0, the sum 1 up to rounding."""
+    """Whether every row is a distribution: no negative entry, and the sum 1 up to rounding."""
     off = (rows.double().sum(dim=-1) - 1).abs()
     return bool((rows >= 0).all()) and bool((off <= rounding(rows)).all())
 
 
 def row_of(values: Tensor, name: str) -> Tensor:
-    """`values` in float64, which must be a single row of at least one number."""
+    """`values` in float64; raises an error unless they are one row of at least one number."""
     if values.dim() != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
         raise InputError(
             f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}.", "Give one row of real numbers."

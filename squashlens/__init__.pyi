@@ -1,0 +1,76 @@
+from . import errors, figures, hooks, paths, prompts, statements, synthetic, tasks, zoo
+from .engine.capturing.capture import Capture, capture
+from .engine.loading.load import load
+from .engine.proving.effective import applied
+from .engine.text.tokens import tokenize
+from .measure.answers.accuracy import accuracy
+from .measure.answers.collapse_vs_readout import collapse_vs_readout
+from .measure.answers.evaluate import evaluate
+from .measure.answers.frequencies import answer_frequencies
+from .measure.answers.probe import probe
+from .measure.answers.readout import next_token
+from .measure.collapse.distance import collapse
+from .measure.collapse.mechanism import mechanism
+from .measure.collapse.precision.by_block import precision_by_block
+from .measure.collapse.precision.by_run import precision_by_run
+from .measure.collapse.precision.stored import precision
+from .measure.collapse.separators import separator_ablation
+from .measure.collapse.tokenization import splits, tokenization
+from .measure.remedies.compare import compare
+from .measure.remedies.search import search_separators
+from .measure.remedies.windows import windows
+from .measure.squashing.audit import audit
+from .measure.squashing.bound import path_bound
+from .measure.squashing.jacobians.jacobian import jacobian_norms
+from .measure.squashing.needle import needle
+from .measure.squashing.sensitivity import sensitivity
+from .measure.squashing.substitution import substitution_effect
+from .reporting.page import report
+from .results import open_result, provenance, save
+from .tables import table
+
+__version__: str
+__all__ = [
+    "Capture",
+    "accuracy",
+    "answer_frequencies",
+    "applied",
+    "audit",
+    "capture",
+    "collapse",
+    "collapse_vs_readout",
+    "compare",
+    "errors",
+    "evaluate",
+    "figures",
+    "hooks",
+    "jacobian_norms",
+    "load",
+    "mechanism",
+    "needle",
+    "next_token",
+    "open_result",
+    "path_bound",
+    "paths",
+    "precision",
+    "precision_by_block",
+    "precision_by_run",
+    "probe",
+    "prompts",
+    "provenance",
+    "report",
+    "save",
+    "search_separators",
+    "sensitivity",
+    "separator_ablation",
+    "splits",
+    "statements",
+    "substitution_effect",
+    "synthetic",
+    "table",
+    "tasks",
+    "tokenization",
+    "tokenize",
+    "windows",
+    "zoo",
+]

@@ -1,0 +1,1 @@
+"""Check arguments before any work: the kinds that a function accepts, and the result that a figure needs."""

@@ -1,0 +1,96 @@
+"""Check the results that figures and tables get, before anything is drawn.
+
+`takes` wraps a function. The result of another measurement raises an error that names the right measurement. So does a
+result without a dimension that the function needs, because it was selected or averaged away.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+import xarray as xr
+
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes(maker: str, *needed: str) -> Callable[[F], F]:
+    """Decorator for a function whose first argument is a result of `maker`, or a dict of such results by label.
+
+    Each item of `needed` has names of variables and their dimensions, in any order: ``"token null: position"``. The
+    values of a DataArray have the name ``values``; ``...`` allows further dimensions.
+    """
+    dims_of = {name: dims for one in needed for names, dims in [one.split(":")] for name in names.split()}
+
+    def decorate(function: F) -> F:
+        first = next(iter(inspect.signature(function).parameters))
+
+        @validated
+        @functools.wraps(function)
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            found = args[0] if args else kwargs[first]
+            several = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else found
+            if not several:
+                raise InputError(f"{first} contains no result.", f"Give the result of {maker}.")
+            for label, one in several.items():
+                require(one, f"{first}[{label!r}]" if label else first, maker, dims_of)
+            return function(*args, **kwargs)
+
+        return cast(F, draw)
+
+    return decorate
+
+
+def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:
+    """Raise an error if a result lacks a variable, or a dimension of a variable."""
+    for name, dims in needed.items():
+        here = found if name == "values" and isinstance(found, xr.DataArray) else _variable(found, name)
+        wanted = set(dims.split()) - {"..."}
+        if here is None or not (wanted <= set(here.dims) if "..." in dims else wanted == set(here.dims)):
+            what = "values" if name == "values" else repr(name)
+            over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
+            raise InputError(
+                f"{argument} is the result of another measurement: it has no {what}{over}.",
+                f"Give the unchanged result of {maker}.",
+            )
+        if 0 in here.sizes.values():
+            raise InputError(f"{argument} has no values in {name!r}.", f"Give the unchanged result of {maker}.")
+
+
+def _variable(found: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:
+    names = found.variables if isinstance(found, xr.Dataset) else found.coords
+    return cast(xr.DataArray, found[name]) if name in names else None
+
+
+def chosen(found: xr.Dataset, dim: str, value: int | None, *, last: bool = True) -> int:
+    """The value of a dimension to draw: the last (or first) measured value by default; it must have been measured."""
+    measured = [int(each) for each in found[dim].values]
+    if value is None:
+        return measured[-1 if last else 0]
+    if value not in measured:
+        raise InputError(f"{dim}={value} was not measured.", f"Use one of the measured values: {listed(measured)}.")
+    return value
+
+
+def listed(values: Iterable[Any]) -> str:
+    """The values as text; the middle of a long list is left out."""
+    texts = [short_repr(value) for value in values]
+    return ", ".join(texts if len(texts) <= 8 else [*texts[:4], "…", *texts[-2:]])
+
+
+def is_relative(values: xr.DataArray) -> bool:
+    """Whether distances were divided by the size of v."""
+    return values.attrs.get("units") == "1"
+
+
+def require_reference(audit: xr.Dataset, reference: str) -> None:
+    """Raise an error for a reference that is not in an audit."""
+    references = [str(name) for name in audit["reference"].values]
+    if reference not in references:
+        raise InputError(
+            f"reference={short_repr(reference)} is not in this audit.", f"Use one of {listed(references)}."
+        )

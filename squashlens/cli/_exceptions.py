@@ -1,0 +1,51 @@
+"""All differences between a verb and its function, each with its reason. Nothing else differs; a test compares them."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from squashlens.zoo import EXAMPLE_PROMPT
+
+Dtype = Literal[
+    "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2", "fp32", "bf16", "fp16", "fp64"
+]
+MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
+PANELS = ("figure5a", "figure5b", "figure5c", "figure5d")
+
+# Python objects that a command line cannot pass, and what stands there instead: its type, its default, its help.
+INSTEAD: dict[str, tuple[Any, Any, str]] = {
+    "model": (str, "tiny-gemma", "Bundled model (tiny-gemma), local folder, or Hugging Face name."),
+    "prompt": (tuple[str, ...], (EXAMPLE_PROMPT,), "Text to measure. Several texts are measured one by one."),
+    "sequence": (Literal[(*MAKERS, *PANELS)], "repeated", "Function of squashlens.prompts that makes the sequence."),
+    "task": (tuple[str, ...], ("taught_count_bernoulli",), "Names of tasks; `squashlens tasks` lists them."),
+    "joiner": (str | None, None, "Text between two items of a task, such as ', '; the task's own if not given."),
+    "answer": (
+        Literal["none", "count", "first", "last"], "none",
+        "Right answer to a sequence: the number of content tokens equal to --token (count), or the first or the last "
+        "content token. With none, accuracy is not measured. --n-samples sequences are asked at every length, which "
+        "takes minutes unless --lengths names a few.",
+    ),
+    "joiners": (tuple[tuple[str, str], ...], (), "Pairs: the name of a form, and the text between two repeats."),
+    "alphabet": (tuple[str, ...] | None, None, "Tokens that content is drawn from; those of --sequence if not given."),
+    "out": (Path | None, None, "Also save the result to this file: .nc or .json (lossless), or .csv."),
+}  # fmt: skip
+# Values to start with where a function has no default, so that every verb runs without options.
+START: dict[str, Any] = {
+    "n": 48, "token": "1", "content": (), "sizes": (4, 8, 16, 32), "separators": (",", ".", "?"), "every": (2, 3, 6),
+    "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
+}  # fmt: skip
+START_OF = {  # its default and its help
+    ("separator_ablation", "separator"): (",", "A token to insert after every --sequence-every content tokens."),
+}
+# Parameters that are no options, and why.
+LEFT_OUT = {
+    ("separator_ablation", "reference"): "sequences that only Python can make",
+    ("precision_by_run", "name"): "is --model",
+    ("build", "name"): "is made from the other options",
+    ("search_separators", "sequence_separator"): "the search tries separators of its own",
+    ("search_separators", "sequence_every"): "the search tries periods of its own",
+    ("capture", "prompt_or_sequence"): "is --sequence",
+    ("capture", "patterns"): "are kept where the measurement reads them",
+    **{("capture", name): "of a prompt only" for name in ("residuals", "layers", "store", "folder", "bos")},
+}
+# Parameters of `squashlens.prompts.build` that a function of that module sets itself.
+SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}

@@ -1,0 +1,102 @@
+"""Help texts, taken from docstrings: what a function measures, and what each of its parameters sets.
+
+A parameter that is described "as in `collapse`" gets the description at `collapse`, so that no line sends the reader to
+another function.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
+SECTION = re.compile(r"^(?:\w+:$|Source:|Refuses:|Raises:|>>> )", re.MULTILINE)
+# Parameters that some docstrings describe in their text only.
+COMMON = {
+    "progress": "Whether to show progress bars",
+    "seed": "Random seed",
+    "n_samples": "Number of sequences with other content that are drawn",
+    "device": "`cpu`, `cuda` or another device; by default CUDA if there is one",
+    "device_map": "`auto` or `balanced` to spread the blocks over several devices; none by default",
+    "dtype": "Dtype in which the model is run",
+    "quantize": "`int8` to keep the weights of the blocks in eight bits, with the extra squashlens[quant]",
+    "revision": "Branch, tag or commit of a Hugging Face model",
+    "verify": "Whether to verify the bridge against the plain Hugging Face model",
+}
+
+
+def plain(text: str) -> str:
+    """Text without the marks of reStructuredText, each paragraph in one line."""
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    text = re.sub(r"`+([^`]*)`+", r"\1", "\n\n".join(paragraphs)).replace("**", "")
+    return re.sub(r"(?<!\w)\*(\w[^*]*)\*(?!\w)", r"\1", text).strip()
+
+
+def first_sentence(docstring: str) -> str:
+    """The first sentence of a docstring."""
+    return re.split(r"(?<=[.?!])\s+(?=[A-Z‖`])", plain(docstring.split("\n\n")[0]))[0]
+
+
+def about(function: Callable[..., Any]) -> str:
+    """What a function measures: its docstring up to the first section."""
+    text = inspect.getdoc(function) or ""
+    section = SECTION.search(text)
+    return plain(text[: section.start()] if section else text)
+
+
+def help_for(function: Callable[..., Any], name: str) -> str:
+    """The description of a parameter, from the docstring of its function or of another function that has it."""
+    from squashlens import prompts
+    from squashlens.cli._verbs import VERBS
+
+    text = _described(function, name)
+    text = text or COMMON.get(name, "")
+    if not text:
+        others = (*(verb.function for verb in VERBS.values()), prompts.build)
+        same = (other for other in others if _meaning(other, name) == _meaning(function, name))
+        text = next((found for other in same if (found := _described(other, name))), "")
+    text = text[:1].upper() + text[1:]  # a name in backticks stays as it is
+    return f"{plain(text).rstrip('.')}." if text else ""
+
+
+def _described(function: Callable[..., Any], name: str, seen: tuple[Callable[..., Any], ...] = ()) -> str:
+    """A parameter's description; where it refers to another function, with the description there."""
+    text = _arguments(function).get(name, "")
+    reference = ELSEWHERE.search(text)
+    other = _public(reference[1]) if reference else None
+    if reference is None or other is None or other in seen:
+        return text
+    rest = ELSEWHERE.sub("", text, count=1).strip(" .;:,")
+    there = (_described(other, name, (*seen, function)) or _described(other, f"{name}s", (*seen, function))).rstrip(".")
+    if not there or not rest:
+        return there
+    return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"
+
+
+def _meaning(function: Callable[..., Any], name: str) -> object:
+    """What two parameters of one name must have in common to have one description."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return None if parameter is None else (parameter.annotation, parameter.default)
+
+
+@cache
+def _arguments(function: Callable[..., Any]) -> dict[str, str]:
+    """Descriptions by parameter; one entry may describe several, as in `norm, scale: …`."""
+    from docstring_parser import DocstringStyle, parse
+
+    parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
+    return {
+        name.strip(): parameter.description or ""
+        for parameter in parsed.params
+        for name in parameter.arg_name.split(",")
+    }
+
+
+def _public(name: str) -> Callable[..., Any] | None:
+    import squashlens
+
+    return next(
+        (getattr(place, name) for place in (squashlens, squashlens.paths, squashlens.prompts) if hasattr(place, name)),
+        None,
+    )

@@ -1,0 +1,176 @@
+"""What a verb does: check the outputs, load the model, call the function, print a table, save and draw the result."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from squashlens._typing import full_name
+from squashlens.cli._exceptions import PANELS, SETS
+from squashlens.cli._options import options
+from squashlens.cli._verbs import Verb
+from squashlens.errors import InputError
+
+RESULTS, PAGES = (".nc", ".json", ".csv"), (".html",)
+# Options whose values are tokenized, so that a misspelt word is reported before the model is loaded.
+TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "content", "ending", "separators")
+
+
+def run(verb: Verb, given: dict[str, Any]) -> None:
+    """Measure what a verb measures, with the values of its options."""
+    import squashlens as sl
+    from squashlens.cli._tables import show
+    from squashlens.engine.text.vocabulary import refuse_words_of
+
+    tasks = given.get("task", ("",))
+    if not tasks:
+        raise InputError("--task names no task.", "`squashlens tasks` lists them.")
+    labels = {name: name if len(tasks) > 1 else "" for name in tasks}
+    check_outputs(verb, given, labels.values())
+    refuse_words_of(given["model"], _texts(given))
+    arguments = _arguments(verb, given, "function")
+    model = sl.load(given["model"], **_arguments(verb, given, "load"))
+    if verb.name == "report":
+        print(f"report: {verb.function(model, **arguments).resolve()}")
+        return
+    if "sequence" in arguments:
+        arguments["sequence"] = _sequence(verb, model, given)
+    found: dict[str, Any] = {}
+    for name, label in labels.items():
+        if name:
+            arguments |= {"task": _task(name, given["joiner"])}
+        if "resume" in arguments:
+            arguments["resume"] = beside(given["resume"], label)
+        first = {"name": given["model"]} if verb.name == "precision_by_run" else {"model": model}
+        found[name] = verb.function(**first, **arguments)
+        print(show(verb.name, found[name], label), end="")
+        _save(found[name], beside(given["out"], label))
+    for option, figure in verb.drawn.items():
+        if given[option] is not None:
+            _draw(verb, figure, found, given[option], labels)
+
+
+def beside(path: Path | None, label: str) -> Path | None:
+    """The file of one of several tasks."""
+    return path.with_name(f"{path.stem}.{label}{path.suffix}") if path is not None and label else path
+
+
+def check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> None:
+    """Refuse files that cannot be written, and one file for two things, before anything is computed."""
+    from squashlens.saving.files import require_distinct, require_output
+
+    endings = {"out": (".html", ".htm") if verb.name == "report" else RESULTS, "resume": ()}
+    endings |= dict.fromkeys(verb.drawn, PAGES)
+    asked = [(name, beside(given[name], label)) for name in endings if given.get(name) for label in labels]
+    files = {(name, path) for name, path in asked if path is not None}
+    require_distinct(require_output(path, endings[name], _spelled(name)) for name, path in sorted(files))
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _texts(given: dict[str, Any]) -> list[str]:
+    values = [given[name] for name in TEXTS if given.get(name)]
+    return [text for value in values for text in ([value] if isinstance(value, str) else value)]
+
+
+def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:
+    """The options that are passed to a function, as it takes them."""
+    found = {}
+    for option in options(verb).values():
+        if owner in option.owners:
+            value, name = given[option.name], option.name
+            own = name.removeprefix("sequence_") if owner == "sequence" else name
+            found[own] = _value(name, value, given) if owner == "function" else value
+    return found
+
+
+def _value(name: str, value: Any, given: dict[str, Any]) -> Any:
+    if name == "prompt" and isinstance(value, tuple):
+        return value[0] if len(value) == 1 else list(value)
+    if name == "answer":
+        return _answer(value, given.get("token", ""))
+    if name == "joiners":
+        return dict(value)
+    if name == "round_to" and value is not None:
+        import torch
+
+        return getattr(torch, full_name(value))
+    return value
+
+
+def _answer(kind: str, counted: str) -> Callable[[tuple[str, ...]], str] | None:
+    """The right answer to the texts of the content tokens."""
+    rules: dict[str, Callable[[tuple[str, ...]], str]] = {
+        "count": lambda content: str(content.count(counted)),
+        "first": lambda content: content[0],
+        "last": lambda content: content[-1],
+    }
+    return rules.get(kind)
+
+
+def _task(name: str, joiner: str | None) -> Any:
+    from squashlens.tasks import find
+
+    task = find(name)
+    return task if joiner is None else task.shown(joiner)
+
+
+def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
+    """The growing sequence that the options describe; captured, if the verb reduces a capture."""
+    import squashlens as sl
+
+    chosen = given["sequence"]
+    maker = chosen[:-1] if chosen in PANELS else chosen
+    function = getattr(sl.prompts, maker)
+    taken = set(inspect.signature(function).parameters)
+    if "form" in taken:
+        taken |= set(inspect.signature(sl.prompts.build).parameters)
+    taken -= set(SETS.get(maker, ()))
+    if maker != "build":
+        taken -= {"content"}
+    values = _arguments(verb, given, "sequence")
+    for name, option in options(verb).items():
+        unused = "sequence" in option.owners and name.removeprefix("sequence_") not in taken and name != "seed"
+        if unused and given[name] != option.default:
+            raise InputError(
+                f"{_spelled(name)} has no meaning with --sequence {chosen}.",
+                "Leave it out, or choose another sequence.",
+            )
+    if maker == "words":
+        values["alphabet"] = values["alphabet"] or ()
+    elif values["alphabet"] is None:  # each function has its own
+        taken -= {"alphabet"}
+    made = function(model, **{name: value for name, value in values.items() if name in taken})
+    sequence = made[chosen[-1]] if chosen in PANELS else made
+    if not verb.captured:
+        return sequence
+    kept = verb.name == "mechanism" or given.get("heads") == "value"
+    return sl.capture(model, sequence, patterns=kept, **_arguments(verb, given, "capture"))
+
+
+def _save(result: Any, out: Path | None) -> None:
+    if out is not None:
+        from squashlens.results import save
+
+        print(f"saved: {save(result, out).resolve()}")
+
+
+def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict[str, str]) -> None:
+    """Write a figure of the result, or of the results of several tasks, into a file that needs no network."""
+    import squashlens as sl
+    from squashlens.saving.files import write
+
+    figure, more = getattr(sl.figures, name), {}
+    if name == "collapse_curve":
+        more["trained"] = sl.zoo.trained_length(sl.provenance(next(iter(found.values())))["model"])
+    if name == "answer_frequencies":
+        found = {task: sl.answer_frequencies(result) for task, result in found.items()}
+    if verb.name == "evaluate":
+        drawn = {path: figure(found)}
+    else:
+        drawn = {beside(path, labels[task]): figure(result, **more) for task, result in found.items()}
+    for file, one in drawn.items():
+        if file is not None:
+            print(f"figure: {write(file, one.to_html(include_plotlyjs=True).encode('utf-8')).resolve()}")

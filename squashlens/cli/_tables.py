@@ -1,0 +1,181 @@
+"""Tables on the terminal: which variables of a result are shown, by which rows, under labels that a reader understands.
+
+A label is the variable's own `long_name` with its unit. Of a long table some rows are printed, evenly spaced; `--out`
+saves all.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from squashlens.cli._labels import COORDINATES, FRAMES, UNITS, VALUES
+from squashlens.cli._notes import NOTES
+
+ROWS, COLUMNS, WIDTH = 24, 8, 18
+EACH = ("prompt", "mode", "separator", "every")  # dimensions with a table for each of their values
+# By verb: the dimension of the rows, the variables, and how other dimensions are reduced. The rest are columns.
+TABLES = {
+    "path_bound": ["position | path_bound |"],
+    "jacobian_norms": ["position | jacobian_norm |"],
+    "sensitivity": [
+        "position | path_bound null bound_over_null jacobian jacobian_frozen |",
+        "estimate | rank_agreement rank_agreement_low rank_agreement_high position_trend |",
+    ],
+    "substitution_effect": ["position | effect effect_std kl |"],
+    "composition": ["position | composition |"],
+    "hops": ["position | hops |"],
+    "strongest_paths": ["path | share over_null position_at | layer=join"],
+    "depth_limit": ["block | first_share predicted_rate observed_rate absorbing | depth=last"],
+    "collapse": ["length | distance distance_y contrast total_variation same_argmax | layer=last"],
+    "mechanism": [
+        "length | attention_tv self_weight observed bound | block=mean head=mean",
+        "block | share | length=last",
+    ],
+    "separator_ablation": ["length | distance distance_from | layer=last from_block=first"],
+    "tokenization": [
+        "repeats | tokens |", "repeats | pair |", "repeats | naive | layer=last", "repeats | distance | layer=last",
+    ],
+    "precision": ["layer | collapsed_from |", "layer | bits_needed | length=median"],
+    "precision_by_block": ["block | distance | length=last", "block | enters_as_one | length=last"],
+    "precision_by_run": ["length | distance | layer=last"],
+    "windows": ["window | distance | layer=last length=median", "window | accuracy | length=mean"],
+    "next_token": ["rank | next_token |"],
+    "evaluate": [
+        "length | accuracy accuracy_low accuracy_high accuracy_strict mean_error median_error unread | why=sum"
+    ],
+    "probe": ["length | r2_y r2_twin_y r2_control_y gain_y gain_low_y gain_high_y prompts |"],
+    "collapse_vs_readout": ["length | accuracy same_answer distance r2_y gain_y verdict | seed=median"],
+}  # fmt: skip
+
+
+def show(name: str, result: Any, label: str = "") -> str:
+    """The tables of a verb's result and what else there is to say about it, as text that ends in a line break."""
+    lines = [f"== {label}"] if label else []
+    if name in FRAMES:
+        lines += _frame(result, *FRAMES[name])
+    data = result.to_dataset() if isinstance(result, xr.DataArray) else result
+    each = [dim for dim in EACH if dim in data.dims and name in TABLES]
+    for places in product(*(range(data.sizes[dim]) for dim in each)):
+        chosen = dict(zip(each, places, strict=True))
+        several = [_coordinate(dim, data[dim].values[at]) for dim, at in chosen.items() if data.sizes[dim] > 1]
+        lines += [f"{', '.join(several)}:"] if several else []
+        for table in TABLES.get(name, ()):
+            lines += _lines(data.isel(chosen), *(part.split() for part in table.split("|")))
+    lines += NOTES[name](result) if name in NOTES else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: list[str]) -> Iterator[str]:
+    """One table: a title, headings and rows. The title of a single variable is its label."""
+    arrays = [data[name] for name in variables if name in data]
+    if not arrays:
+        return
+    dim, columns = rows[0], {}
+    reduced = [_reduced(array, reductions) for array in arrays]
+    labels = [f"{labelled(array)}{how}" for array, (_, how) in zip(arrays, reduced, strict=True)]
+    alone = len(arrays) == 1 or all(array.ndim > 1 for array, _ in reduced)  # columns differ by coordinates
+    for label, (array, _) in zip(labels, reduced, strict=True):
+        columns |= _columns(array, dim, "" if alone else label)
+    title = labels[0] if alone else data.attrs.get("long_name", "")
+    shown = {name: columns[name] for name in [*columns][:COLUMNS]}
+    size = data.sizes[dim]
+    if "token" in data.coords and data["token"].dims == (dim,):
+        shown["token"] = data["token"].values
+        size = int((data["token"] != "").sum())  # a shorter prompt of several is padded
+    chosen = _spread(size, ROWS)
+    corner = f"length ({'items' if 'seed' in data.sizes else 'content tokens'})" if dim == "length" else dim
+    yield f"# {title}"
+    cells = {name: [_cell(column[place]) for place in chosen] for name, column in shown.items()}
+    yield from _grid(corner, [str(data[dim].values[place]) for place in chosen], cells)
+    counts = ((len(chosen), size, "rows"), (min(len(columns), COLUMNS), len(columns), "columns"))
+    less = [f"{n} of {of} {what}" for n, of, what in counts if n < of]
+    if less:
+        yield f"({' and '.join(less)}; --out saves all)"
+
+
+def _reduced(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, str]:
+    """An array without the dimensions that a table reduces, and how they were reduced, in words."""
+    places, over = [], []
+    for dim, how in (reduction.split("=") for reduction in reductions):
+        if dim not in array.dims:
+            continue
+        if how == "first":  # it stays, for the heading
+            array = array.isel({dim: [0]})
+        elif how == "last":
+            array = array.isel({dim: -1})
+            places.append(_coordinate(dim, array[dim].item()))
+        elif how == "join":
+            joined = [" ".join(map(str, row)) for row in array.transpose(..., dim).values]
+            array = array.isel({dim: 0}, drop=True).copy(data=np.array(joined, dtype=object))
+        elif array.dtype != object and how == "sum":
+            array = array.sum(dim)
+        else:
+            array = getattr(array, how)(dim)
+            over.append(f"{dim}s")
+            places = (
+                [*places[:-1], f"{how} over {' and '.join(over)}"] if len(over) > 1 else [*places, f"{how} over {dim}s"]
+            )
+    return array, "".join(f", {place}" for place in places)
+
+
+def _columns(array: xr.DataArray, rows: str, label: str) -> dict[str, Any]:
+    """The columns of an array: one for each value of its dimensions other than the rows."""
+    others = [str(dim) for dim in array.dims if dim != rows]
+    found = {}
+    for places in product(*(range(array.sizes[dim]) for dim in others)):
+        names = [_coordinate(dim, array[dim].values[place]) for dim, place in zip(others, places, strict=True)]
+        column = array.isel(dict(zip(others, places, strict=True))).values
+        whether = str(array.attrs.get("long_name")).startswith("whether") and not np.isnan(column).any()
+        found[", ".join([label] * bool(label) + names) or "value"] = column == 1 if whether else column
+    return found
+
+
+def labelled(array: xr.DataArray) -> str:
+    """What a variable is, with its unit."""
+    units = str(array.attrs.get("units", ""))
+    unit = UNITS.get(units, units)
+    return f"{array.attrs.get('long_name', array.name)}{f' ({unit})' if unit else ''}"
+
+
+def _coordinate(dim: str, value: Any) -> str:
+    return VALUES.get((dim, str(value))) or COORDINATES.get(dim, f"{dim} {{}}").format(value)
+
+
+def _spread(size: int, most: int) -> list[int]:
+    """At most so many places from first to last, evenly spaced."""
+    return sorted({round(i * (size - 1) / (most - 1)) for i in range(most)}) if size > most else list(range(size))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    return "-" if np.isnan(value) else f"{float(value):.5g}"
+
+
+def _grid(corner: str, index: list[str], cells: dict[str, list[str]]) -> Iterator[str]:
+    """Rows of right-aligned columns below headings that are wrapped onto several lines."""
+    headings = [textwrap.wrap(name, WIDTH) for name in (corner, *cells)]
+    columns = [index, *cells.values()]
+    widths = [max(map(len, [*heading, *column])) for heading, column in zip(headings, columns, strict=True)]
+    height = max(map(len, headings))
+    padded = [[""] * (height - len(heading)) + heading for heading in headings]
+    for row in (*zip(*padded, strict=True), *zip(*columns, strict=True)):
+        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _frame(result: Any, corner: str, labels: dict[str, str]) -> Iterator[str]:
+    """The table that `squashlens.table` makes of a result."""
+    import squashlens as sl
+
+    frame = sl.table(result)
+    index = [", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.index]
+    cells = {labels.get(str(name), str(name)): [_cell(value) for value in frame[name]] for name in frame}
+    yield from _grid(corner, index, cells)

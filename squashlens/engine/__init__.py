@@ -1,0 +1,15 @@
+"""Everything that runs a model; the libraries that run models are used only here.
+
+There are four tasks:
+
+- *Load and verify*: `loading.load` opens a model; `proving.proof.require_sound` checks that a bridge reproduces the
+  plain model, and `proving.registry` remembers the state of the model for which this was checked.
+- *Run and keep activations*: `capturing` (one prompt, or a growing sequence with its pairs), on `running.forward`,
+  `running.passes` (many prompts that share a trunk) and `running.last_tokens` (last tokens of many prompts).
+- *Differentiate*: `differentiating.replay` and `spans` (vector–Jacobian products), `local` and `dissection` (one
+  block or one attention layer), `exact` (float64), `visibility` (which tokens attention can reach).
+- *Generate*: `running.generate`.
+
+`hooking` adds hooks within a context, and `text` turns text into token ids. The modules at the top level describe a
+model: its parts (`anatomy`), the memory of a pass (`budget`), the tolerance of comparisons (`agreement`).
+"""

@@ -1,0 +1,69 @@
+"""Compare two computations of the same numbers, with the tolerances of this package."""
+
+import torch
+from torch import Tensor
+
+# The largest allowed difference, relative to the largest entry, by the dtype of the model.
+# For two implementations, such as the bridge and the plain model: float64 models still run norms and softmax in
+# float32, and in half precision the order of operations alone makes a difference.
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+# For two passes of one implementation, such as a shared and a separate one: the same operations in another order. Half
+# precision allows no smaller tolerance.
+SAME_OPERATIONS = TOLERANCE | {torch.float64: 1e-6, torch.float32: 2e-5}
+# For two derivatives of a model that runs entirely in float64 (`differentiating.exact`), relative to a norm.
+IN_FLOAT64 = 1e-8
+# For rotary frequencies, entry by entry; if the rounding of their stored dtype is larger, that is used instead.
+# Computed on another device or in another order, frequencies may differ in their last bits.
+FREQUENCIES = 1e-5
+
+
+def agree(
+    ours: Tensor,
+    theirs: Tensor,
+    dtype: torch.dtype,
+    *,
+    size: Tensor | None = None,
+    dim: int | tuple[()] = (),
+    tolerance: dict[torch.dtype, float] = TOLERANCE,
+) -> bool:
+    """Whether two results of the same computation differ at most by rounding, for a model of this dtype.
+
+    The options are those of `difference`. Tensors of different shapes, or with NaN, do not agree.
+
+    >>> truth = torch.tensor([1.0, -2.0])
+    >>> agree(truth + 1e-5, truth, torch.float32), agree(truth + 1e-3, truth, torch.float32)
+    (True, False)
+    """
+    if ours.shape != theirs.shape:
+        return False
+    error, allowed = difference(ours, theirs, dtype, size=size, dim=dim, tolerance=tolerance)
+    return bool((error <= allowed).all())  # false for NaN too
+
+
+def difference(
+    ours: Tensor,
+    theirs: Tensor,
+    dtype: torch.dtype,
+    *,
+    size: Tensor | None = None,
+    dim: int | tuple[()] = (),
+    tolerance: dict[torch.dtype, float] = TOLERANCE,
+) -> tuple[Tensor, Tensor]:
+    """The largest difference between two tensors, and the largest allowed difference.
+
+    The allowed difference is proportional to the largest entry of `size`, by default of `theirs`. With `dim`, maxima
+    are taken along this dimension only, so that each row has its own tolerance.
+
+    >>> error, allowed = difference(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), torch.float32)
+    >>> f"off by {error:.2g} (allowed {allowed:.2g})"
+    'off by 0.5 (allowed 0.0002)'
+    """
+    error = (ours.detach().double() - theirs.detach().double()).abs().amax(dim=dim)
+    scale = theirs if size is None else size
+    return error, tolerance[dtype] * scale.detach().double().abs().amax(dim=dim)
+
+
+def same_frequencies(ours: Tensor, theirs: Tensor, stored: torch.dtype = torch.float32) -> bool:
+    """Whether two sets of rotary frequencies agree up to the rounding of their stored dtype."""
+    rounding = max(torch.finfo(stored).eps, FREQUENCIES)
+    return ours.shape == theirs.shape and torch.allclose(ours.cpu().double(), theirs.cpu().double(), rounding, atol=0)

@@ -1,0 +1,114 @@
+"""The parts of a loaded model: its sizes, its attention windows, and the hook points of its residual stream."""
+
+from typing import Any
+
+import torch
+
+from squashlens._typing import Bridge, Target
+from squashlens.engine.native import is_native, native_config
+from squashlens.errors import InputError, UnsoundModelError
+
+PLAIN = (torch.nn.Parameter, torch.Tensor)
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def n_blocks(model: Bridge) -> int:
+    """L, the number of blocks."""
+    return len(model.blocks)
+
+
+def width(model: Bridge) -> int:
+    """d, the number of coordinates of the residual stream."""
+    return int(model.cfg.d_model)
+
+
+def projected(model: Bridge) -> int:
+    """The number of coordinates of one token's queries and keys in a block."""
+    heads = int(model.cfg.n_heads)
+    return (heads + int(getattr(model.cfg, "n_key_value_heads", None) or heads)) * int(model.cfg.d_head)
+
+
+def text_config(model: Bridge) -> Any:
+    """The Hugging Face configuration of the language model, or its equivalent for a native model."""
+    if is_native(model):
+        return native_config(model)
+    config: Any = model.original_model.config
+    return config.get_text_config()
+
+
+def context_length(model: Bridge) -> int | None:
+    """The largest number of tokens in a prompt, `None` if the configuration has no limit."""
+    config = text_config(model)
+    return next((v for a in ("max_position_embeddings", "n_positions") if (v := getattr(config, a, None))), None)
+
+
+def device_of(model: Bridge) -> torch.device:
+    """The device of the first parameter."""
+    return next(model.parameters()).device
+
+
+def dtype_of(model: Bridge) -> torch.dtype:
+    """The dtype of the first floating-point parameter."""
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def quantization(model: Bridge) -> str | None:
+    """How the weights are quantized, `None` if they are plain floating-point numbers."""
+    declared = getattr(text_config(model), "quantization_config", None) or getattr(
+        model.original_model, "quantization_method", None
+    )
+    if declared is not None:
+        method = (
+            declared.get("quant_method") if isinstance(declared, dict) else getattr(declared, "quant_method", declared)
+        )
+        return str(getattr(method, "value", method))
+    strange = {type(p).__name__ for p in model.parameters() if not p.is_floating_point() or type(p) not in PLAIN}
+    return ", ".join(sorted(strange)) or None
+
+
+def windows(model: Bridge) -> list[int | None]:
+    """The attention window of each block in tokens, including the query; `None` for full attention.
+
+    Raises an error if the attention of a block is neither full nor a sliding window.
+    """
+    config = text_config(model)
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = [SLIDING if window else FULL] * n_blocks(model)
+    strange = set(kinds) - {FULL, SLIDING}
+    if strange:
+        raise UnsoundModelError(
+            f"{config.model_type} has blocks of kind {', '.join(sorted(strange))}, without a uniform baseline.",
+            "Use attention='model', or a model with full or sliding-window attention.",
+        )
+    return [window if kind == SLIDING else None for kind in kinds]
+
+
+def check_layer(layer: object, model: Bridge, argument: str) -> int:
+    """The layer, after a check that it is from 0 to L; layer ℓ is the residual stream v⁽ℓ⁾ that enters block ℓ."""
+    top = n_blocks(model)
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= top:
+        raise InputError(
+            f"{argument}={layer!r} is not a layer of this model.",
+            f"Use a layer from 0 (the embeddings) to {top} (the last residual stream); 'y' is after the final norm.",
+        )
+    return layer
+
+
+def residual_sites(model: Bridge) -> list[str]:
+    """The hook points of v⁽⁰⁾ … v⁽ᴸ⁾ and y."""
+    return [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
+
+
+def residual_site(layer: Target, model: Bridge) -> str:
+    """The hook point where v⁽ℓ⁾ (ℓ = 0…L) or y is read or replaced."""
+    if layer == "y":
+        return "ln_final.hook_out"
+    top = n_blocks(model)
+    return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
+
+
+def pattern_site(block: int) -> str:
+    """The hook point of a block's attention patterns."""
+    return f"blocks.{block}.attn.hook_pattern"

@@ -1,0 +1,139 @@
+"""Estimate the memory of a run from the shapes of the model, to choose batch sizes and to raise errors early.
+
+Estimates count the floating-point numbers that are alive at once, beyond the weights. Tests compare each estimate with
+the allocator's peak. d is the width of the residual stream, m that of the MLP, q and k those of all queries and keys.
+"""
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, projected, text_config, width, windows
+from squashlens.engine.memory import available, human, require_room
+from squashlens.errors import CapacityError, UnsoundModelError
+from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
+
+STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers composes of several operations
+BATCH_MEMORY = {"cpu": 1e8, "cuda": 4e9}  # bytes for a batch unless its size is given
+
+
+def pass_bytes(model: Bridge, prompts: int, n: int) -> int:
+    """Bytes of a forward pass without patterns and graph: the larger of what the MLP and what attention needs."""
+    d, m, q, k = _widths(model)
+    mlp = _mlp_copies(model) * m + 4 * d
+    if _by_rows(model):
+        attention, rows = d + 3 * q + 3 * k, _cells(model, prompts, n)
+    else:
+        attention, rows = d + 5 * q + 3 * k, 0
+    tokens = prompts * n
+    return max(tokens * mlp, tokens * attention + rows) * dtype_of(model).itemsize
+
+
+def queries_and_keys(model: Bridge, prompts: int, n: int) -> int:
+    """Bytes of the queries and keys of one block."""
+    return prompts * n * projected(model) * dtype_of(model).itemsize
+
+
+def bound_bytes(model: Bridge, prompts: int, n: int) -> int:
+    """Bytes of a path bound: queries and keys of every block, and a forward pass or rows of attention."""
+    kept = n_blocks(model) * queries_and_keys(model, prompts, n)
+    return kept + max(pass_bytes(model, prompts, n), 4 * _cells(model, prompts, n))
+
+
+def products_bytes(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> int:
+    """Bytes of vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents."""
+    d, m, q, k = _widths(model)
+    kept = n_blocks(model) * d + 4 * m + 4 * (q + k) + 10 * d
+    each = max(3 * m + 4 * d, 4 * d + 5 * q + 4 * k)  # 4 d: input, output, and collecting the results
+    return prompts * n * (kept + vjp_batch_size * each) * dtype_of(model).itemsize + 4 * _cells(model, prompts, n)
+
+
+def cotangents(model: Bridge, prompts: int, n: int) -> int:
+    """The number of cotangents in a batch that fit; raises an error if not even one fits."""
+    device = device_of(model)
+    fixed, one = products_bytes(model, prompts, n, 0), products_bytes(model, prompts, n, 1)
+    what = f"One vector–Jacobian product on {prompts} × {n} tokens"
+    require_room(one, device, what, "Use a shorter prompt, or fewer prompts at a time.")
+    return min(width(model), max(1, int(batch_memory(model) / (one - fixed))))
+
+
+def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:
+    """The number of cotangents in a batch that fit if the whole graph with patterns is kept."""
+    wide = 8 * width(model) + 4 * _widths(model)[1] + 3 * int(model.cfg.n_heads) * n
+    each = prompts * n * wide * dtype_of(model).itemsize
+    return min(width(model), max(1, int(batch_memory(model) / each)))
+
+
+def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
+    """The number of tokens whose local maps can be computed at once, with `vectors` basis vectors each."""
+    return max(1, int(batch_memory(model) / _own_maps(model, n, vectors)))
+
+
+def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
+    """Bytes of local edges, which are computed in float64.
+
+    These are the streams, one block's attention, and the larger of two: the maps of `size` tokens; or products of the
+    keys' derivatives, together with rows of attention or the block's graph.
+    """
+    d, m, q, k = _widths(model)
+    item = 8  # bytes of float64
+    kept = n * (item * (n_blocks(model) * d + q + d) + 8 * (2 * q + 2 * k))
+    products = 8 * n * k * (int(model.cfg.d_head) + 1) // 2
+    whole = n * item * (7 * m + 5 * (q + k) + 12 * d)
+    return kept + max(min(n, size) * _own_maps(model, n, vectors), products + max(whole, 30 * _cells(model, 1, n)))
+
+
+def _own_maps(model: Bridge, n: int, vectors: int) -> int:
+    """Bytes of the local maps of one token: attention rows and softmax, a Lanczos basis and the graph, or map rows."""
+    d, m, q, k = _widths(model)
+    dot = int(model.cfg.d_head)
+    graph = 8 * (8 * m + 8 * d + 4 * q)  # the graph of the previous tokens is freed only when this one exists
+    each = max(1, q // k)  # query heads of one key/value group
+    before = 32 * q * dot + 48 * each * n + graph
+    basis = 8 * q * dot + 8 * vectors * max(d, q) + graph
+    return max(before, basis, 24 * d * dot + 32 * dot**2)
+
+
+def batch_memory(model: Bridge) -> float:
+    """Bytes that a batch may need."""
+    device = device_of(model)
+    return min(BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4)
+
+
+def require_products(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> None:
+    """Raise an error for a batch size that does not fit, with one that does."""
+    free, size = available(device_of(model)), products_bytes(model, prompts, n, vjp_batch_size)
+    if size > free:
+        fits = cotangents(model, prompts, n)
+        raise CapacityError(
+            f"vjp_batch_size={vjp_batch_size} needs {human(size)}, and {human(free)} are free.",
+            f"Use vjp_batch_size={fits}.",
+        )
+
+
+def _widths(model: Bridge) -> tuple[int, int, int, int]:
+    config, d = model.cfg, width(model)
+    q = int(config.n_heads) * int(config.d_head)
+    return d, int(getattr(config, "d_mlp", None) or 4 * d), q, projected(model) - q
+
+
+def _mlp_copies(model: Bridge) -> int:
+    """How many tensors of the MLP's width are alive at once: gate, value and product; input and output; or more."""
+    if "blocks.0.mlp.gate.hook_out" in model.hook_dict:
+        return 3
+    config = text_config(model)
+    name = getattr(config, "activation_function", None) or getattr(config, "hidden_act", None)
+    return 5 if name in STEPWISE else 2
+
+
+def _by_rows(model: Bridge) -> bool:
+    """Whether attention is computed in blocks of rows, because no fused kernel supports a cap or a window."""
+    try:
+        windowed = any(windows(model))
+    except UnsoundModelError:  # an unsupported kind of attention
+        windowed = True
+    return windowed or getattr(text_config(model), "attn_logit_softcapping", None) is not None
+
+
+def _cells(model: Bridge, prompts: int, n: int) -> int:
+    """Numbers in a block of attention rows: logits, weights, and one more copy."""
+    heads = prompts * int(model.cfg.n_heads)
+    most = CELLS["cpu" if device_of(model).type == "cpu" else "cuda"]
+    return 3 * heads * n * max(SHORTEST, min(LONGEST, n, most // (heads * n)))

@@ -1,0 +1,69 @@
+"""Record the state of the model during a capture, and check it before the capture is used again."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.digests import tensor_digest
+from squashlens.engine.hooking.hook import ambient, plain_functions
+from squashlens.engine.proving.registry import fingerprint_of
+from squashlens.errors import StaleCaptureError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CaptureBase(ABC):
+    """What every capture has: fingerprint, hooks and dtype of the model during the run, and a digest of the tensors.
+
+    `functions` are the hooks that are plain functions: their names do not say what they do, so the objects are kept.
+    `digest` shows whether the capture was edited after the run.
+    """
+
+    fingerprint: str
+    ambient_hooks: tuple[str, ...]
+    dtype: str
+    functions: tuple[object, ...] = field(default=(), repr=False)
+    digest: str = field(default="", repr=False)
+
+    @abstractmethod
+    def contents(self) -> tuple[str, Iterable[Tensor]]:
+        """What the digest covers: text and tensors."""
+
+    def signed(self) -> Self:
+        """The capture with the digest of its present contents."""
+        return replace(self, digest=_digest(*self.contents()))
+
+    def require_current(self, model: Bridge) -> None:
+        """Raise an error if the capture was edited, or the model's weights, configuration, hooks or dtype changed."""
+        if self.digest != _digest(*self.contents()):
+            raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")
+        named = {
+            "weights or configuration": ("fingerprint",),
+            "hooks": ("ambient_hooks", "functions"),
+            "dtype": ("dtype",),
+        }
+        now = model_state(model)
+        changed = [what for what, fields in named.items() if any(getattr(self, f) != now[f] for f in fields)]
+        if changed:
+            raise StaleCaptureError(
+                f"The capture was taken with other {' and '.join(changed)}.", "Capture again with this model."
+            )
+
+
+def _digest(words: str, tensors: Iterable[Tensor]) -> str:
+    return hashlib.sha256(" ".join([words, *map(tensor_digest, tensors)]).encode()).hexdigest()[:32]
+
+
+def model_state(model: Bridge) -> dict[str, Any]:
+    """The fields of `CaptureBase` for the present state of the model."""
+    return {
+        "fingerprint": fingerprint_of(model),
+        "ambient_hooks": tuple(ambient(model)),
+        "dtype": str(dtype_of(model)),
+        "functions": tuple(plain_functions(model).values()),
+    }

@@ -1,0 +1,305 @@
+"""Run a model once and keep its activations, for one prompt or for a growing sequence with all its pairs.
+
+Residual streams and attention patterns are stored block by block during the pass, on the CPU, the device or disk. Their
+size is estimated first, and an error is raised if they do not fit.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from squashlens._typing import Baseline, Bos, Bridge, Passes, Store, Target, one_of
+from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import (
+    check_layer,
+    device_of,
+    dtype_of,
+    n_blocks,
+    pattern_site,
+    residual_site,
+    width,
+)
+from squashlens.engine.capturing.base import CaptureBase, model_state
+from squashlens.engine.capturing.on_disk import KINDS, TensorsOnDisk, prepared_folder, read_index, write_index
+from squashlens.engine.capturing.pairs import PairCapture, capture_pairs
+from squashlens.engine.memory import human, require_room
+from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.forward import forward
+from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
+from squashlens.errors import InputError
+from squashlens.results import attributes, versions
+from squashlens.sequences import GrowingSequence
+
+REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it starts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capture(CaptureBase):
+    """The activations of one forward pass, and the state of the model during it; `capture` makes one.
+
+    The tensors are detached and not rounded. A capture on disk reads each tensor at every lookup.
+
+    Attributes:
+        ids: token ids (prompt, position).
+        labels: the tokens as text, for each prompt.
+        residuals: residual streams by layer: ``residuals[ℓ]`` is v⁽ℓ⁾ (prompt, position, d) for ℓ = 0…L, in the model's
+            own units.
+        patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1.
+        y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
+        fingerprint, ambient_hooks, dtype: the state of the model during the pass.
+    """
+
+    ids: Int[Tensor, "prompt position"]
+    labels: list[list[str]] = field(repr=False)
+    residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
+    patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
+    y: Float[Tensor, "prompt position d"] | None = field(repr=False)
+
+    @staticmethod
+    @validated
+    def open(folder: str | Path) -> "Capture":
+        """Open the capture that ``capture(store="disk", folder=…)`` wrote; its tensors stay on disk.
+
+        The index is checked at once; shape, dtype and digest of a tensor are checked at each lookup. `y` is read at
+        once. A capture under hooks that are plain functions can only be used in the session that took it, since their
+        names do not say what they do.
+
+        Args:
+            folder: the folder that was given to `capture`.
+
+        Returns:
+            The capture.
+
+        Raises:
+            InputError: the folder has no capture, or its index or tensors were changed.
+        """
+        return _capture(*read_index(folder))
+
+    def contents(self) -> tuple[str, Iterable[Tensor]]:
+        """What the digest covers: not the tensors on disk, whose own digests are checked at each lookup."""
+        kept = [] if isinstance(self.residuals, TensorsOnDisk) else [*self.residuals.values(), *self.patterns.values()]
+        words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
+        return words, [self.ids, *kept, *([] if self.y is None else [self.y])]
+
+    def to_xarray(self) -> xr.Dataset:
+        """The capture as a Dataset with residual (layer, …), y and pattern (block, …), in float32 or float64."""
+        data: dict[str, Any] = {}
+        if self.residuals and self.y is not None:
+            streams = torch.stack([self.residuals[layer] for layer in sorted(self.residuals)])
+            data["residual"] = (("layer", "prompt", "position", "coordinate"), _numpy(streams))
+            data["y"] = (("prompt", "position", "coordinate"), _numpy(self.y))
+        if self.patterns:
+            stacked = torch.stack([self.patterns[block] for block in sorted(self.patterns)])
+            data["pattern"] = (("block", "prompt", "head", "query", "key"), _numpy(stacked))
+        coords: dict[str, Any] = {
+            "token": (("prompt", "position"), np.array(self.labels, dtype=object)),
+            "token_id": (("prompt", "position"), self.ids.numpy()),
+        }
+        if self.residuals:
+            coords["layer"] = ("layer", np.array(sorted(self.residuals)))
+        if self.patterns:
+            coords["block"] = ("block", np.array(sorted(self.patterns)))
+        facts = {
+            "fingerprint": self.fingerprint,
+            "ambient_hooks": self.ambient_hooks,
+            "dtype": self.dtype,
+        }
+        dataset = xr.Dataset(data, coords=coords, attrs=attributes("activations of one forward pass", "model", facts))
+        units = {"residual": "model", "y": "model", "pattern": "1"}
+        for name in dataset.data_vars:
+            dataset[name].attrs = {"units": units[str(name)]}
+        return dataset
+
+
+PromptOrCapture = Prompts | Capture  # what most measurements take
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    """The tensor as a NumPy array; half precision becomes float32, since NumPy has no bfloat16."""
+    return (tensor.float() if tensor.dtype.itemsize < 4 else tensor).cpu().numpy()
+
+
+@overload
+def capture(model: Bridge, prompt_or_sequence: GrowingSequence, **options: Any) -> PairCapture: ...
+@overload
+def capture(model: Bridge, prompt_or_sequence: Prompts, **options: Any) -> Capture: ...
+@measured
+def capture(  # 16 parameters: some are for prompts only, some for sequences only
+    model: Bridge,
+    prompt_or_sequence: Prompts | GrowingSequence,
+    *,
+    residuals: bool = True,
+    patterns: bool = True,
+    layers: Iterable[int] | None = None,
+    store: Store = "cpu",
+    folder: str | Path | None = None,
+    bos: Bos = "family",
+    lengths: Iterable[int] | None = None,
+    baselines: Collection[Baseline] = (),
+    n_samples: int = 3,
+    seed: int = 0,
+    noise_lengths: int = 4,
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
+    progress: bool = True,
+) -> Capture | PairCapture:
+    """Run the model once and keep activations, so that later measurements need no forward pass.
+
+    For a **prompt** it keeps residual streams v⁽ℓ⁾, y and attention patterns at every position. For a growing
+    **sequence** from `squashlens.prompts` it keeps the residual streams of v and v* at their last token, at every
+    length, with as few passes as possible.
+
+    Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
+    ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
+    Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
+
+    Args:
+        prompt_or_sequence: a prompt, several prompts of equal length, or a growing sequence.
+        residuals: keep residual streams and y. Prompts only.
+        patterns: for a prompt, keep the attention patterns of each block. For a sequence, keep the last token's row of
+            each pattern, the output of each head, and what attention and MLP add to the residual stream; `mechanism`
+            and ``collapse(heads="value")`` need them.
+        layers: layers to keep, from 0 to L; all by default. Layer ℓ is v⁽ℓ⁾ and, for ℓ < L, the pattern of block ℓ.
+            Prompts only.
+        store: where tensors are kept: ``"cpu"``, ``"device"``, or ``"disk"`` (safetensors files in `folder`, which
+            `Capture.open` reads). Prompts only.
+        folder: folder for ``store="disk"``. Prompts only.
+        bos: what a prompt begins with, see `tokenize`. Prompts only.
+        lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
+        baselines: also run the pairs that D is compared with: ``"contrast"`` has another last token; ``"unrelated"``
+            has `n_samples` sequences with other content, drawn with `seed`.
+        n_samples: number of unrelated sequences.
+        seed: random seed of the unrelated sequences.
+        noise_lengths: number of lengths, evenly spaced, at which v and v* are run again by other passes. The noise
+            floor follows from the differences. Each prompt has its own pass; if that is how it was run before, two
+            copies of it are run side by side.
+        passes: ``"auto"`` shares passes where shared and separate passes agree. ``"separate"`` runs every prompt by
+            itself, as ``"auto"`` does under hooks that edit, and where the position encoding depends on the length of
+            the pass ("longrope", "dynamic"). ``"shared"`` raises an error in these cases. The provenance says which way
+            was used, and why.
+        tokens_per_pass: number of branch tokens in one pass; by default, as many as fit into about one gigabyte.
+        progress: show a progress bar, and print the size of a large capture.
+
+    Returns:
+        A `Capture` for a prompt, a `PairCapture` for a sequence.
+
+    Raises:
+        InputError: an unknown layer or length, an option for the other kind of capture, or a folder that already has a
+            capture.
+        CapacityError: the activations do not fit; the message has their size.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> run = sl.capture(model, "How many ones are in the following sequence? 110 =", layers=[0, 6])
+    >>> run.residuals[6].shape, sorted(run.patterns)
+    (torch.Size([1, 14, 128]), [0])
+    >>> pairs = sl.capture(model, sl.prompts.repeated(model, "1", 12), lengths=[4, 12], progress=False)
+    >>> pairs.v.values.shape   # layers 0 to 6 and y, lengths, coordinates
+    torch.Size([8, 2, 128])
+    >>> sl.collapse(model, pairs)["distance"].dims
+    ('layer', 'length')
+    """
+    of_sequence: dict[str, Any] = {
+        "lengths": lengths, "baselines": baselines, "n_samples": n_samples, "seed": seed,
+        "noise_lengths": noise_lengths, "passes": passes,
+        "tokens_per_pass": tokens_per_pass,
+    }  # fmt: skip
+    of_prompt = {"residuals": residuals, "layers": layers, "store": store, "folder": folder, "bos": bos}
+    if isinstance(prompt_or_sequence, GrowingSequence):
+        _require_options_of(of_prompt, "a prompt", "a sequence")
+        return capture_pairs(model, prompt_or_sequence, patterns=patterns, progress=progress, **of_sequence)
+    _require_options_of(of_sequence, "a sequence", "a prompt")
+    return _of_prompt(model, prompt_or_sequence, residuals, patterns, layers, store, folder, bos, progress)
+
+
+def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
+    """Raise an error for an option that applies only to the other kind of capture."""
+    usual = {name: parameter.default for name, parameter in inspect.signature(capture).parameters.items()}
+    for name, value in options.items():
+        if value is not usual[name] and value != usual[name]:
+            raise InputError(
+                f"{name}= applies only to the capture of {belongs}, and {given} was given.", "Leave it out."
+            )
+
+
+def _of_prompt(
+    model: Bridge, prompts: Prompts, residuals: bool, patterns: bool, layers: Iterable[int] | None, store: Store,
+    folder: str | Path | None, bos: Bos, progress: bool,
+) -> Capture:  # fmt: skip
+    one_of(store, Store, "store")
+    if (store == "disk") != (folder is not None):
+        raise InputError("folder= and store='disk' need each other.", "Give both or neither.")
+    if folder is not None:
+        prepared_folder(folder)  # before the model is run
+    model = require_sound(model)
+    ids = tokenize(model, prompts, bos=bos)
+    top = n_blocks(model)
+    chosen = range(top + 1) if layers is None else [check_layer(layer, model, "layers") for layer in layers]
+    if not (residuals or patterns):
+        raise InputError("residuals=False and patterns=False keep nothing.", "Set one of them to True.")
+    blocks = [layer for layer in chosen if layer < top] if patterns else []
+    streams: list[Target] = [*chosen, "y"] if residuals else []
+    target = device_of(model) if store == "device" else torch.device("cpu")
+    size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
+    path = None if folder is None else prepared_folder(folder, size)
+    if path is None:
+        require_room(size, target, "This capture", "Use store='disk', fewer layers=, or patterns=False.")
+    if progress and size > REPORT_ABOVE:
+        tqdm.write(f"capture: storing {human(size)} {f'in {path}' if path else f'on {target}'}")
+
+    kept: dict[str, dict[int, Tensor]] = {kind: {} for kind in KINDS}
+    tensors_of = {} if path is None else {kind: TensorsOnDisk(path, kind) for kind in KINDS}
+
+    def keep(kind: str, number: int) -> Callable[[Tensor], None]:
+        def store_tensor(tensor: Tensor) -> None:
+            if tensors_of:
+                tensors_of[kind].put(number, tensor.detach().cpu())
+            else:
+                kept[kind][number] = tensor.detach().to(target)
+
+        return store_tensor
+
+    watch = [
+        (residual_site(layer, model), keep("y", 0) if layer == "y" else keep("residual", layer)) for layer in streams
+    ]
+    watch += [(pattern_site(block), keep("pattern", block)) for block in blocks]
+    with torch.no_grad():
+        forward(model, ids, watch)
+    state = model_state(model)
+    functions = state.pop("functions")
+    facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **state}
+    if path is None:
+        return replace(_capture(facts, kept), functions=functions)
+    write_index(path, facts | {"versions": versions()}, tensors_of)
+    return replace(Capture.open(path), functions=functions)
+
+
+def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:
+    return Capture(
+        ids=torch.tensor(facts["ids"]),
+        labels=facts["labels"],
+        residuals=tensors["residual"],
+        patterns=tensors["pattern"],
+        y=tensors["y"].get(0),
+        fingerprint=facts["fingerprint"],
+        ambient_hooks=tuple(facts["ambient_hooks"]),
+        dtype=facts["dtype"],
+    ).signed()
+
+
+def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:
+    """The size in bytes of a capture of this shape."""
+    prompts, positions = shape
+    each_stream = prompts * positions * width(model)
+    each_pattern = prompts * int(model.cfg.n_heads) * positions**2
+    return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(model).itemsize

@@ -1,0 +1,300 @@
+"""Run a growing sequence once with its pairs: v and v* of Theorem 4.2 at every length, read at their last tokens.
+
+A `PairRun` states what is run and how. `capture_pairs` runs everything that measurements of collapse need: the pairs,
+the baseline pairs, and a second run of some pairs, whose differences show the effect of rounding.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
+from squashlens.engine.agreement import agree, difference
+from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.capturing.base import CaptureBase, model_state
+from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.running.passes import Readings, read
+from squashlens.engine.text.tokens import checked_ids
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.sequences import Branch, GrowingSequence, Ids
+
+VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
+
+
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """Representations at the last token of each prompt: `values` is (layer, length, d), and its last layer is y.
+
+    `others` has the other activations read there, by hook point; `route` and `attention` say how the prompts were run.
+    """
+
+    values: Float[Tensor, "layer branch d"] = field(repr=False)
+    others: dict[str, Tensor] = field(repr=False)
+    route: str
+    attention: str
+
+    def at(self, places: Any) -> "Streams":
+        """The prompts at some indices, given as a slice or a list."""
+        others = {site: rows[places] for site, rows in self.others.items()}
+        return replace(self, values=self.values[:, places], others=others)
+
+
+@dataclass(frozen=True)
+class PairRun:
+    """A sequence, its lengths, the ids of the longest v*, and how the passes are run."""
+
+    model: Bridge
+    sequence: GrowingSequence
+    lengths: tuple[int, ...]
+    ids: Int[Tensor, "prompt position"]
+    passes: Passes = "auto"
+    tokens_per_pass: int | None = None
+    progress: bool = True
+
+    @property
+    def layers(self) -> list[int]:
+        return list(range(n_blocks(self.model) + 1))
+
+    @property
+    def trunk(self) -> Ids:
+        """The longest sequence with its last token repeated, so that pairs in a constant tail need no branch."""
+        stem = self.sequence.stem(self.lengths[-1]).ids(self.sequence.trunk)
+        return (*stem, stem[-1])
+
+    def read(self, branches: Sequence[Branch], sites: Sequence[str], **options: Any) -> Readings:
+        """Read all prompts at all sites, on the trunk that ends in the longest v*."""
+        how = {"passes": self.passes, "tokens_per_pass": self.tokens_per_pass, "progress": self.progress}
+        return read(self.model, self.trunk, branches, sites, **how | options)
+
+    def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> Streams:
+        """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
+        own = residual_sites(self.model)
+        readings = self.read(branches, [*own, *sites], **options)
+        stacked = torch.stack([readings.values[site] for site in own])
+        return Streams(stacked, {s: readings.values[s] for s in sites}, readings.route, readings.attention)
+
+    def pairs(self, sites: Sequence[str] = (), **options: Any) -> tuple[Streams, Streams]:
+        """The streams of v and of v* at every length."""
+        both = [form(n) for form in (self.sequence.plain, self.sequence.doubled) for n in self.lengths]
+        found, half = self.streams(both, sites, **options), len(self.lengths)
+        return found.at(slice(half)), found.at(slice(half, None))
+
+    def replayed(self, pairs: tuple[Streams, Streams], how_many: int, **options: Any) -> "Replay":
+        """Run some lengths again, one prompt at a time, to measure rounding.
+
+        If the pairs were already run one prompt at a time, two copies of each prompt run side by side, since identical
+        passes round identically. Raises an error if the difference is larger than rounding.
+        """
+        places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
+        chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
+        alone = pairs[0].route.startswith("separate")
+        again = chosen.pairs(passes="separate", copies=2 if alone else 1, **options)
+        for first, second in zip(pairs, again, strict=True):
+            _require_same(first.values[:, places], second.values, dtype_of(self.model))
+        # A float64 model may round to float32 in the norm and the softmax of each block, and in the last norm. These
+        # roundings are identical in every pass, so running again does not show them.
+        roundings = 2 * n_blocks(self.model) + 1 if dtype_of(self.model) == torch.float64 else 0
+        return Replay(tuple(places), again[0].values, again[1].values, roundings)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """v and v* from a second run with other passes, at some lengths; `places` are the indices of these lengths.
+
+    `roundings` is how often the model rounds to a narrower dtype than its own, which a second run does not show.
+    """
+
+    places: tuple[int, ...]
+    v: Float[Tensor, "layer length d"]
+    star: Float[Tensor, "layer length d"]
+    roundings: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairCapture(CaptureBase):
+    """The activations of a growing sequence at the last tokens of its pairs; `capture` makes one.
+
+    Measurements accept it in place of the sequence. What was not captured is None or empty.
+
+    Attributes:
+        sequence, lengths, ids: the sequence, the captured lengths in content tokens, and the ids of the longest v*.
+        v, star: residual streams of v and v*.
+        contrast: streams of the sequence with another last token.
+        unrelated: streams of sequences with other content.
+        replay: v and v* from a second run.
+        values: values of block 0 along the trunk, (position, group, value).
+        patterns: whether attention patterns and head outputs were captured.
+        options: the other arguments of `capture`.
+    """
+
+    sequence: GrowingSequence = field(repr=False)
+    lengths: tuple[int, ...]
+    ids: Int[Tensor, "prompt position"] = field(repr=False)
+    v: Streams = field(repr=False)
+    star: Streams = field(repr=False)
+    contrast: Streams | None = field(repr=False)
+    unrelated: tuple[Streams, ...] = field(repr=False)
+    replay: Replay | None = field(repr=False)
+    values: Tensor | None = field(repr=False)
+    patterns: bool
+    options: dict[str, Any]
+
+    def contents(self) -> tuple[str, Iterable[Tensor]]:
+        words = f"{self.sequence!r} {self.lengths} {self.patterns} {self.options}"
+        streams = [s for s in (self.v, self.star, self.contrast, *self.unrelated) if s is not None]
+        tensors = [self.ids, *(rows for s in streams for rows in (s.values, *s.others.values()))]
+        if self.replay is not None:
+            words += f" {self.replay.places} {self.replay.roundings}"
+            tensors += [self.replay.v, self.replay.star]
+        return words, tensors if self.values is None else [*tensors, self.values]
+
+    @property
+    def layers(self) -> list[int]:
+        return list(range(len(self.v.values) - 1))  # the last entry is y
+
+    def run(self, model: Bridge) -> PairRun:
+        """The run of the same sequence at the same lengths, for running it again under hooks."""
+        how = self.options["passes"], self.options["tokens_per_pass"]
+        return PairRun(model, self.sequence, self.lengths, self.ids, *how, progress=False)
+
+
+SequenceOrCapture = GrowingSequence | PairCapture  # what measurements of collapse take
+
+
+def pairs_of(
+    model: Bridge, given: SequenceOrCapture, *, patterns: bool, noise_lengths: int, function: str
+) -> PairCapture:
+    """The capture that a measurement was given, after a check; a sequence is captured now."""
+    if not isinstance(given, PairCapture):
+        return capture_pairs(model, given, patterns=patterns, noise_lengths=noise_lengths)
+    given.require_current(require_sound(model))
+    if patterns and not given.patterns:
+        raise InputError(
+            f"{function} needs attention patterns and head outputs, which this capture does not have.",
+            "Capture the sequence with patterns=True.",
+        )
+    return given
+
+
+def sequence_of(given: object) -> GrowingSequence:
+    """The sequence, or the sequence of a capture; raises an error for anything else."""
+    if isinstance(given, PairCapture):
+        return given.sequence
+    if not isinstance(given, GrowingSequence):
+        raise InputError(
+            f"Expected a growing sequence, got {type(given).__name__}.",
+            "Make one: `squashlens.prompts.repeated(model, '1', 64)`.",
+        )
+    return given
+
+
+def prepare_run(
+    model: Bridge,
+    given: object,
+    lengths: Iterable[Any] | None,
+    passes: Passes,
+    tokens_per_pass: int | None,
+    progress: bool,
+) -> PairRun:
+    """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
+    one_of(passes, Passes, "passes")
+    sequence, sound = sequence_of(given), require_sound(model)
+    if lengths is None:
+        lengths = given.lengths if isinstance(given, PairCapture) else range(1, len(sequence) + 1)
+    lengths = list(lengths)
+    if not all(isinstance(n, Integral) for n in lengths):
+        raise InputError(f"lengths={lengths!r} are not whole numbers.", "Give numbers of content tokens.")
+    chosen = tuple(map(int, lengths))
+    if not chosen:
+        raise InputError("lengths is empty.", "Give at least one number of content tokens.")
+    if list(chosen) != sorted(set(chosen)):
+        raise InputError(f"lengths={chosen!r} are not increasing numbers.", "Give each length once, in order.")
+    longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
+    ids = checked_ids(sound, torch.tensor([longest.ids(sequence.trunk)]), sequence.bos)
+    return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass, progress)
+
+
+def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
+    model: Bridge,
+    sequence: GrowingSequence,
+    *,
+    lengths: Iterable[int] | None = None,
+    patterns: bool = True,
+    baselines: Collection[Baseline] = (),
+    n_samples: int = 3,
+    seed: int = 0,
+    noise_lengths: int = 4,
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
+    progress: bool = True,
+) -> PairCapture:
+    """Capture a growing sequence; `squashlens.capture` documents the parameters."""
+    positive(n_samples, "n_samples", "a number of sequences")
+    positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
+    run = prepare_run(model, sequence, lengths, passes, tokens_per_pass, progress)
+    v, star = pairs = run.pairs(_attention_sites(run.model) if patterns else ())
+    unrelated = _unrelated(run, n_samples, seed) if "unrelated" in baselines else ()
+    return PairCapture(
+        sequence=run.sequence,
+        lengths=run.lengths,
+        ids=run.ids,
+        v=v,
+        star=star,
+        contrast=run.streams([run.sequence.contrast(n) for n in run.lengths]) if "contrast" in baselines else None,
+        unrelated=tuple(own.streams([own.sequence.plain(n) for n in own.lengths]) for own in unrelated),
+        replay=run.replayed(pairs, noise_lengths) if noise_lengths else None,
+        values=_values_along(run) if patterns else None,
+        patterns=patterns,
+        options={
+            "baselines": sorted(baselines), "n_samples": n_samples, "seed": seed, "noise_lengths": noise_lengths,
+            "passes": passes,
+            "tokens_per_pass": tokens_per_pass,
+        },
+        **model_state(run.model),
+    ).signed()  # fmt: skip
+
+
+def _unrelated(run: PairRun, n_samples: int, seed: int) -> list[PairRun]:
+    """Runs of sequences of the same form with other content, at the same lengths."""
+    rng = Random(f"unrelated {seed}")  # another random stream than the one of a sequence with this seed
+    return [replace(run, sequence=run.sequence.unrelated(rng)) for _ in range(n_samples)]
+
+
+def branch_sites(model: Bridge, block: int) -> list[str]:
+    """The hook points of what attention, and the MLP if there is one, add to the residual stream of a block."""
+    both = (f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out"))
+    return [site for site in both if site in model.hook_dict or site.endswith("attn_out")]
+
+
+def head_site(block: int) -> str:
+    """The hook point of the outputs of a block's attention heads."""
+    return f"blocks.{block}.attn.hook_z"
+
+
+def _attention_sites(model: Bridge) -> list[str]:
+    """Hook points of patterns, head outputs and stream additions of all blocks, and values and output of block 0."""
+    blocks = range(n_blocks(model))
+    sites = [site for b in blocks for site in (pattern_site(b), head_site(b), *branch_sites(model, b))]
+    return list(dict.fromkeys([*sites, VALUE, OUTPUT]))
+
+
+def _values_along(run: PairRun) -> Tensor | None:
+    """Block 0's values at every position before the last token of the longest v."""
+    before = len(run.sequence.plain(run.lengths[-1])) - 1
+    return run.read([Branch(at) for at in range(1, before + 1)], [VALUE]).values[VALUE] if before else None
+
+
+def _require_same(shared: Tensor, separate: Tensor, dtype: torch.dtype) -> None:
+    if not agree(shared, separate, dtype):
+        error, allowed = difference(shared, separate, dtype)
+        raise UnsoundModelError(
+            f"Prompts in a shared pass and one by one differ by {error:.2g} (rounding explains {allowed:.2g}).",
+            "Use passes='separate', and report the model's configuration.",
+        )

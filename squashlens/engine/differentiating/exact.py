@@ -1,0 +1,141 @@
+"""Run a model entirely in float64: with its stored weights, and with float64 in place of every cast to float32.
+
+Most models compute norms, rotations and the softmax in float32 whatever their own dtype is, a float64 one included. A
+certificate speaks of the exact derivative of a model, so it must not rest on those roundings: queries and keys of
+length 10³ have a logit of either sign that is off by 10⁻¹, however small the logit itself is. In `in_float64` a cast to
+float32 gives float64 instead, and a function that returns fewer digits than it was given is refused by name: a cast to
+half precision among them, which changes what is computed. `squashlens.hooks.rounding` is meant to, and goes unchanged.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import device_of, dtype_of, quantization
+from squashlens.engine.digests import sample_digest
+from squashlens.engine.memory import require_room
+from squashlens.errors import BusyModelError, InputError, UnsoundModelError
+from squashlens.remarks import remark
+
+CERTIFIES = (
+    "the exact derivative of the model with its stored weights and buffers, with the hooks on the model and the "
+    "constants they hold, computed in float64 throughout"
+)
+JITTER = 4.0  # units in the last place; correct rounding is within 1/2
+
+
+class _Wide(TorchFunctionMode):
+    """Every torch function of the body with float64 in place of float32 among its arguments."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Every operation of a pass comes by here: no function is called for each of its arguments.
+        args = [torch.float64 if a is torch.float32 else a for a in args]
+        named = {k: torch.float64 if a is torch.float32 else a for k, a in (kwargs or {}).items()}
+        found = (Tensor.double if func is Tensor.float else func)(*args, **named)
+        if isinstance(found, Tensor) and _is_narrow(found) and args and _is_wide(args[0]):
+            raise UnsoundModelError(
+                f"This model, or a hook on it, computes in {str(found.dtype).removeprefix('torch.')} "
+                f"({resolve_name(func)}) even when given float64 tensors, so its derivative cannot be certified.",
+                "If a hook rounds, write it with `squashlens.hooks.rounding`; otherwise use `jacobian_norms`.",
+            )
+        return found
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != torch.float64
+
+
+def _is_wide(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.dtype == torch.float64
+
+
+class Jittered(TorchFunctionMode):
+    """Every result of the body moved at random by up to `JITTER` units in its last place, and with it every derivative.
+
+    What a computation loses to rounding is a matter of its intermediate results, of which those that cancel leave no
+    trace in the end. Done twice, once so, its two results differ by several times what rounding did to one of them,
+    wherever in forward or backward pass that was. Views and results written in place are left alone.
+    """
+
+    def __init__(self, device: torch.device, seed: int = 0) -> None:
+        super().__init__()
+        self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if type(found) is not Tensor or not found.is_floating_point() or found.device != self.device:
+            return found
+        place = found.untyped_storage().data_ptr()
+        if any(isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place for a in args):
+            return found
+        moved = torch.empty_like(found, requires_grad=False).uniform_(-JITTER, JITTER, generator=self.generator)
+        return found * (1 + torch.finfo(found.dtype).eps * moved)
+
+
+@contextmanager
+def in_float64(model: Bridge) -> Iterator[None]:
+    """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
+
+    The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
+    """
+    held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64}
+    before = [(tensor, tensor.data) for tensor in held.values()]
+    experts = [(c, c._experts_implementation) for c in _configs(model) if hasattr(c, "_experts_implementation")]
+    try:
+        for tensor, narrow in before:
+            tensor.data = narrow.double()
+        for config, _ in experts:
+            config._experts_implementation = "eager"  # the grouped kernels have no float64
+        widened = sample_digest(model.parameters())  # buffers, such as frequencies, are the model's own to change
+        with _Wide():
+            yield
+        if sample_digest(model.parameters()) != widened:
+            raise BusyModelError(
+                "The model's weights were changed during a measurement; the change is undone.",
+                "Change them before or after the call, not from a hook or another thread.",
+            )
+    finally:
+        for tensor, narrow in before:
+            tensor.data = narrow
+        for config, implementation in experts:
+            config._experts_implementation = implementation
+
+
+def _tensors(model: Bridge) -> Iterator[Tensor]:
+    """Parameters, buffers, and what modules keep as plain attributes, such as a weight under a second name."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, Tensor) and value.grad_fn is None)
+
+
+def _configs(model: Bridge) -> list[Any]:
+    modules: Any = model.original_model.modules()
+    return list({id(c): c for m in modules if (c := getattr(m, "config", None)) is not None}.values())
+
+
+@contextmanager
+def certifying(model: Bridge) -> Iterator[None]:
+    """`in_float64` for a number that is to be certified: quantized weights are refused, half precision is warned of."""
+    kind = quantization(model)
+    if kind is not None:
+        raise InputError(
+            f"The weights are quantized ({kind}); the allowance for rounding does not cover their kernels.",
+            "Load the model without quantization.",
+        )
+    dtype = dtype_of(model)
+    if dtype.itemsize < 4:
+        remark(
+            f"The certificate is for these weights in exact arithmetic; in {str(dtype).removeprefix('torch.')} the "
+            "model computes something else."
+        )
+    if dtype != torch.float64:
+        size = 8 * sum(parameter.numel() for parameter in model.parameters())
+        require_room(size, device_of(model), "The weights in float64", "Use a device with more memory.")
+    with in_float64(model):
+        yield

@@ -1,0 +1,142 @@
+"""Record a forward pass and run it again block by block, so that only one block's graph is in memory.
+
+Kept are what enters each block and what it is called with: n · d numbers a block. To pull cotangents back, each block
+is run again from there, differentiated, and let go; attention makes its weights again in blocks of rows. Memory is
+that of one block, and grows with n; the price is a forward pass for every batch of cotangents.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, Target
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
+from squashlens.engine.hooking.freeze import split_frozen_attention
+from squashlens.engine.hooking.hook import Hook, Narrowing, Recipe, ambient, attached, torch_hook
+from squashlens.engine.hooking.pairs import expanded_hooks
+from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.forward import run
+from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed
+from squashlens.errors import UnsoundModelError
+
+BEHIND = ("attn.hook_out", "mlp.hook_in")
+Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]  # the stream that enters a block, and what else it is given
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What each block of a pass was called with, from v⁽source⁾ up; `hooks` hang in every replay of it."""
+
+    model: Bridge
+    hooks: tuple[Hook | Recipe, ...]
+    frozen: bool
+    calls: dict[int, Call]
+
+    def gradients(
+        self, query: int, to: Target, cotangents: Float[Tensor, "cotangent prompt out"], batch: int
+    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
+        """Cotangents standing at one token of `to`, pulled back to the lowest block's stream, `batch` at a time."""
+        blocks = sorted(self.calls, reverse=True)
+        alone = self._only_row(blocks[0], query)
+        for part in cotangents.split(batch):
+            with differentiable(), self.running():
+                for block in blocks:
+                    leaf, above = self._opened(block, [query] if block == blocks[0] else None, alone)
+                    if block == blocks[0]:
+                        above = (self.model.ln_final(above) if to == "y" else above)[:, 0]
+                    ((part,),) = vjps(above, [leaf], part.to(above.device), len(part))
+            yield part
+
+    def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:
+        """One block run again: the stream that enters it as a leaf, and the one that leaves it, at `rows` if given."""
+        # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
+        # added with all its rows; those of the others are wrong then, and nobody reads them.
+        behind = [name for site in BEHIND if (name := f"blocks.{block}.{site}") in self.model.hook_dict]
+        narrow = [Narrowing("row", name, lambda t: t[:, rows]) for name in behind if rows and alone]
+        with attached(self.model, *narrow):
+            leaf, left = self.block(block, self.calls[block])
+        return leaf, left if rows is None else left[:, rows]
+
+    def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
+        """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""
+        entering, more, others = call
+        leaves: list[Tensor] = []
+
+        def plant(tensor: Tensor) -> Tensor:
+            leaves.append(leaf_of(tensor))
+            return leaves[0]
+
+        with attached(self.model, Hook("leaf", residual_site(block, self.model), plant)):
+            left = self.model.blocks[block](entering, *more, **others)
+        return leaves[0], left[0] if isinstance(left, tuple) else left
+
+    def _only_row(self, block: int, query: int) -> bool:
+        """Whether the top block may go on with one row after its attention: tried, and compared."""
+        if why_not_streamed(self.model, [f"blocks.{block}.{site}" for site in BEHIND]) is not None:
+            return False
+        with torch.no_grad(), self.running():
+            try:
+                found, truth = (self._opened(block, [query], alone)[1] for alone in (True, False))
+            except (RuntimeError, IndexError, TypeError, ValueError):  # a block that counts its tokens
+                return False
+        return agree(found, truth, dtype_of(self.model))
+
+    @contextmanager
+    def running(self, replace_attention: AttentionReplacement | None = None) -> Iterator[None]:
+        """Blocks run in the body go as they went when they were recorded, or with `mix` in place of attention."""
+        with (
+            applied(self.model, *self.hooks),
+            streamed(self.model, frozen=self.frozen, replace_attention=replace_attention),
+        ):
+            yield
+
+
+def why_not_replayed(model: Bridge, hooks: Sequence[Hook | Recipe]) -> str | None:
+    """Why blocks cannot be run again one by one: hooks that would see it happen twice, or patterns; `None` if so."""
+    sites = [p for h in expanded_hooks(model, split_frozen_attention(hooks)[1]) for p in h.points(n_blocks(model))]
+    return "there are hooks on the model" if ambient(model) else why_not_streamed(model, sites)
+
+
+def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
+    """Whether blocks can be run again one by one, under these hooks."""
+    return why_not_replayed(model, hooks) is None
+
+
+def require_replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> None:
+    """Refuse edges that need blocks to be run again, with the reason."""
+    reason = why_not_replayed(model, hooks)
+    if reason is not None:
+        raise UnsoundModelError(
+            f"Local edges run blocks again without patterns, and {reason}.", "Use edges='analytic', or fewer hooks."
+        )
+
+
+def record(
+    model: Bridge, ids: Int[Tensor, "prompt position"], hooks: Sequence[Hook | Recipe], source: int, top: int
+) -> Replay:
+    """One forward pass, of which blocks `source` … `top` − 1 can be run again."""
+    calls: dict[int, Call] = {}
+
+    def keep(block: int) -> Callable[..., None]:
+        def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            others = dict(kwargs)
+            entering, *more = args or [others.pop("hidden_states")]
+            calls[block] = (entering.detach(), tuple(more), others)
+
+        return look
+
+    frozen, others = split_frozen_attention(hooks)
+    replay = Replay(model, tuple(others), frozen, calls)
+    with ExitStack() as stack:
+        for b in range(source, top):
+            torch_hook(stack, model.blocks[b], keep(b), before=True, with_kwargs=True)
+        with torch.inference_mode(False), torch.no_grad(), replay.running():
+            run(model, ids.clone())
+    return replay

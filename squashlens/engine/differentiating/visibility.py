@@ -1,0 +1,163 @@
+"""Which tokens can influence which through a block's attention, and the size of the products in its logits.
+
+A logit is a sum of products, ``s_ji = scale · q_j · k_i``, and rounding in it goes with ``‖q_j‖ ‖k_i‖ · scale``,
+not with |s_ji|: products that cancel leave their errors behind. Summed from d_head products, a logit is off by at most
+
+    (d_head + 2 + n) ε ‖q_j‖ ‖k_i‖ scale,
+
+two ε for its factors, and n ε for rotations: an angle of up to n radians is rounded at both of the tokens.
+
+Queries and keys are what enters the product, after norm and rotation. Where a model does not show them, their lengths
+follow from the derivative by the projection x that it does show: rotations keep lengths, a norm takes from k_i the part
+along q_j, which is the logit, so that ``(‖q_j‖ ‖k_i‖ scale)² = s_ji² + (‖∂s_ji/∂x_j‖ ‖x_j‖)²``, without a norm at most
+twice that.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import width
+from squashlens.engine.budget import cotangents_on_graph
+from squashlens.engine.differentiating.spans import open_spans, vjps
+from squashlens.engine.hooking.freeze import split_frozen_attention
+from squashlens.engine.hooking.hook import Hook, Recipe, ambient
+from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.forward import forward
+from squashlens.errors import UnsoundModelError
+from squashlens.theory.attention import Attention, unmasked
+
+EPS = torch.finfo(torch.float64).eps
+PRODUCTS = 16  # products of matrices, norms and gates that follow each other in a block, at most
+MOST = 0.1  # rounding beyond which nothing is certified
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """One block: the largest ‖q_j‖ ‖k_i‖ · scale, the coordinates of a query, and which keys are seen.
+
+    Keys are seen back to the start, or `window` of them; or, if `keys` is given, as it says.
+    """
+
+    product: float
+    width: int
+    window: int | None = None
+    keys: Bool[Tensor, "query key"] | None = None
+
+    def logit_error(self, n: int) -> float:
+        """An upper bound on the float64 rounding error of a logit, for a prompt of n tokens."""
+        return (self.width + 2 + n) * EPS * self.product
+
+    def back(self, rows: Bool[Tensor, "row token"]) -> Bool[Tensor, "row token"]:
+        """The tokens from which this block leads to those that are marked, which it leads to themselves."""
+        if self.keys is not None:
+            return rows | ((rows.double() @ self.keys.double()) > 0)
+        n = rows.shape[1]
+        places = torch.arange(n)
+        ahead = torch.where(rows, places, 2 * n).flip(1).cummin(dim=1).values.flip(1)  # the next one marked, if any
+        return ahead - places < (n if self.window is None else min(n, self.window))
+
+
+def visibilities(
+    model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range
+) -> dict[int, Visibility]:
+    """What the attention of each of `blocks` sees on one prompt, under `hooks` and those that stand on the model."""
+    if not len(blocks):
+        return {}
+    found: dict[int, Visibility] = {}
+
+    def see(block: int, attention: Attention) -> None:
+        n = slice(0, attention.queries.shape[2])
+        keys = None if attention.mask is None else attention.visible(n, n).cpu()
+        found[block] = Visibility(attention.largest_product(), attention.queries.shape[-1], attention.window, keys)
+
+    with torch.no_grad(), applied(model, *split_frozen_attention(hooks)[1]):
+        forward(model, ids.clone(), [], on_attention=see)
+    if not all(b in found for b in blocks):
+        found = _written(model, ids, hooks, blocks)
+    # A user's hook outside attention may lead where attention does not see, and by less than any sketch resolves.
+    points = (entry.partition(":")[0] for entry in ambient(model))
+    if not all(point.endswith(("hook_attn_scores", "hook_pattern")) for point in points):
+        return {block: replace(sight, window=None, keys=None) for block, sight in found.items()}
+    return found
+
+
+def tokens_reaching(
+    seen: Mapping[int, Visibility], blocks: range, rows: Bool[Tensor, "row token"]
+) -> Bool[Tensor, "row token"]:
+    """The tokens that can influence the marked tokens through these blocks."""
+    for block in reversed(blocks):
+        rows = seen[block].back(rows)
+    return rows
+
+
+def derivative_rounding(model: Bridge, seen: Mapping[int, Visibility], blocks: range, n: int) -> float:
+    """What rounding in float64 can do to the derivative of a stretch, relative to the largest edge of a row.
+
+    Weights are off by e^{2δ}, δ a logit's error, the softmax's derivative, of two weights each, by e^{4δ}; sums of up
+    to d products, `PRODUCTS` one after the other in a block, by (d + n + 2) ε each. Refused where it is more than
+    `MOST`.
+    """
+    wide = max(width(model), int(getattr(model.cfg, "d_mlp", None) or 4 * width(model)))
+    logits = sum(math.expm1(min(1.0, 4 * seen[block].logit_error(n))) for block in blocks)
+    found = logits + PRODUCTS * (len(blocks) + 1) * (wide + n + 2) * EPS
+    if not found <= MOST:  # NaN too
+        longest = max(seen[block].product for block in blocks)
+        raise UnsoundModelError(
+            f"Products of queries and keys of size {longest:.1g} in blocks {blocks.start} to {blocks.stop - 1} leave "
+            "logits without a digit that float64 could certify.",
+            "Nothing can be certified here: use `jacobian_norms`.",
+        )
+    return found
+
+
+def _written(
+    model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range
+) -> dict[int, Visibility]:
+    """The same from the logits as the model writes them, hooks and all."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[[Tensor], None]:
+        return lambda tensor: seen.update({name: tensor})
+
+    names = {b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores") for b in blocks}
+    missing = [name for pair in names.values() for name in pair if name not in model.hook_dict]
+    if not missing:
+        watch = [(name, keep(name)) for pair in names.values() for name in pair]
+        open_spans(model, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
+        missing = [name for pair in names.values() for name in pair if name not in seen]
+    if missing:
+        raise UnsoundModelError(
+            f"{type(model.original_model).__name__} does not show what its logits are made of (no {missing[0]}), and "
+            "rounding in them cannot be bounded.",
+            "Its derivative cannot be certified: use `jacobian_norms`.",
+        )
+    batch = cotangents_on_graph(model, 1, ids.shape[1])
+    return {b: _from(seen[queries], seen[scores], batch) for b, (queries, scores) in names.items()}
+
+
+def _from(queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int) -> Visibility:
+    heads, n = scores.shape[1], scores.shape[-1]
+    flat = queries.detach().flatten(2).unflatten(-1, (heads, -1))  # position, head, coordinate
+    seen = unmasked(scores.detach())[0]
+    largest = 0.0
+    for keys in _split(range(n), batch):
+        cotangents = scores.new_zeros(len(keys), *scores.shape)
+        cotangents[torch.arange(len(keys)), ..., torch.tensor(list(keys))] = 1
+        for (rows,) in vjps(scores, [queries], cotangents, batch):
+            slopes = rows.flatten(3).unflatten(-1, (heads, -1)).norm(dim=-1)[:, 0]
+            across = slopes * flat.norm(dim=-1)  # key, query, head
+            along = scores.detach()[0, :, :, keys.start : keys.stop].permute(2, 1, 0)
+            sizes = (across.square() + along.square()).sqrt()
+            largest = max(largest, sizes[seen[:, :, keys.start : keys.stop].permute(2, 1, 0)].max().item())
+    return Visibility(largest, flat.shape[-1], keys=seen.any(dim=0).cpu())
+
+
+def _split(tokens: range, size: int) -> Iterable[range]:
+    for first in tokens[::size]:
+        yield range(first, min(tokens.stop, first + size))

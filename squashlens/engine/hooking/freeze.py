@@ -1,0 +1,154 @@
+"""Hold parts of the model constant while differentiating: attention, norm denominators, gates of the MLPs.
+
+Each hook keeps the forward pass and removes one derivative. With all three frozen and no biases, the model is a linear
+map at this input: Σ_i J_i v⁽⁰⁾_i = y_n. Tests check this identity. The path bound and the Jacobians use the same hooks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge, Freezable, one_of
+from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import n_blocks, text_config
+from squashlens.engine.hooking.hook import Hook, Recipe, distinct_points
+from squashlens.errors import UnsoundModelError
+
+
+def freezing(freeze: Any) -> list[Hook | Recipe]:
+    """The hooks that hold the named parts constant; raises an error for an unknown name."""
+    names = [freeze] if isinstance(freeze, str) else list(freeze)
+    for name in names:
+        one_of(name, Freezable, "freeze")
+    return [make() for name, make in FACTORIES.items() if name in names]
+
+
+@validated
+def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
+    """Hold attention patterns constant: gradients flow through the values, and not through the softmax.
+
+    The forward pass is unchanged. Equation: ``∂(Σ_k α_jk x_k) = Σ_k α_jk ∂x_k``, which Theorem 5.1 assumes.
+
+    Args:
+        blocks: the blocks whose attention is frozen; all by default.
+
+    Returns:
+        A hook for `squashlens.applied`.
+    """
+    return Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda t: t.detach(), blocks)
+
+
+def split_frozen_attention(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
+    """Whether attention is frozen in every block, and the other hooks; passes without patterns freeze it themselves."""
+    frozen = [h for h in hooks if isinstance(h, Hook) and h.name == "freeze_attention" and h.blocks is None]
+    return bool(frozen), [h for h in hooks if h not in frozen]
+
+
+@validated
+def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
+    """Hold the denominator of every norm constant: the RMS or standard deviation, also in norms of queries and keys.
+
+    Equation: ``∂(γ v/ρ(v)) = γ ∂v/ρ``; LayerNorm still subtracts the mean, which is linear. The forward pass changes by
+    rounding if the bridge recomputes a norm (at most about 1e-6 relative in float32).
+
+    Args:
+        blocks: freeze only norms inside these blocks; by default, all norms and the final norm.
+
+    Returns:
+        A recipe for `squashlens.applied`.
+    """
+
+    def make(model: Bridge) -> list[Hook]:
+        inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
+        names = [name for name in sorted(distinct_points(model)) if name.endswith("hook_scale")]
+        chosen = [name for name in names if inside is None or name.startswith(inside)]
+        return [Hook("freeze_norms", name, lambda t: t.detach()) for name in chosen]
+
+    return Recipe("freeze_norms", make)
+
+
+@validated
+def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
+    """Hold the gates of the MLPs constant, so that each MLP is linear in its input.
+
+    In a gated MLP (``act(g) · u``) the gate is detached. In an ungated MLP, ``act(x)`` becomes ``x · (act(x)/x)`` with
+    a constant ratio, which is act′(0) at 0; detaching the activation itself would cut the path. The forward pass is
+    unchanged.
+
+    Args:
+        blocks: the blocks whose MLPs are frozen; all by default.
+
+    Returns:
+        A recipe for `squashlens.applied`.
+
+    Raises:
+        UnsoundModelError: an MLP is neither gated nor ungated, such as a mixture of experts.
+    """
+
+    def make(model: Bridge) -> list[Hook]:
+        known = distinct_points(model)
+        hooks: list[Hook] = []
+        for block in range(n_blocks(model)) if blocks is None else blocks:
+            mlp = f"blocks.{block}.mlp"
+            if f"{mlp}.gate.hook_out" in known and f"{mlp}.in.hook_out" in known:
+                hooks.append(Hook("freeze_gates", f"{mlp}.gate.hook_out", lambda t: t.detach()))
+            elif f"{mlp}.in.hook_out" in known and f"{mlp}.out.hook_in" in known:
+                ratio = _Ratio(slope_at_zero(model))
+                hooks.append(Hook("freeze_gates", f"{mlp}.in.hook_out", ratio.look))
+                hooks.append(Hook("freeze_gates", f"{mlp}.out.hook_in", ratio.linear))
+            elif any(name.startswith(f"{mlp}.") for name in known):  # otherwise the block has no MLP
+                raise UnsoundModelError(
+                    f"The MLP of block {block} of {type(model.original_model).__name__} is neither gated nor plain.",
+                    "Leave 'gates' out of freeze.",
+                )
+        return hooks
+
+    return Recipe("freeze_gates", make)
+
+
+FACTORIES: dict[Freezable, Callable[[], Hook | Recipe]] = {
+    "attention": freeze_attention,
+    "norms": freeze_norms,
+    "gates": freeze_gates,
+}
+
+
+@dataclass
+class _Ratio:
+    """An activation as a constant multiple of its argument; one for each block, set anew by every forward pass."""
+
+    slope: float
+    argument: Tensor | None = None
+
+    def look(self, argument: Tensor) -> None:
+        self.argument = argument
+
+    def linear(self, activation: Tensor) -> Tensor:
+        argument, self.argument = self.argument, None
+        if argument is None or argument.shape != activation.shape:
+            raise UnsoundModelError(
+                "The input of this MLP's output projection is not its activation.", "Leave 'gates' out of freeze."
+            )
+        constant = argument.detach()
+        ratio = torch.where(constant == 0, self.slope, activation.detach() / constant)
+        return activation.detach() + (argument - constant) * ratio  # the same value with another derivative
+
+
+def slope_at_zero(model: Bridge) -> float:
+    """act′(0) of the model's activation function, the limit of act(x)/x at 0."""
+    from transformers.activations import ACT2FN
+
+    config = text_config(model)
+    names: list[Any] = [getattr(config, a, None) for a in ("hidden_activation", "hidden_act", "activation_function")]
+    name = next((n for n in names if isinstance(n, str)), None)
+    if name is None or name not in ACT2FN:
+        raise UnsoundModelError(
+            f"The activation function of {config.model_type} is not known.", "Leave 'gates' out of freeze."
+        )
+    with torch.inference_mode(False), torch.enable_grad():
+        at_zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(ACT2FN[name](at_zero), at_zero)
+    return float(slope)

@@ -1,0 +1,381 @@
+"""Load a bundled model, a local folder or a Hugging Face model, and verify the bridge around it.
+
+The model has its raw weights, eager attention, eval mode and no gradients on parameters. Only safetensors are read, and
+no code from the checkpoint is run.
+"""
+
+import difflib
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squashlens import zoo
+from squashlens._typing import SHORT, Bridge, Quantized, full_name, short_repr
+from squashlens.checks.arguments import validated
+from squashlens.engine.agreement import TOLERANCE
+from squashlens.engine.loading.folder import require_plausible, require_readable
+from squashlens.engine.loading.hub import access_error, require_reachable
+from squashlens.engine.loading.quantized import require_quantizer, round_weights, torchao_silenced
+from squashlens.engine.memory import available, device_named, human, require_room
+from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
+from squashlens.engine.proving.complete import require_complete, require_finite
+from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
+from squashlens.engine.text.start import start_of
+from squashlens.errors import InputError, ModelAccessError, SquashlensError
+
+# Common decoder-only models: a misspelt name gets a suggestion without asking the hub.
+WELL_KNOWN = (
+    "google/gemma-2b",
+    "google/gemma-2b-it",
+    "google/gemma-7b",
+    "google/gemma-7b-it",
+    "google/gemma-2-2b",
+    "google/gemma-2-2b-it",
+    "google/gemma-2-9b",
+    "google/gemma-3-270m",
+    "google/gemma-3-1b-pt",
+    "google/gemma-3-1b-it",
+    "meta-llama/Llama-3.1-8B",
+    "meta-llama/Llama-3.2-1B",
+    "mistralai/Mistral-7B-v0.1",
+    "Qwen/Qwen2.5-0.5B",
+    "Qwen/Qwen3-0.6B",
+    "allenai/OLMo-2-0425-1B",
+    "EleutherAI/pythia-70m",
+    "EleutherAI/pythia-410m",
+    "openai-community/gpt2",
+    "gpt2",
+)
+
+
+@validated
+def load(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    quantize: Quantized | None = None,
+    revision: str | None = None,
+    verify: bool = True,
+    progress: bool = True,
+) -> Bridge:
+    """Load a decoder-only model as a `TransformerBridge` and verify that the bridge reproduces it.
+
+    The verification compares logits, residual streams and attention patterns with the Hugging Face model, and tests
+    that every pattern hook and every norm-scale hook takes effect.
+
+    The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
+    ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
+    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Causal masks and
+    rotary frequencies, which old checkpoints store, may be stored if they equal the model's own. The experts of a
+    mixture run one after the other, since only this way works in every dtype.
+
+    Args:
+        name: a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name.
+        device: where the model runs; CUDA if available, else the CPU.
+        device_map: spreads the blocks over several devices, as in accelerate: ``"auto"``, ``"balanced"``, or a device
+            for each module. Give `device` or `device_map`.
+        dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
+            dtype is.
+        quantize: ``"int8"`` stores the weight matrices of the blocks in eight bits, with one scale for each output
+            channel. Embeddings, output head and activations stay in `dtype`. The rounded model is what is verified and
+            measured, and results say so. Weights are loaded in `dtype` first, so memory must hold them in `dtype`.
+            Needs the extra ``squashlens[quant]``.
+        revision: branch, tag or commit of a Hugging Face model.
+        verify: False leaves the verification out; results are then labelled ``"unverified"``.
+        progress: print the model's size, and show progress bars while loading.
+
+    Returns:
+        The bridge, in eval mode.
+
+    Raises:
+        ModelAccessError: an unknown name (the message suggests similar ones), a gated model without a token (the
+            message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
+        CapacityError: the model does not fit into memory.
+        InputError: `device`, `dtype` or `quantize` cannot be used.
+        UnsoundModelError: the bridge does not reproduce the Hugging Face model, or a hook has no effect.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model.cfg.n_layers
+    6
+    """
+    if device is not None and device_map is not None:
+        raise InputError("device= and device_map= are both given.", "Give one of them.")
+    device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
+    dtype = _dtype_to_run_in(dtype)
+    source = _resolve(name)
+    require_quantizer(quantize, dtype)
+    if not Path(source).is_dir():
+        require_reachable(source, revision, _nearest(source))
+    with torchao_silenced(), _transformers_silenced(progress):
+        if Path(source).is_dir():
+            require_readable(Path(source))
+        config = _open_config(source, revision)
+        _require_decoder(config, source)
+        require_plausible(config, source, dtype, device)
+        empty = _on_no_device(config, source)
+        if device_map is None:  # accelerate checks the memory itself
+            _require_fit(empty, source, device, dtype, progress)
+        try:
+            return _bridge(source, config, device, device_map, dtype, quantize, revision, verify)
+        except (SquashlensError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, TypeError, KeyError, IndexError, AttributeError, ValueError, AssertionError) as error:
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            raise ModelAccessError(
+                f"{source} cannot be run in {str(dtype).removeprefix('torch.')} ({reason}).",
+                "Check config.json and the other files of the folder, or load it in another dtype.",
+            ) from error
+
+
+@contextmanager
+def _transformers_silenced(progress: bool) -> Iterator[None]:
+    """Silence the warnings of transformers while loading, and its progress bars without `progress`; then restore both.
+
+    The problems that its loading report warns of raise errors here, and so do weights that accelerate offloads.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    accelerate_logger = logging.getLogger("accelerate")
+    bars, verbosity, level = (
+        transformers_logging.is_progress_bar_enabled(),
+        transformers_logging.get_verbosity(),
+        accelerate_logger.level,
+    )
+    if not progress:
+        transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    accelerate_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        accelerate_logger.setLevel(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _resolve(name: str | Path) -> str:
+    """The path of a bundled model or a folder; any other name is returned unchanged, for the hub."""
+    text = str(name)
+    if not text.strip():
+        raise ModelAccessError(f"name={text!r} is empty.", _nearest(text))
+    if text in zoo.bundled():
+        return str(zoo.folder(text))
+    path, is_folder = _folder(text)
+    if is_folder:
+        if not (path / "config.json").is_file():
+            refuse_adapter(str(path), None)
+            raise ModelAccessError(f"{path} has no config.json.", "Give the folder that `save_pretrained` wrote.")
+        return str(path.resolve())  # the same name for every way to write the path
+    looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
+    if looks_local or text.count("/") > 1:
+        raise ModelAccessError(f"There is no folder {text!r}.", _nearest(text))
+    if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
+        raise ModelAccessError(f"There is no model {text!r}.", _nearest(text))
+    return text
+
+
+def _folder(text: str) -> tuple[Path, bool]:
+    """The name as a path, and whether it is a readable folder."""
+    try:
+        path = Path(text).expanduser()
+        is_folder = path.is_dir()
+        if is_folder:
+            os.listdir(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
+        raise ModelAccessError(
+            f"{short_repr(text)} cannot be opened as a folder ({reason}).", "Check the path and its permissions."
+        ) from error
+    return path, is_folder
+
+
+def _nearest(text: str) -> str:
+    names = (*zoo.bundled(), *WELL_KNOWN)
+    lower = {n.lower(): n for n in names} | {n.split("/")[-1].lower(): n for n in names}
+    if text in names:  # the name is spelt correctly
+        return ""
+    near = difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.6)
+    found = list(dict.fromkeys(lower[n] for n in near))
+    if found:
+        return f"Did you mean {' or '.join(repr(n) for n in found)}?"
+    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder, or a Hugging Face name."
+
+
+def _open_config(source: str, revision: str | None) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        raise access_error(source, error, _nearest(source)) from error
+
+
+def _require_decoder(config: Any, source: str) -> None:
+    named = getattr(config, "architectures", None)
+    if not isinstance(named, list) or not named or not all(isinstance(name, str) for name in named):
+        raise ModelAccessError(
+            f"config.json of {source} names no class under architectures, so the model's class is unknown.",
+            'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
+        )
+    causal = named[0].endswith(("ForCausalLM", "LMHeadModel")) and not getattr(config, "is_encoder_decoder", False)
+    if not causal or named[0].startswith(("Bert", "Roberta", "Electra", "XLMRoberta")):
+        raise ModelAccessError(
+            f"{source} is {named[0]}, not a decoder-only language model.",
+            "Use a …ForCausalLM model: the measurements need causal attention over text.",
+        )
+
+
+def _on_no_device(config: Any, source: str) -> Any:
+    """Build the model without weights; raise an error if transformers builds another class than config.json names."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with init_empty_weights():
+            empty = AutoModelForCausalLM.from_config(config)
+    except Exception as error:
+        raise access_error(source, error, _nearest(source)) from error
+    built = type(empty).__name__
+    own_code = str((getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)).split(".")[-1]
+    if own_code != built:  # the checkpoint has its own code for a class that transformers lacks
+        raise ModelAccessError(
+            f"{source} needs its own Python code ({own_code}), which squashlens does not run.",
+            "Use a model built into transformers.",
+        )
+    if built not in config.architectures:
+        raise ModelAccessError(
+            f"transformers builds {built} for {source} (model_type {config.model_type!r}), but its config.json names "
+            f"{', '.join(config.architectures)}.",
+            "Correct model_type or architectures in config.json, or use a model built into transformers.",
+        )
+    empty.tie_weights()  # otherwise a tied output head is counted twice
+    return empty
+
+
+def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
+    named = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
+    dtype = named.get(full_name(given)) if isinstance(given, str) else given
+    if dtype not in TOLERANCE:
+        near = _dtype_meant(given, (*named, *SHORT)) if isinstance(given, str) else None
+        meant = "" if near is None else f"Did you mean {near!r}? "
+        allowed = ", ".join((*named, *SHORT))
+        raise InputError(f"dtype={short_repr(given)} is not supported.", f"{meant}Use one of {allowed}.")
+    return dtype
+
+
+def _dtype_meant(given: str, allowed: Iterable[str]) -> str | None:
+    """The allowed dtype name that is most similar to what was given, if any."""
+    plain = given.strip().lower().removeprefix("torch.")
+    others = {"half": "float16", "float": "float32", "double": "float64", "brain": "bfloat16"}
+    return next(iter(difflib.get_close_matches(others.get(plain, plain), list(allowed), n=1, cutoff=0.6)), None)
+
+
+def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:
+    """Print the model's size, and raise an error if it does not fit into memory."""
+    count = sum(p.numel() for p in empty.parameters())
+    size = count * dtype.itemsize
+    label = Path(source).name if Path(source).is_dir() else source
+    kind = str(dtype).removeprefix("torch.")
+    if progress:
+        free = human(available(device))
+        print(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")
+    require_room(size, device, f"{label} in {kind}", "Use a smaller model, dtype=torch.bfloat16, or a larger device.")
+
+
+def _bridge(
+    source: str, config: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
+    quantize: Quantized | None, revision: str | None, verify: bool,
+) -> Bridge:  # fmt: skip
+    inner = _plain(source, config, device_map, dtype, revision)
+    inner = (inner if device_map is not None else inner.to(device)).eval().requires_grad_(False)
+    if quantize is not None:  # before the copy, so that both models of the comparison are rounded
+        round_weights(inner, quantize)
+    plain = shared_copy(inner) if verify else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            commit = inner.config._commit_hash or revision
+            model = _wrap(inner, source, commit, device, dtype)
+            start_of(model, commit)
+        except (ValueError, NotImplementedError) as error:
+            raise _not_bridged(inner, error, quantize) from error
+    model.eval().requires_grad_(False)
+    if plain is None:
+        accept_unverified(model)
+    else:
+        prove(model, plain)
+    return model
+
+
+def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None) -> Any:
+    """Load the Hugging Face model, with every weight from the checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        stored = read_checkpoint(source, revision, config)
+        commit = None if Path(source).is_dir() else commit_of(stored)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=commit or revision,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation="eager",
+            experts_implementation="eager",  # the grouped kernels have no float64 and no batched derivatives
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # so that the loading report lists them with all other problems
+            output_loading_info=True,
+        )
+    except ModelAccessError:
+        raise
+    except RuntimeError as error:  # for example experts, which are stored one by one and then stacked
+        if "conversion" not in str(error):
+            raise
+        raise ModelAccessError(
+            f"The weights of {source} cannot be stacked into those of {config.architectures[0]}: some are missing, "
+            "left over or of another shape.",
+            f"Check that config.json belongs to these weights. {AGAIN}",
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise access_error(source, error, _nearest(source)) from error
+    model, report = loaded
+    require_finite(model, source)
+    require_complete(model, report, stored, source)
+    model.config._commit_hash = commit  # for the provenance: a branch may point to other weights later
+    return model
+
+
+def _not_bridged(inner: Any, error: Exception, quantize: Quantized | None) -> ModelAccessError:
+    name = type(inner).__name__
+    if quantize is not None and isinstance(error, NotImplementedError):  # torchao lacks an operator
+        return ModelAccessError(
+            f"TransformerLens must split weights of {name}, and weights in {quantize} cannot be split.",
+            "Load it without quantize=. If it does not fit, use dtype=torch.bfloat16.",
+        )
+    return ModelAccessError(
+        f"TransformerLens cannot bridge {name} ({str(error).splitlines()[0]}).", "Use an architecture that it supports."
+    )
+
+
+def _wrap(inner: Any, source: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> Bridge:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    folder = Path(source)
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+    if folder.is_dir() and not any((folder / f).is_file() for f in files):
+        # `boot_transformers` would invent an empty tokenizer for some architectures and fail for others.
+        return build_bridge_from_module(
+            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=source
+        )
+    return TransformerBridge.boot_transformers(source, hf_model=inner, device=device, dtype=dtype, revision=revision)

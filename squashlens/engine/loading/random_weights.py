@@ -1,0 +1,62 @@
+"""The same architecture with random weights: the baseline for a probe, since training put nothing there."""
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.memory import require_room
+from squashlens.engine.native import is_native
+from squashlens.engine.proving.proof import require_sound
+
+
+def with_random_weights(model: Bridge, seed: int) -> Bridge:
+    """Make an untrained model of the same class and configuration, with weights drawn with `seed`.
+
+    The Hugging Face class draws the weights by its own initialisation (for example normal, with the configuration's
+    `initializer_range`), in the model's dtype and on its device. The untrained model is not quantized, even if `model`
+    is, and it has none of the hooks of `model`. It is verified like any bridge. PyTorch's random state is unchanged.
+
+    Raises:
+        CapacityError: a second model does not fit into memory.
+    """
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    wrapped: Any = model.original_model
+    dtype, device = dtype_of(model), device_of(model)
+    count = sum(p.numel() for p in wrapped.parameters())
+    remedy = "Use a larger device, or n_random_models=0, which gives no verdict about what is represented."
+    require_room(count * dtype.itemsize, device, "A second model with random weights", remedy)
+    if is_native(model):
+        return require_sound(_native(model, seed))
+    config = copy.deepcopy(wrapped.config)
+    config._attn_implementation = "eager"
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        torch.manual_seed(seed)
+        # Not `.to(dtype)`: that would round the rotary frequencies too.
+        inner = type(wrapped)._from_config(config, dtype=dtype, attn_implementation="eager").to(device)
+    inner = inner.eval().requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        untrained = build_bridge_from_module(
+            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=f"random weights {seed}"
+        )
+    untrained.eval().requires_grad_(False)
+    return require_sound(untrained)
+
+
+def _native(model: Bridge, seed: int) -> Bridge:
+    """An untrained model of TransformerLens's own, drawn with this seed."""
+    from transformer_lens.model_bridge.sources.native import boot
+
+    config = copy.deepcopy(model.cfg)
+    config.seed, config.init_weights = seed, True
+    with torch.inference_mode(False):
+        untrained = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
+    untrained.eval().requires_grad_(False)
+    return untrained

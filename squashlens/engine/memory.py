@@ -1,0 +1,44 @@
+"""Find out how much memory is free, and raise an error before it runs out."""
+
+import psutil
+import torch
+
+from squashlens._typing import short_repr
+from squashlens.checks.sizes import human
+from squashlens.errors import CapacityError, InputError
+
+
+def available(device: torch.device) -> int:
+    """Free bytes on a CUDA device, or the machine's available memory for any other device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + reusable
+    return psutil.virtual_memory().available
+
+
+def device_named(given: str | torch.device) -> torch.device:
+    """The device of this name; raises an error if it is not on this machine, or has no data."""
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [""])[0][:120]
+        raise InputError(
+            f"device={short_repr(given)} is not available on this machine ({reason}).", _devices()
+        ) from error
+    if device.type == "meta":
+        raise InputError("device='meta' has no data.", _devices())
+    return device
+
+
+def _devices() -> str:
+    """The remedy that lists the devices of this machine."""
+    return "Use 'cpu', or 'cuda'." if torch.cuda.is_available() else "Use 'cpu'."
+
+
+def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:
+    """Raise an error, with the size and the remedy, if `n_bytes` do not fit on `device`."""
+    free = available(device)
+    if n_bytes > free:
+        raise CapacityError(f"{what} needs {human(n_bytes)} and {device} has {human(free)} free.", remedy)

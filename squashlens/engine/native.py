@@ -1,0 +1,182 @@
+"""TransformerLens's own models: those of `TransformerBridge.boot_native`, and compiled tracr programs.
+
+They have no Hugging Face model and no Hugging Face configuration; this module answers questions about either from the
+bridge's `cfg`. Three things differ from all other models:
+
+* The plain model is a new `NativeModel` with the bridge's weights (`rebuilt`), which runs without the bridge.
+* Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there.
+  `with_score_hooks` computes attention from queries and keys instead, with a working hook point on the logits.
+* Its attention is not that of transformers, so `attention_through` passes queries, keys and values to the function that
+  computes attention for other models.
+"""
+
+import copy
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.errors import UnsoundModelError
+
+HOME = "transformer_lens.model_bridge.sources.native.model"
+SCORES = "attn.hook_attn_scores"
+
+
+@dataclass(frozen=True)
+class NativeConfig:
+    """The entries of a native model's `cfg` that are needed, under the names of a Hugging Face configuration."""
+
+    model_type: str
+    max_position_embeddings: int
+    hidden_act: str | None
+    attn_logit_softcapping: float | None
+    final_logit_softcapping: float | None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a plain forward pass, with the names of transformers."""
+
+    logits: Tensor
+    hidden_states: tuple[Tensor, ...]
+    attentions: tuple[Tensor, ...]
+
+
+def is_native(model: Bridge) -> bool:
+    """Whether a bridge wraps a `NativeModel`, or a class derived from it."""
+    kinds = type(model.original_model).__mro__
+    return any(kind.__module__ == HOME and kind.__qualname__ == "NativeModel" for kind in kinds)
+
+
+def native_config(model: Bridge) -> NativeConfig:
+    """The native model's configuration in Hugging Face form; a soft cap of TransformerLens is off unless positive."""
+    cfg = model.cfg
+    activation = str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower()
+    caps = (float(cap) if cap > 0 else None for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap))
+    return NativeConfig("native", int(cfg.n_ctx), activation, *caps)
+
+
+def n_outcomes(model: Bridge) -> int:
+    """The number of outcomes of the next-token distribution: the vocabulary, or the outputs of a native model."""
+    inner: Any = model.original_model
+    return int(inner.head.out_features) if is_native(model) else int(model.cfg.d_vocab)
+
+
+def outputs_are_tokens(model: Bridge) -> bool:
+    """Whether the outputs of a model are its input tokens; a compiled program may have other outputs."""
+    return n_outcomes(model) == int(model.cfg.d_vocab)
+
+
+def require_causal(model: Bridge) -> None:
+    """Raise an error for attention to later tokens, since all measurements assume causal attention."""
+    if str(model.cfg.attention_dir) != "causal":
+        raise UnsoundModelError(
+            f"This native model has attention_dir={str(model.cfg.attention_dir)!r}: tokens attend to later ones.",
+            "Compile a tracr program with `causal=True`, or set attention_dir='causal' in the configuration: the "
+            "measurements need causal attention.",
+        )
+
+
+def rebuilt(model: Bridge) -> Any:
+    """Build a new `NativeModel` with the bridge's configuration and its weights, independent of the bridge.
+
+    The weights are shared; everything else is in float32, as its class builds it.
+    """
+    wrapped: Any = model.original_model
+    weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
+    with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
+        plain = type(wrapped)(copy.deepcopy(wrapped.cfg))
+    expected = set(plain.state_dict())
+    plain.load_state_dict({key: value for key, value in weights.items() if key in expected}, assign=True)
+    return plain
+
+
+def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
+    """Run a `NativeModel` without a bridge: logits, v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, and the pattern of every block."""
+    streams: list[Tensor] = []
+    patterns: list[Tensor] = []
+    handles = [
+        layer.register_forward_pre_hook(lambda _, args: streams.append(args[0].detach().clone()))
+        for layer in plain.layers
+    ]
+    handles += [
+        layer.attn.register_forward_hook(lambda _, args, out: patterns.append(out[1].detach().clone()))
+        for layer in plain.layers
+    ]
+    handles.append(plain.ln_out.register_forward_hook(lambda _, args, out: streams.append(out.detach().clone())))
+    try:
+        return Outputs(plain(ids), tuple(streams), tuple(patterns))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def with_score_hooks(model: Bridge) -> Iterator[None]:
+    """Within the body, `hook_attn_scores` gets the masked logits, and its result is used.
+
+    The numbers equal those of the model's own attention up to rounding. Attention without patterns has no logits.
+    """
+    ours = [block.attn for block in model.blocks if "forward" not in vars(block.attn)]
+    try:
+        for attn in ours:  # not setattr: the bridge passes attributes on to the module it wraps
+            vars(attn)["forward"] = types.MethodType(_with_scores, attn)
+        yield
+    finally:
+        for attn in ours:
+            vars(attn).pop("forward", None)
+
+
+def _with_scores(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Compute attention as `NativeAttention` does, through the bridge's hook points."""
+    inner = attn.original_component
+    queries, keys, values, hidden = _projections(attn, args, kwargs)
+    keys, values = (tensor.repeat_interleave(inner.kv_repeats, dim=1) for tensor in (keys, values))
+    scores = queries @ keys.mT / inner.scale
+    if inner.attn_scores_soft_cap > 0:
+        scores = inner.attn_scores_soft_cap * torch.tanh(scores / inner.attn_scores_soft_cap)
+    scores = attn.hook_attn_scores(scores.masked_fill(hidden, -torch.inf))
+    pattern = attn.hook_pattern(scores.softmax(dim=-1))
+    mixed = (pattern @ values).transpose(1, 2).flatten(2)
+    return attn.hook_out(inner.o(mixed)), pattern
+
+
+def attention_through(attend: Callable[..., tuple[Tensor, None]], causal: object) -> Callable[..., Any]:
+    """A forward method for a native block's attention that passes queries, keys and values to `attend`.
+
+    `causal` is the mask argument of `attend` that hides only later tokens.
+    """
+
+    def forward(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        inner = attn.original_component
+        queries, keys, values, hidden = _projections(attn, args, kwargs)
+        mask = causal
+        if kwargs.get("attention_mask") is not None:
+            mask = torch.zeros(hidden.shape, dtype=queries.dtype, device=queries.device)
+            mask = mask.masked_fill(hidden, torch.finfo(queries.dtype).min)
+        cap = inner.attn_scores_soft_cap
+        mixed, _ = attend(inner, queries, keys, values, mask, scaling=1 / inner.scale, softcap=cap if cap > 0 else None)
+        return attn.hook_out(inner.o(mixed.flatten(2))), None
+
+    return forward
+
+
+def _projections(attn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values (prompt, head or group, position, …), and which keys each query must not see."""
+    inner = attn.original_component
+    entering = attn.hook_in(args[0] if args else kwargs["hidden_states"])
+    prompts, n = entering.shape[:2]
+    queries, keys, values = (
+        part(entering).view(prompts, n, heads, inner.d_head).transpose(1, 2)
+        for part, heads in ((inner.q, inner.n_heads), (inner.k, inner.n_kv_heads), (inner.v, inner.n_kv_heads))
+    )
+    if inner.rotary is not None:
+        queries, keys = inner.rotary.apply_rope(queries, keys, position_ids=kwargs.get("position_ids"))
+    hidden = torch.ones(n, n, dtype=torch.bool, device=entering.device).triu(1)[None, None]
+    mask = kwargs.get("attention_mask")
+    return queries, keys, values, hidden if mask is None else inner._combine_attention_mask(hidden, mask, batch=prompts)

@@ -1,0 +1,172 @@
+"""A fingerprint of everything that determines what a model computes, equal in every process and on every device.
+
+It covers every parameter and buffer, the configuration, and the plain attributes of every module (an epsilon, a scale,
+the active adapter). It leaves out names and paths, hooks (results name them), the attention implementation, and
+attributes that only depend on the last pass.
+"""
+
+import functools
+import hashlib
+import types
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from squashlens._typing import Bridge
+from squashlens.engine.digests import tensor_digest
+from squashlens.engine.proving.rotary import names_from_last_pass
+
+# Entries of a configuration that change no number: labels, versions, return options, and what results state elsewhere.
+_LABELS = frozenset(
+    """_name_or_path name_or_path model_name tokenizer_name _commit_hash transformers_version architectures
+    architecture original_architecture dtype torch_dtype use_cache output_attentions output_hidden_states
+    return_dict id2label label2id problem_type task_specific_params attn_implementation device n_devices seed
+    initializer_range init_weights init_mode trust_remote_code n_params load_in_4bit from_checkpoint
+    checkpoint_index checkpoint_label_type checkpoint_value tokenizer_prepends_bos tokenizer_appends_eos
+    default_prepend_bos default_padding_side""".split()  # noqa: SIM905
+)
+# Attributes of modules that are bookkeeping, a trace of the last pass, or a label.
+BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
+    """_attn_scores _pattern _captured_pre_ln_residual _fired_hook_out _capture_hook_handles _capture_hooks_wired
+    _hook_cache _hook_registry _hook_registry_initialized _hook_alias_registry _property_alias_registry
+    _block_alias_cache context_level _is_hf_initialized name_or_path _tokenizer tokenizer adapter cfg
+    generation_config _n_params_total real_components submodules _driver processor all_tied_weights_keys _tp_plan
+    _ep_plan _pp_plan _fsdp_plan _keep_in_fp32_modules _keep_in_fp32_modules_strict _no_split_modules
+    _skip_keys_device_placement _keys_to_ignore_on_load_unexpected _keys_to_ignore_on_load_missing
+    _keys_to_ignore_on_save _weight_conversions _use_kernels kernel_config _hf_hook _old_forward hf_device_map
+    _loading_info loss_type gradient_checkpointing _output_capturing_hooks_installed _derived_position_ids_ok
+    _capture_hf_cache
+    _suppress_next_hook_in _current_batch_size _last_hf_cache _executing_container _router_hook_aliases _bound_dense
+    _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
+    _lnf_probed""".split()  # noqa: SIM905
+)
+_DEPTH = 8  # levels of nested containers that are covered
+_SIMPLE = bool | int | float | str | torch.dtype | np.generic | None
+
+
+def fingerprint(model: Bridge) -> str:
+    """The fingerprint: sixteen hexadecimal digits over parameters, buffers, configuration and module attributes."""
+    whole = hashlib.sha256()
+    for line in contents(model):
+        whole.update(f"{line}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+def contents(model: Bridge) -> Iterator[str]:
+    """What the fingerprint covers: one line for each item, always in the same order."""
+    inner: Any = model.original_model
+    names = {id(module): name for name, module in (*model.named_modules(), *inner.named_modules())}
+    for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
+        names[id(config)] = name  # many modules refer to it; it is written once
+    seen: dict[int, str] = {}  # a tensor that has several names is read once
+    yield f"configuration {configuration(inner)}"
+    yield f"bridge {_canonical(_without(vars(model.cfg), _LABELS), names)}"
+    if hasattr(inner, "cfg"):  # the blocks of a native model read it, and it may be another object
+        yield f"native {_canonical(_without(vars(inner.cfg), _LABELS), names)}"
+    yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
+    for name, module in modules(model):
+        yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
+        from_last_pass = names_from_last_pass(module)
+        attributes = _without(vars(module), BOOKKEEPING | from_last_pass)
+        if str(getattr(attributes.get("forward"), "__module__", "")).startswith("squashlens."):
+            del attributes["forward"]  # set while one of our hooks is inside attention
+        for key in sorted(attributes):
+            yield f"{name}.{key} = {_canonical(attributes[key], names)}"
+        for key, tensor in sorted([*module._parameters.items(), *module._buffers.items()]):
+            if tensor is not None and key not in from_last_pass:
+                if id(tensor) not in seen:
+                    seen[id(tensor)] = tensor_digest(tensor)
+                yield f"{name}.{key} {seen[id(tensor)]}"
+
+
+def modules(model: Bridge) -> Iterator[tuple[str, nn.Module]]:
+    """Every module that takes part in a forward pass, once, with its name; hook points are left out."""
+    from transformer_lens.hook_points import HookPoint
+
+    inner: Any = model.original_model
+    own = {id(module) for module in inner.modules()}
+    yield from ((name, m) for name, m in inner.named_modules() if not isinstance(m, HookPoint))
+    for name, module in model.named_modules():
+        if id(module) not in own and not isinstance(module, HookPoint):
+            yield f"bridge.{name}", module
+
+
+def configuration(inner: Any) -> str:
+    """The configuration of a Hugging Face model as text, without entries that change no number."""
+    config: Any = getattr(inner, "config", None)
+    return _canonical(config.to_dict() if hasattr(config, "to_dict") else config, {})
+
+
+def _without(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in names}
+
+
+def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str:
+    """A value as text that is the same in every process; an object of unknown kind gives its type."""
+    if isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    if isinstance(value, _SIMPLE):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return tensor_digest(value)
+    if id(value) in names:
+        return names[id(value)]
+    if isinstance(value, Mapping | set | frozenset | list | tuple):
+        return _container(value, names, depth - 1) if depth else type(value).__qualname__
+    if callable(value) or isinstance(value, types.CodeType):
+        return _code(value, names, depth)
+    if hasattr(value, "to_dict") and depth:  # a configuration of its own
+        return _canonical(value.to_dict(), names, depth)
+    return _object(value, names)
+
+
+def _object(value: Any, names: Mapping[int, str]) -> str:
+    """An object of unknown kind as text: its type and its plain attributes."""
+    plain = {key: each for key, each in getattr(value, "__dict__", {}).items() if isinstance(each, _SIMPLE | Tensor)}
+    return f"{type(value).__qualname__} {_container(plain, names, 0)}" if plain else type(value).__qualname__
+
+
+def _container(value: Any, names: Mapping[int, str], depth: int) -> str:
+    if isinstance(value, Mapping):
+        kept = sorted(((repr(k), v) for k, v in value.items() if k not in _LABELS), key=lambda pair: pair[0])
+        return "{" + ", ".join(f"{k}: {_canonical(v, names, depth)}" for k, v in kept) + "}"
+    inside = [_canonical(v, names, depth) for v in value]
+    return "[" + ", ".join(inside if isinstance(value, list | tuple) else sorted(inside)) + "]"
+
+
+def _code(value: Any, names: Mapping[int, str], depth: int) -> str:
+    """A function as text: its code, its defaults, the variables that it closes over, and the globals that it reads."""
+    if isinstance(value, functools.partial):
+        return f"partial {_canonical([value.func, value.args, value.keywords], names, depth - 1)}"
+    if isinstance(value, types.MethodType):
+        return f"method {_canonical([value.__func__, value.__self__], names, depth - 1)}"
+    if not isinstance(value, types.FunctionType | types.CodeType):
+        return getattr(value, "__qualname__", None) or _object(value, names)
+    code = value if isinstance(value, types.CodeType) else value.__code__
+    lines = [hashlib.sha256(code.co_code).hexdigest()[:16], repr(code.co_names)]
+    lines += [_canonical(constant, names, depth - 1) for constant in code.co_consts] if depth else []
+    if isinstance(value, types.FunctionType) and depth:
+        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
+        lines += [_canonical(v, names, depth - 1) for v in (*(value.__defaults__ or ()), *cells)]
+        known = value.__globals__
+        read = {name: known[name] for name in code.co_names if isinstance(known.get(name, known), _SIMPLE | Tensor)}
+        lines += [f"{name} = {_canonical(v, names, depth - 1)}" for name, v in sorted(read.items())]
+    return f"code {value.__qualname__ if isinstance(value, types.FunctionType) else ''} {' '.join(lines)}"
+
+
+def _contents_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # still empty
+        return None
+
+
+def digest(numbers: object) -> str:
+    """A digest of an object's repr, eight hexadecimal digits."""
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()[:8]

@@ -1,0 +1,213 @@
+"""Verify that a TransformerLens bridge reproduces the Hugging Face model, and that its hooks take effect.
+
+A bridge re-implements attention and norms around the weights of a Hugging Face model. For some architectures it
+computes something else, and for some it passes hooks a tensor that the model never uses, so that edits silently do
+nothing. Both are tested before anything is measured:
+
+* Logits, every residual stream and every attention pattern equal those of the plain model, which runs with eager
+  attention on a short prompt.
+* A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.engine.agreement import agree, difference
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
+from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
+from squashlens.engine.locks import require_bridge
+from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt, require_causal
+from squashlens.engine.positions import forget_lengths
+from squashlens.engine.proving import registry
+from squashlens.engine.proving.complete import require_finite
+from squashlens.engine.proving.effective import probe_ids, require_effective
+from squashlens.engine.proving.fingerprint import modules
+from squashlens.engine.proving.parts import require_same_parts
+from squashlens.errors import InputError, UnsoundModelError
+
+_PROOF = "agrees with the plain model"
+# What is verified: a model against its checkpoint, or a bridge against a plain model with the same weights, whose files
+# were not compared.
+VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
+OWN_MODULE = "verified against its own module"
+
+
+def shared_copy(model: Any) -> Any:
+    """A copy of the modules that shares the parameters; made before bridging, it stays the plain model."""
+    return copy.deepcopy(model, memo={id(p): p for p in model.parameters()})
+
+
+def status(model: Bridge) -> str:
+    """What was verified of the model in its present state, for the provenance.
+
+    ``"verified"``: `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
+    ``"verified as it stands"``: the bridge agrees with a plain model of its own configuration and weights. These were
+    not compared with a checkpoint (the bridge was made elsewhere, or the model was edited), or functions of the
+    libraries were replaced, so that neither model computes what the checkpoint describes.
+    ``"verified against its own module"``: the same for a model of TransformerLens's own (`boot_native`, tracr), which
+    has no second implementation to compare with.
+    ``"unverified"``: none of these.
+    """
+    return registry.known(model, _PROOF) or UNVERIFIED
+
+
+def accept_unverified(model: Bridge) -> None:
+    """Allow measurements of a bridge in its present state without verification; every result says so."""
+    registry.record(model, _PROOF, UNVERIFIED)
+
+
+def require_sound(model: Any) -> Bridge:
+    """Raise an error for a model that cannot be measured; verify a bridge that is new or was changed."""
+    require_bridge(model)
+    if not is_native(model) and getattr(model.original_model, "config", None) is None:
+        raise InputError(
+            f"This bridge wraps a {type(model.original_model).__name__}, which is neither a Hugging Face model nor a "
+            "TransformerLens model.",
+            "Use `squashlens.load`, `TransformerBridge.boot_transformers` or `TransformerBridge.boot_native`.",
+        )
+    if model.compatibility_mode:
+        raise InputError(
+            "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
+            "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
+        )
+    if is_native(model):
+        require_causal(model)
+        _require_no_hooks_on_scores(model)
+    elif any(module.training for _, module in modules(model)):  # native models have no dropout and start in train mode
+        raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
+    registry.proved(model, _PROOF, lambda: _proof_of(model))
+    return model
+
+
+def _proof_of(model: Bridge) -> str:
+    with torch.inference_mode(False), without_ambient(model):
+        require_finite(model.original_model, type(model.original_model).__name__)
+        plain = rebuild_plain(model)
+        require_same_parts(model.original_model, plain)
+        covers = OWN_MODULE if is_native(model) else AS_IT_STANDS
+        prove(model, plain, covers)
+    return covers
+
+
+def _require_no_hooks_on_scores(model: Bridge) -> None:
+    """Raise an error for hooks on a native model's attention logits that were added without `applied`."""
+    for name, point in distinct_points(model).items():
+        if name.endswith(SCORES) and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
+            raise UnsoundModelError(
+                f"The hook at {name} has no effect: a TransformerLens model passes it the pattern after the softmax, "
+                "and ignores its result.",
+                "Remove it, and use `squashlens.applied(model, …)`, which passes it the logits and uses its result.",
+            )
+
+
+def rebuild_plain(model: Bridge) -> Any:
+    """Build the plain model of a bridge that was made elsewhere, from its configuration and its parameters.
+
+    `model.original_model` cannot serve as the plain model: the bridge has changed it.
+    """
+    from accelerate import init_empty_weights
+
+    wrapped: Any = model.original_model
+    try:
+        if is_native(model):
+            return rebuilt(model).to(device_of(model)).eval()
+        config = copy.deepcopy(wrapped.config)
+        config._attn_implementation = "eager"
+        weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
+        with init_empty_weights(include_buffers=False):
+            plain = type(wrapped)(config)
+        expected = set(plain.state_dict())
+        plain.load_state_dict({k: v for k, v in weights.items() if k in expected}, assign=True)
+        plain.tie_weights()
+    except Exception as error:
+        raise UnsoundModelError(
+            f"The plain {type(wrapped).__name__} could not be rebuilt from this bridge ({error}), so the bridge cannot "
+            "be verified.",
+            "Load the model with `squashlens.load`, which verifies it, or accept it without verification: "
+            "`squashlens.engine.proving.proof.accept_unverified(model)`.",
+        ) from error
+    return plain.to(device_of(model)).eval()
+
+
+def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
+    """Compare the bridge with the plain model and test its hooks.
+
+    Args:
+        model: the bridge.
+        plain: the plain model.
+        covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
+
+    Raises:
+        UnsoundModelError: the two differ, or a hook has no effect.
+    """
+    with torch.no_grad():
+        model(probe_ids(model), use_cache=False)  # a bridge may set itself up at its first pass
+    with registry.steady(model):
+        _prove(model, plain)
+        as_described = covers != VERIFIED or not registry.replaced_in(model)
+        registry.record(model, _PROOF, covers if as_described else AS_IT_STANDS)
+
+
+def _prove(model: Bridge, plain: Any) -> None:
+    name = type(plain).__name__
+    blocks = range(n_blocks(model))
+    patterns = [pattern_site(b) for b in blocks]
+    missing = [s for s in (*patterns, residual_site("y", model)) if s not in model.hook_dict]
+    if missing:
+        raise UnsoundModelError(
+            f"{name} has no {missing[0]}.", "Use a model with attention in every block and a final norm."
+        )
+    ids = probe_ids(model)
+    _require_agreement(model, plain, ids, name)
+    scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
+    require_effective(model, patterns, "attention-pattern", all_fire=True)
+    require_effective(model, scales, "norm-scale", all_fire=False)
+
+
+def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
+    seen: dict[str, Tensor] = {}
+    forget_lengths(model)  # the plain model has had no pass yet
+    # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
+    streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
+    patterns = [pattern_site(block) for block in range(n_blocks(model))]
+    with torch.no_grad(), attached(model, *(Hook("read", s, _keep(seen, s)) for s in (*streams, *patterns))):
+        logits = model(ids, use_cache=False)
+        truth = (
+            plain_outputs(plain, ids)
+            if is_native(model)
+            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
+        )
+    pairs = [("logits", logits, truth.logits)]
+    if not truth.attentions or any(a is None for a in truth.attentions):
+        raise UnsoundModelError(
+            f"The plain {name} returns no attention patterns, so the bridge cannot be verified.", "Use another model."
+        )
+    pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
+    pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
+    for what, ours, theirs in pairs:
+        _require_close(what, ours, theirs, name, dtype_of(model))
+
+
+def _require_close(what: str, ours: Tensor, theirs: Tensor, name: str, dtype: torch.dtype) -> None:
+    if agree(ours, theirs, dtype):
+        return
+    if ours.shape != theirs.shape:
+        problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+    else:
+        error, allowed = difference(ours, theirs, dtype)
+        problem = f"is off by {error:.2g} (allowed {allowed:.2g})"
+    raise UnsoundModelError(
+        f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {what} {problem}.",
+        "Use another model, or report the model's configuration to TransformerLens.",
+    )
+
+
+def _keep(seen: dict[str, Tensor], site: str) -> Any:
+    def keep(tensor: Tensor) -> None:
+        seen[site] = tensor.detach().clone()
+
+    return keep

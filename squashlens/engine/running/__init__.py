@@ -1,0 +1,1 @@
+"""Forward passes of one or many prompts, and greedy or sampled continuations."""

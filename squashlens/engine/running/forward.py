@@ -1,0 +1,118 @@
+"""Forward passes that compute patterns only if a hook needs them, and the output head only at the last position."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import device_of, pattern_site
+from squashlens.engine.budget import pass_bytes, queries_and_keys
+from squashlens.engine.functions import has_nan
+from squashlens.engine.hooking.freeze import freeze_attention
+from squashlens.engine.hooking.hook import Hook, ambient, attached
+from squashlens.engine.hooking.pairs import checking_results
+from squashlens.engine.memory import available, require_room
+from squashlens.engine.positions import forget_lengths
+from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
+from squashlens.errors import UnsoundModelError
+from squashlens.theory.attention import Attention
+
+
+def forward(
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    watch: Iterable[tuple[str, Callable[[Tensor], Tensor | None]]],
+    context: Mapping[str, Any] | None = None,
+    on_attention: AttentionObserver | None = None,
+    frozen: bool = False,
+) -> Tensor:
+    """Run the model and return the logits at the last position.
+
+    Attention patterns are computed only if a hook inside attention needs them, or the model cannot be run otherwise.
+
+    Args:
+        watch: pairs of a hook point and a function, added for this pass.
+        context: further arguments of the model: cache, mask, positions.
+        on_attention: called with block and `Attention` of every block, if patterns are not computed.
+        frozen: hold attention weights constant in derivatives.
+    """
+    hooks = [Hook("squashlens", site, function) for site, function in watch]
+    reason = why_not_streamed(model, [hook.site for hook in hooks])
+    if reason is None:
+        runner: Any = streamed(model, on_attention, frozen=frozen)
+    else:
+        runner = applied(model, freeze_attention()) if frozen else nullcontext()
+    with runner, attached(model, *hooks):
+        return run(model, ids, context)
+
+
+def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str, Any] | None = None) -> Tensor:
+    """Run the model once with its present hooks; the output head runs only on the last position."""
+    forget_lengths(model)
+    options: dict[str, Any] = {"use_cache": False} | dict(context or {})
+    if "logits_to_keep" in inspect.signature(model.original_model.forward).parameters:
+        options["logits_to_keep"] = 1  # position × vocabulary is the largest tensor of many models
+    with checking_results(model):
+        last = model(ids, **options)[:, -1]
+    require_numbers(model, last)
+    return last
+
+
+def require_numbers(model: Bridge, logits: Tensor) -> None:
+    """Raise an error, which names the hooks on the model, if the logits have NaN."""
+    if has_nan(logits):
+        standing = ambient(model)
+        under = f" with the hooks {'; '.join(standing)}" if standing else ""
+        raise UnsoundModelError(
+            f"The model computes NaN on this prompt{under}.",
+            "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example."
+            if standing
+            else "If the model is in float16, use float32 or bfloat16, which have a wider range.",
+        )
+
+
+def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:
+    """The pattern averaged over heads, for the path bound, in float32 on the CPU."""
+    return pattern.detach().float().mean(dim=1).cpu()
+
+
+def attention_of(
+    model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
+) -> dict[int, Attention | Float[Tensor, "prompt query key"]]:
+    """The attention of each block from one forward pass, as queries and keys.
+
+    If patterns must be computed (for hooks, or because the model cannot be run without), the result has patterns
+    averaged over heads, in float32 on the CPU. Queries and keys stay on the device if they and the pass need less than
+    half of its free memory, else they move to the CPU.
+    """
+    blocks, (prompts, n) = list(blocks), ids.shape
+    device, cpu = device_of(model), torch.device("cpu")
+    if why_not_streamed(model) is not None:
+        require_room(len(blocks) * prompts * n**2 * 4, cpu, "The attention patterns", "Use a shorter prompt.")
+        patterns: dict[int, Tensor] = {}
+
+        def keep(block: int) -> Callable[[Tensor], None]:
+            return lambda tensor: patterns.update({block: head_mean(tensor)})
+
+        with torch.no_grad():
+            forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
+        return dict(patterns)
+    kept, passing = len(blocks) * queries_and_keys(model, prompts, n), pass_bytes(model, prompts, n)
+    target = device if kept + passing < available(device) / 2 else cpu
+    require_room(passing, device, "A forward pass", "Use a shorter prompt, or fewer prompts at a time.")
+    require_room(kept, target, "Queries and keys of every block", "Use a shorter prompt, or fewer prompts at a time.")
+    found: dict[int, Attention | Tensor] = {}
+
+    def keep_attention(block: int, attention: Attention) -> None:
+        if block in blocks:
+            found[block] = attention.to(target)
+
+    with torch.no_grad():
+        forward(model, ids, [], on_attention=keep_attention)
+    return found

@@ -1,0 +1,85 @@
+"""Read activations at the last token of many prompts, in batches of equal length without padding."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, positive
+from squashlens.bars import bar
+from squashlens.engine.anatomy import device_of
+from squashlens.engine.budget import pass_bytes
+from squashlens.engine.running.forward import forward
+from squashlens.engine.running.passes import PASS_MEMORY
+from squashlens.sequences import Ids
+
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+def batches(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tuple[Kind, list[int]]]:
+    """Group items of equal kind into batches of at most `size(kind)`: yields each kind with the indices of a batch.
+
+    >>> [(n, places) for n, places in batches([5, 7, 5, 5], lambda n: 2)]
+    [(5, [0, 2]), (5, [3]), (7, [1])]
+    """
+    alike: dict[Kind, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        alike.setdefault(kind, []).append(place)
+    for kind, places in alike.items():
+        step = size(kind)
+        yield from ((kind, places[start : start + step]) for start in range(0, len(places), step))
+
+
+@dataclass(frozen=True)
+class LastTokens:
+    """Activations at each prompt's last token by hook point, and the most likely next token, on the CPU."""
+
+    values: dict[str, Float[Tensor, "branch ..."]]
+    next: Int[Tensor, " branch"]
+
+
+def at_last_tokens(
+    model: Bridge,
+    prompts: Sequence[Ids],
+    sites: Sequence[str] = (),
+    *,
+    batch_size: int | None = None,
+    progress: bool = True,
+    label: str = "prompts",
+) -> LastTokens:
+    """Run every prompt, under the hooks on the model, and keep the activations of its last token at `sites`.
+
+    `batch_size` prompts run in one pass; by default, as many as fit into about one gigabyte.
+    """
+    if batch_size is not None:
+        positive(batch_size, "batch_size", "a number of prompts")
+    found: dict[str, Tensor] = {}
+    following = torch.zeros(len(prompts), dtype=torch.long)
+    device = device_of(model)
+
+    def size(n: int) -> int:
+        return batch_size or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
+
+    def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
+        def look(tensor: Tensor) -> None:
+            rows = tensor[:, -1].detach().cpu()
+            if site not in found:
+                found[site] = rows.new_zeros(len(prompts), *rows.shape[1:])
+            found[site][part] = rows
+
+        return look
+
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        bar(total=len(prompts), desc=label, unit="prompt", progress=progress) as shown,
+    ):
+        for _, part in batches(map(len, prompts), size):
+            ids = torch.tensor([prompts[place] for place in part], device=device)
+            logits = forward(model, ids, [(site, keep(site, part)) for site in sites])
+            following[part] = logits.argmax(dim=-1).cpu()
+            shown.update(len(part))
+    return LastTokens(found, following)

@@ -1,0 +1,372 @@
+"""Run many prompts in few forward passes: a trunk that they share, and branches that leave it.
+
+By causality, a prompt that is a prefix of the trunk needs no pass of its own: its activations are part of the trunk's
+pass. Any other prompt is a *branch*: a prefix of the trunk, followed by other tokens. These run on the trunk's cache,
+many branches in one pass, and each sees only its own past.
+
+    trunk     t₁ t₂ t₃ t₄ t₅ …            one pass
+    branch    t₁ t₂ t₃ b₁ b₂              only b₁ b₂ are run
+
+Passes are not shared if the model's position encoding depends on the length of a pass, or if a hook on the model edits
+activations, since positions in a shared pass are other tokens. Otherwise shared passes are compared with one pass for
+each prompt: once for a model, on a short trunk; and for each trunk, at the shortest prompt, the longest and two
+between, to find a dependence on length that the configuration does not state.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import DynamicCache
+
+from squashlens._typing import Bridge, Passes, one_of, positive
+from squashlens.bars import bar
+from squashlens.engine.agreement import SAME_OPERATIONS, agree
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.engine.hooking.edits import edits
+from squashlens.engine.hooking.hook import Hook, ambient, attached, without_ambient
+from squashlens.engine.memory import available, require_room
+from squashlens.engine.native import is_native
+from squashlens.engine.positions import why_lengths_differ
+from squashlens.engine.proving.effective import probe_ids
+from squashlens.engine.proving.registry import proved
+from squashlens.engine.running.context import causal, context
+from squashlens.engine.running.forward import forward
+from squashlens.engine.running.streamed import implementation, why_not_streamed
+from squashlens.errors import InputError
+from squashlens.sequences import Branch, Ids
+
+PASS_MEMORY = 1e9  # bytes for the attention of one pass over branches, unless tokens_per_pass= is given
+FEW = 256  # branch tokens whose pass takes little longer than a pass with one token
+MASK = 24  # bytes for one query and key while a mask is built
+
+
+OnTrunk = Callable[[int], Sequence[Hook]]
+
+
+def no_hooks(tokens_of_trunk: int) -> Sequence[Hook]:
+    """No hooks, whatever the number of trunk tokens."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The activations of each prompt's last token: `values[site]` is (branch, …).
+
+    `route` and `attention` say how the prompts were run. A pattern row (branch, head, position) has the prompt's own
+    positions, and 0 after them.
+    """
+
+    values: dict[str, Tensor]
+    route: str
+    attention: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run: a trunk, the prompts on it, the hook points that are read, and hooks; see `read`.
+
+    `positions` are the trunk's position ids; a branch continues them. ``hooks(k)`` are on the model in a pass that
+    starts with k tokens of the trunk, and must not act on later tokens. A separate pass runs `copies` of the prompt and
+    reads the first.
+    """
+
+    model: Bridge
+    trunk: Ids
+    branches: tuple[Branch, ...]
+    sites: tuple[str, ...]
+    positions: Ids | None = None
+    hooks: OnTrunk = no_hooks
+    branch_hooks: tuple[Hook, ...] = ()
+    copies: int = 1
+
+    @cached_property
+    def longest(self) -> int:
+        return max(map(len, self.branches))
+
+
+def read(
+    model: Bridge,
+    trunk: Ids,
+    branches: Sequence[Branch],
+    sites: Sequence[str],
+    *,
+    positions: Ids | None = None,
+    hooks: OnTrunk = no_hooks,
+    branch_hooks: Sequence[Hook] = (),
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
+    copies: int = 1,
+    progress: bool = True,
+) -> Readings:
+    """Read activations at the last token of every prompt, in as few forward passes as possible.
+
+    Args:
+        trunk: token ids that the prompts share.
+        branches: the prompts; each is a prefix of the trunk and the tokens that follow it.
+        sites: hook points to read.
+        positions: position ids of the trunk, 0, 1, 2 … by default.
+        hooks: the hooks for a pass that starts with k tokens of the trunk, as a function of k.
+        branch_hooks: hooks for the passes that continue the trunk's cache.
+        passes: ``"auto"`` shares passes where shared and separate passes agree, and runs the prompts one by one
+            otherwise; ``"shared"`` raises an error instead; ``"separate"`` always runs them one by one.
+        tokens_per_pass: number of branch tokens in one pass. By default, as many as fit into about one gigabyte.
+        copies: number of copies of each prompt in a separate pass. Another number of copies adds the same terms in
+            another order, so the difference between two such runs is rounding.
+
+    Raises:
+        InputError: ``passes="shared"`` would give other numbers than separate passes.
+    """
+    one_of(passes, Passes, "passes")
+    if tokens_per_pass is not None:
+        positive(tokens_per_pass, "tokens_per_pass", "a number of tokens")
+    branches_on_trunk = [branch.along(trunk, positions) for branch in branches]
+    each = tuple(dict.fromkeys(branches_on_trunk))  # equal prompts are run once
+    plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies)
+    _require_room(plan, len(branches))
+    with torch.inference_mode(False), torch.no_grad():
+        rows, route = _route(plan, passes, tokens_per_pass, progress)
+    if len(each) < len(branches_on_trunk):
+        number = {branch: i for i, branch in enumerate(each)}
+        rows = {site: values[[number[b] for b in branches_on_trunk]] for site, values in rows.items()}
+    return Readings(rows, route, implementation(model, sites))
+
+
+def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor], str]:
+    if passes == "separate":
+        return _one_by_one(plan, progress), "separate"
+    rows, reason = _shared(plan, tokens_per_pass, progress)
+    if rows is not None and reason is None:
+        return rows, "shared"
+    if passes == "shared":
+        raise InputError(f"passes='shared' gives wrong numbers here: {reason}.", "Use passes='auto' or 'separate'.")
+    return _one_by_one(plan, progress), f"separate, since {reason}"
+
+
+def _shared(plan: Plan, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
+    """The rows from shared passes, and the reason if they must not be used."""
+    reason = why_lengths_differ(plan.model, _pass_lengths(plan))
+    if reason is None and not _can_share_passes(plan.model):
+        reason = "its prompts cannot share a pass"
+    if reason is not None:
+        return None, reason
+    if not ambient(plan.model):
+        rows = _together(plan, tokens_per_pass, progress)
+        return rows, _why_wrong(plan, rows)
+    rows = None
+    with edits(plan.model) as edited:
+        try:
+            rows = _together(plan, tokens_per_pass, progress)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: S110 - a hook may fail with few tokens; it raises its error on whole prompts
+            pass
+    if edited:
+        return None, f"hooks edit at {', '.join(sorted(edited)[:3])}"
+    if rows is None:
+        return None, "a hook fails in a shared pass"
+    return rows, _why_wrong(plan, rows)
+
+
+def _pass_lengths(plan: Plan) -> set[int]:
+    """The lengths (largest position + 1) of each prompt's own pass and of the trunk's pass."""
+    every = [*plan.branches, Branch(max(b.at for b in plan.branches))]
+    return {int(_positions(plan, b)[-1]) + 1 for b in every if len(b)}
+
+
+def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
+    """The reason why shared rows differ from separate passes, tested on a few prompts; `None` if they agree.
+
+    Prompts of a trunk that agreed before are not tested again.
+    """
+    chosen = _sample(plan)
+    few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
+    known = proved(plan.model, "prompts that share a pass", set[Any])
+    key = (few.trunk, few.branches, few.sites, few.positions)
+    if not chosen or key in known:
+        return None
+    with without_ambient(plan.model):  # the hooks only read, otherwise nothing is shared
+        alone = _one_by_one(few, progress=False)
+    same = partial(agree, dtype=dtype_of(plan.model), tolerance=SAME_OPERATIONS)
+    for site, truth in alone.items():
+        found = rows[site][chosen][..., : truth.shape[-1]]
+        for branch, ours, theirs in zip(few.branches, found, truth, strict=True):
+            if not same(ours, theirs, size=truth):
+                return f"its numbers depend on what it shares a pass with (at {len(branch)} tokens, {site})"
+    known.add(key)
+    return None
+
+
+def _sample(plan: Plan) -> list[int]:
+    """Indices of the shortest prompt, the longest, and the longest with at most 1/4 and 1/16 of its tokens.
+
+    The two between add at most a third to the tokens. A prompt that is the whole trunk already had its own pass.
+    """
+    lengths = [len(branch) for branch in plan.branches]
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    trunk = Branch(max(b.at for b in plan.branches))
+    chosen = {order[0], order[-1]}
+    for part in (4, 16):
+        chosen |= set([i for i in order if part * lengths[i] <= plan.longest][-1:])
+    return sorted(i for i in chosen if plan.branches[i] != trunk)
+
+
+def _one_by_one(plan: Plan, progress: bool) -> dict[str, Tensor]:
+    """Run a separate forward pass for every prompt."""
+    rows = _Rows(plan)
+    device = device_of(plan.model)
+    for number, branch in enumerate(bar(plan.branches, desc="prompts", progress=progress)):
+        ids = torch.tensor([branch.ids(plan.trunk)] * plan.copies, device=device)
+        place = _positions(plan, branch)
+        extra = None if plan.positions is None else context(plan.model, place, place, causal(len(branch)))
+        keys = torch.arange(len(branch))[None]
+        with attached(plan.model, *plan.hooks(branch.at)):
+            forward(plan.model, ids, rows.watch([number], [len(branch) - 1], keys), extra)
+    return rows.values
+
+
+def _together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> dict[str, Tensor]:
+    """Run the trunk in one pass, and then the tokens of the branches on its cache."""
+    rows, model, device = _Rows(plan), plan.model, device_of(plan.model)
+    on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
+    leaving = [i for i, b in enumerate(plan.branches) if b.tokens]
+    n = max(b.at for b in plan.branches)  # the part of the trunk that is needed
+    # A cache without the configuration keeps every key; one that is trimmed to a window would be misread.
+    cache = DynamicCache()
+    extra: dict[str, Any] = {"use_cache": True, "past_key_values": cache} if leaving else {}
+    trunk_positions = _positions(plan, Branch(n))
+    if plan.positions is not None:
+        extra |= context(model, trunk_positions, trunk_positions, causal(n))
+    if n:
+        ends = [plan.branches[i].at - 1 for i in on_trunk]
+        keys = torch.arange(n).expand(len(ends), n)
+        keys = keys.masked_fill(keys > torch.tensor(ends, dtype=torch.long)[:, None], -1)
+        with attached(model, *plan.hooks(n)):
+            forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), extra)
+    groups = list(_groups(plan, leaving, tokens_per_pass or _tokens_per_pass(plan, n)))
+    for group in bar(groups, desc="branches", unit="pass", progress=progress):
+        _on_cache(plan, rows, group, cache, trunk_positions)
+    return rows.values
+
+
+def _groups(plan: Plan, leaving: list[int], tokens_per_pass: int) -> Iterator[list[int]]:
+    """Groups of branches with at most `tokens_per_pass` tokens together, or a single branch."""
+    group, size = [], 0
+    for i in leaving:
+        if group and size + len(plan.branches[i].tokens) > tokens_per_pass:
+            yield group
+            group, size = [], 0
+        group.append(i)
+        size += len(plan.branches[i].tokens)
+    if group:
+        yield group
+
+
+def _on_cache(plan: Plan, rows: "_Rows", group: list[int], cache: Any, trunk_positions: Tensor) -> None:
+    """Run one pass over the tokens of several branches; each sees its part of the trunk and itself."""
+    n, chosen = len(trunk_positions), [plan.branches[i] for i in group]
+    total = sum(len(b.tokens) for b in chosen)
+    visible = torch.zeros(total, n + total, dtype=torch.bool)
+    keys = torch.full((len(chosen), plan.longest), -1)
+    ends, places, start = [], [], 0
+    for row, branch in enumerate(chosen):
+        stop, own = start + len(branch.tokens), len(branch.tokens)
+        visible[start:stop, : branch.at] = True
+        visible[start:stop, n + start : n + stop] = causal(own)
+        keys[row, : branch.at] = torch.arange(branch.at)
+        keys[row, branch.at : branch.at + own] = torch.arange(n + start, n + stop)
+        places.append(_positions(plan, branch)[branch.at :])
+        ends.append(stop - 1)
+        start = stop
+    position = torch.cat(places)
+    fresh = copy.copy(cache)  # the pass appends to copies of the layers, which share the tensors
+    fresh.layers = [copy.copy(layer) for layer in cache.layers]
+    extra = {"use_cache": True, "past_key_values": fresh}
+    extra |= context(plan.model, position, torch.cat([trunk_positions, position]), visible)
+    ids = torch.tensor([[t for b in chosen for t in b.tokens]], device=device_of(plan.model))
+    with attached(plan.model, *plan.branch_hooks):
+        forward(plan.model, ids, rows.watch(group, ends, keys), extra)
+
+
+def _positions(plan: Plan, branch: Branch) -> Int[Tensor, " position"]:
+    """Position ids of a prompt: those of the trunk, then consecutive numbers."""
+    trunk = range(branch.at) if plan.positions is None else plan.positions[: branch.at]
+    first = trunk[-1] + 1 if len(trunk) else 0
+    return torch.tensor([*trunk, *range(first, first + len(branch.tokens))], dtype=torch.long)
+
+
+class _Rows:
+    """Collects, pass by pass, the row of every prompt's last token at every site."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.values: dict[str, Tensor] = {}
+
+    def watch(self, numbers: list[int], ends: list[int], keys: Tensor) -> list[tuple[str, Any]]:
+        """Hooks for one pass: prompt `numbers[k]` is read at index `ends[k]`, and its positions are `keys[k]`."""
+        return [(site, partial(self._keep, site, numbers, ends, keys)) for site in self.plan.sites] if numbers else []
+
+    def _keep(self, site: str, numbers: list[int], ends: list[int], keys: Tensor, tensor: Tensor) -> None:
+        if site.endswith("hook_pattern"):
+            rows = tensor[0, :, ends].transpose(0, 1)
+            # Reorder the columns of the pass to each prompt's own positions.
+            place = keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
+            rows = rows.gather(-1, place).masked_fill((keys < 0).to(rows.device)[:, None], 0.0)
+            rows = torch.nn.functional.pad(rows, (0, self.plan.longest - rows.shape[-1]))
+        else:
+            rows = tensor[0, ends]
+        rows = rows.detach().cpu()
+        if site not in self.values:
+            self.values[site] = rows.new_zeros(len(self.plan.branches), *rows.shape[1:])
+        self.values[site][numbers] = rows
+
+
+def _tokens_per_pass(plan: Plan, n: int) -> int:
+    """The number of branch tokens q in a pass.
+
+    Memory limits q by each · q (n + q) = budget, where `each` is for the mask or three patterns. Attention between
+    different branches is computed too and then masked, at a cost of q (n + q). So q is also limited to the number of
+    trunk tokens, or a few hundred.
+    """
+    model = plan.model
+    written = why_not_streamed(model, plan.sites) is not None
+    each = 3 * int(model.cfg.n_heads) * dtype_of(model).itemsize if written else MASK
+    cells = min(PASS_MEMORY, available(device_of(model)) / 4) / each
+    fits = int((math.sqrt(n * n + 4 * cells) - n) / 2)
+    return max(1, min(fits, max(n, FEW, *(len(b.tokens) for b in plan.branches))))
+
+
+def _require_room(plan: Plan, prompts: int) -> None:
+    """Raise an error if the rows of all prompts do not fit into CPU memory."""
+    heads = int(plan.model.cfg.n_heads)
+    patterns = sum(site.endswith("hook_pattern") for site in plan.sites)
+    each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(plan.model)
+    size = prompts * each * dtype_of(plan.model).itemsize
+    require_room(size, torch.device("cpu"), "Keeping the activations of every length", "Use fewer lengths.")
+
+
+def _can_share_passes(model: Bridge) -> bool:
+    """Whether shared and separate passes agree, tested on a short trunk once for each state of the model."""
+    if is_native(model):  # native models have no cache
+        return False
+    return proved(model, "shared passes", lambda: _try_sharing(model))
+
+
+def _try_sharing(model: Bridge) -> bool:
+    trunk = tuple(probe_ids(model)[0].tolist())
+    crossed = [Branch(3, (trunk[-1],)), Branch(8, trunk[2:5]), Branch(len(trunk), trunk[:1]), Branch(5)]
+    sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
+    plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
+    with without_ambient(model):
+        truth = _one_by_one(plan, progress=False)
+        try:
+            found = _together(plan, None, progress=False)
+        except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that does not accept such a mask
+            found = {}
+    return all(site in found and agree(found[site], rows, dtype_of(model)) for site, rows in truth.items())

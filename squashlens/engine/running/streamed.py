@@ -1,0 +1,263 @@
+"""Run a model without computing whole attention patterns.
+
+The bridge computes every pattern, so that hooks can act on it. If no hook does, its blocks pass queries, keys and
+values to the plain model's attention modules instead, and these to a function of ours, which uses a fused kernel or
+blocks of rows. Everything else is unchanged, including the hook points outside attention.
+
+This is tested at the first use of a model, on a short prompt: logits, residual streams and patterns must equal those of
+the bridge, and each hook point that fires must take effect. The mask is the one that the plain model requests for the
+length of the pass.
+"""
+
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.hooking.hook import Hook, ambient, attached, distinct_points, without_ambient
+from squashlens.engine.native import attention_through, is_native
+from squashlens.engine.proving.effective import ineffective_points, probe_ids
+from squashlens.engine.proving.registry import proved, steady
+from squashlens.errors import SquashlensError, UnsoundModelError
+from squashlens.theory.attention import Attention, attention_output
+from squashlens.theory.pullback import differentiable_attention
+
+NAME = "squashlens"  # under which the attention function is registered
+STRIDE = 4
+AttentionObserver = Callable[[int, Attention], None]
+AttentionReplacement = Callable[[int, Attention, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What the attention function needs to know about the current run."""
+
+    block_of: dict[int, int]
+    on_attention: AttentionObserver | None
+    frozen: bool
+    replace_attention: AttentionReplacement | None = None
+
+
+_stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The mask of a run: every query sees itself and earlier keys, within the window."""
+
+    size: int | None
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """Which hook points take effect without patterns, or why a model cannot be run without patterns."""
+
+    effective: frozenset[str] = frozenset()
+    reason: str | None = None
+
+
+_written: "ContextVar[str | None]" = ContextVar("written", default=None)
+
+
+def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
+    """Why the model cannot be run without patterns while `sites` are read; `None` if it can."""
+    if _written.get() is not None:
+        return _written.get()
+    # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
+    proof, points = proved(model, "streamed", lambda: _prove(model)), model.hook_dict
+    if proof.reason is not None:
+        return proof.reason
+    strange = [site for site in sites if site in points and (points[site].name or site) not in proof.effective]
+    standing = [name for name, p in distinct_points(model).items() if p.fwd_hooks or p.bwd_hooks]
+    blind = [name for name in standing if name not in proof.effective]
+    if any(" (torch)" in entry for entry in ambient(model)):
+        return "a PyTorch hook is on a module"
+    return f"a hook is at {(blind + strange)[0]}" if blind or strange else None
+
+
+def implementation(model: Bridge, sites: Iterable[str] = ()) -> str:
+    """How attention is computed in a pass that watches `sites`, for the provenance."""
+    reason = why_not_streamed(model, sites)
+    return "streamed" if reason is None else f"eager, since {reason}"
+
+
+def streaming() -> bool:
+    """Whether the current pass runs without patterns."""
+    return _stream.get() is not None
+
+
+@contextmanager
+def patterns_written(reason: str) -> Iterator[None]:
+    """Compute every pattern in the passes of the body, for numbers that are compared bit by bit."""
+    token = _written.set(reason)
+    try:
+        yield
+    finally:
+        _written.reset(token)
+
+
+@contextmanager
+def streamed(
+    model: Bridge,
+    on_attention: AttentionObserver | None = None,
+    *,
+    frozen: bool = False,
+    replace_attention: AttentionReplacement | None = None,
+) -> Iterator[None]:
+    """Run the forward passes of the body without patterns, and restore the model afterwards.
+
+    `on_attention` is called with block and `Attention` of every block. With `frozen` weights the derivative of the
+    softmax is dropped. `replace_attention` computes the output from block, attention and values instead of attention.
+    """
+    # `steady` comes first: it computes the stamp before anything is changed.
+    with steady(model), _handed_over(model, _Stream({}, on_attention, frozen, replace_attention)):
+        yield
+
+
+@contextmanager
+def _handed_over(model: Bridge, stream: _Stream) -> Iterator[None]:
+    from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
+
+    _register()
+    inner: Any = model.original_model
+    configs = {id(c): c for m in inner.modules() if (c := getattr(m, "config", None)) is not None}.values()
+    before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
+    sites = [block.attn for block in model.blocks]
+    block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
+    forward = attention_through(_attend, _Window(None)) if is_native(model) else AttentionBridge.forward
+    replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
+    token = _stream.set(replace(stream, block_of=block_of))
+    try:
+        for config, _ in before:
+            config._attn_implementation = NAME
+        for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
+            attn.__dict__["forward"] = types.MethodType(forward, attn)
+        yield
+    finally:
+        for own, earlier in replaced:
+            own.pop("forward", None)
+            if earlier is not None:
+                own["forward"] = earlier
+        for config, implementation in before:
+            config._attn_implementation = implementation
+        _stream.reset(token)
+
+
+def _register() -> None:
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any,
+    scaling: float | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None, **others: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """The attention function for Hugging Face models: (prompt, head, position, value) to (prompt, position, …)."""
+    stream = _stream.get()
+    if stream is None or id(module) not in stream.block_of:
+        raise UnsoundModelError(
+            "The attention of another model was called during this run.", "Run one model at a time."
+        )
+    windowed = isinstance(attention_mask, _Window)
+    if position_bias is not None or not (windowed or isinstance(attention_mask, Tensor)):
+        raise UnsoundModelError("This attention has an unknown kind of mask.", "Compute the patterns.")
+    attention = Attention(
+        query, key, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap,
+        attention_mask.size if windowed else None, s_aux,
+        None if windowed else attention_mask,
+    )  # fmt: skip
+    block = stream.block_of[id(module)]
+    if stream.on_attention is not None:
+        stream.on_attention(block, attention)
+    if stream.replace_attention is not None:
+        return stream.replace_attention(block, attention, value).transpose(1, 2).contiguous(), None
+    needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    found = differentiable_attention(attention, value, stream.frozen) if needed else attention_output(attention, value)
+    return found.transpose(1, 2).contiguous(), None
+
+
+def _window_of(
+    q_length: int, kv_length: int, mask_function: Callable[..., Any], q_offset: int = 0, kv_offset: int = 0,
+    attention_mask: Tensor | None = None, local_size: int | None = None, device: Any = "cpu", **others: Any,
+) -> _Window:  # fmt: skip
+    """The mask that a model requests, as a window; raises an error for any other mask."""
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise UnsoundModelError("Padding needs attention patterns.", "Leave it out.")
+    if q_offset or kv_offset or q_length != kv_length:
+        raise UnsoundModelError("A cache without its own mask needs attention patterns.", "Compute the patterns.")
+    window = None if local_size is None or local_size >= kv_length else int(local_size)
+    place = torch.arange(q_length, device=device)
+    edges = [(place, place, True), (place[:-1], place[1:], False)]
+    if window is None:
+        edges.append((place, torch.zeros_like(place), True))
+    else:
+        edges.append((place[window - 1 :], place[: q_length - window + 1], True))
+        edges.append((place[window:], place[: q_length - window], False))
+    zero = torch.zeros((), dtype=torch.long, device=device)
+    for queries, keys, seen in edges:
+        shown = torch.as_tensor(mask_function(zero, zero, queries, keys), device=device)
+        if not bool((shown == seen).all()):
+            raise UnsoundModelError(
+                "This model's mask is neither causal nor a sliding window.", "Compute the patterns."
+            )
+    return _Window(window)
+
+
+def _prove(model: Bridge) -> _Proof:
+    ids, seen = probe_ids(model), {}
+    try:
+        with torch.inference_mode(False), without_ambient(model):
+            eager, logits = _everything(model, ids)
+            with streamed(model, seen.__setitem__):
+                found, ours = _everything(model, ids)
+            with streamed(model):
+                there = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
+                # In several groups: many edits at once would hide the effect of a single one.
+                without_effect = {d for k in range(STRIDE) for d in ineffective_points(model, there[k::STRIDE])}
+    except torch.OutOfMemoryError:
+        raise
+    except (SquashlensError, RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as e:
+        return _Proof(reason=f"its attention cannot be handed over ({str(e).splitlines()[0][:120]})")
+    pairs = [("logits", ours, logits)]
+    for site in residual_sites(model):
+        name = model.hook_dict[site].name or site
+        if name not in there:
+            return _Proof(reason=f"{site} does not fire")
+        pairs.append((site, found[name], eager[name]))
+    for block in range(n_blocks(model)):
+        if block not in seen:
+            return _Proof(reason=f"block {block} attends in a way of its own")
+        weights = seen[block].weights(slice(0, ids.shape[1]), slice(0, ids.shape[1]))[0].flatten(1, 2)
+        pairs.append((pattern_site(block), weights, eager[pattern_site(block)]))
+    for what, a, b in pairs:
+        if not agree(a, b, dtype_of(model)):
+            return _Proof(reason=f"{what} comes out differently")
+    return _Proof(frozenset(there) - without_effect)
+
+
+def _everything(model: Bridge, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The tensor at every hook point, and the logits."""
+    seen: dict[str, Tensor] = {}
+    looks = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
+    with torch.no_grad(), attached(model, *looks), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return seen, model(ids, use_cache=False)
+
+
+def _keep(seen: dict[str, Tensor], name: str, value: Any) -> None:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        seen[name] = value.detach().clone()

@@ -1,0 +1,96 @@
+"""Find out how a prompt begins: which tokens the checkpoint's own tokenizer puts before a text, such as one BOS.
+
+TransformerLens decides this with a table of model classes, and opens the tokenizer with ``add_bos_token=True``. The
+table disagrees with the tokenizers of OLMo 2, Phi-3, Granite and GPT-2. So the tokenizer is opened here again with the
+checkpoint's settings, and a text is tokenized to see what comes first. Results state the rule, and where the table
+differs.
+"""
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from squashlens._typing import Bridge
+
+
+@dataclass(frozen=True)
+class Start:
+    """The ids before every text, the id of the BOS token if there is one, and the source of both."""
+
+    ids: tuple[int, ...]
+    bos: int | None
+    rule: str
+
+
+# For each model, its tokenizer and the result; `bridge.tokenizer` can be replaced, and is then read again.
+_known: "weakref.WeakKeyDictionary[Any, tuple[Any, Start]]" = weakref.WeakKeyDictionary()
+
+
+def start_of(model: Bridge, revision: str | None = None) -> Start:
+    """The ids that the checkpoint's tokenizer puts before a text; found once for each tokenizer of a model."""
+    current = model.tokenizer
+    if model not in _known or _known[model][0] is not current:
+        _known[model] = current, _read(model, current, revision)
+    return _known[model][1]
+
+
+def _read(model: Bridge, current: Any, revision: str | None) -> Start:
+    table = int(bool(model.cfg.default_prepend_bos))
+    named = f"TransformerLens's table for {type(model.original_model).__name__}"
+    config_bos = getattr(getattr(model.original_model, "config", None), "bos_token_id", None)
+    if current is None:
+        ids = (config_bos,) if table and isinstance(config_bos, int) else ()
+        return Start(ids, config_bos, f"no tokenizer; {named}: {table} BOS")
+    own = _with_checkpoint_settings(current, revision)
+    tokenizer = own or current
+    ids = _ids_before_text(tokenizer)
+    bos = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else config_bos
+    whose = "the checkpoint's tokenizer" if own else "the bridge's tokenizer (its checkpoint cannot be read)"
+    if ids is None:
+        ids = (bos,) if table and bos is not None else ()
+        return Start(ids, bos, f"{whose} failed on every text; {named}: {table} BOS")
+    rule = f"{whose}: {list(ids)} before a text"
+    return Start(ids, bos, rule if len(ids) == table else f"{rule}; {named} differs: {table} BOS")
+
+
+def _with_checkpoint_settings(current: Any, revision: str | None) -> Any:
+    """The tokenizer with the checkpoint's settings; None if it is not on this machine or is another tokenizer."""
+    from transformers import AutoTokenizer
+
+    try:
+        own: Any = AutoTokenizer.from_pretrained(
+            current.name_or_path, revision=revision, trust_remote_code=False, local_files_only=True
+        )
+    except Exception:  # the rule in the result says that the bridge's tokenizer was used
+        return None
+    vocabulary, current_vocabulary = own.get_vocab(), current.get_vocab()
+    return own if all(current_vocabulary.get(token) == place for token, place in vocabulary.items()) else None
+
+
+def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
+    """The ids that a tokenizer puts before a text; None if it failed on every text that was tried.
+
+    Texts that contain special tokens are skipped, since BOS, EOS and the unknown token are often the same token.
+    """
+    special = set(tokenizer.all_special_ids)
+    for text in _texts(tokenizer):
+        try:
+            bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+            whole = list(tokenizer(text)["input_ids"])
+        except Exception:  # a word-level tokenizer without an unknown token raises its library's error
+            bare, whole = [], []
+        if not bare or special & set(bare):
+            continue
+        for start in range(len(whole) - len(bare) + 1):
+            if whole[start : start + len(bare)] == bare:
+                return tuple(whole[:start])
+    return None
+
+
+def _texts(tokenizer: Any) -> Iterator[str]:
+    yield from ("1", "a")
+    for token in range(min(len(tokenizer), 500)):
+        text = tokenizer.decode([token], skip_special_tokens=True).strip()
+        if text:
+            yield text

@@ -1,0 +1,221 @@
+"""Turn text or ids into a checked (prompt, position) tensor that begins as the checkpoint's tokenizer begins.
+
+A missing or doubled BOS changes the numbers of models such as Gemma, so both raise an error unless `bos` asks for them.
+Padding raises an error, since it moves positions and changes sums.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge, one_of, short_repr
+from squashlens.engine.anatomy import device_of
+from squashlens.engine.locks import exclusive
+from squashlens.engine.positions import longest_prompt
+from squashlens.engine.proving.fingerprint import digest
+from squashlens.engine.text.prompts import Prompts, each_of
+from squashlens.engine.text.start import start_of
+from squashlens.engine.text.templates import rendered
+from squashlens.engine.text.vocabulary import refuse_unknown_words
+from squashlens.errors import InputError
+
+
+@exclusive
+def tokenize(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
+    """Tokenize one or several prompts of equal length, and check the ids.
+
+    Args:
+        prompts: text, a list of texts, or token ids of shape (position) or (prompt, position) as a list, nested list,
+            NumPy array or tensor of integers.
+        bos: what a prompt begins with. ``"family"``: what the checkpoint's own tokenizer puts before a text (one BOS
+            for Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"one"``: one BOS. ``"none"``: no BOS.
+            ``"as-given"``: no check, for ids only. Text gets this start. Ids must already have it, and nothing is added
+            to them; with ``"family"`` they may also start with one BOS if the tokenizer adds nothing. For a model
+            without a tokenizer, TransformerLens's table for its class decides. Results state the rule as `bos_rule`.
+
+    Returns:
+        Token ids (prompt, position), on the model's device.
+
+    Raises:
+        InputError: a prompt is empty, longer than the context, or of another length than the others; ids are outside
+            the vocabulary; the tokenizer does not know a word; BOS is missing or doubled.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> sl.tokenize(model, "How many ones are in the following sequence? 110 =").shape
+    torch.Size([1, 14])
+    """
+    one_of(bos, Bos, "bos")
+    return checked_ids(model, _of_one_length(_rows(model, prompts, bos)), bos)
+
+
+def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"], bos: Bos) -> Int[Tensor, "prompt position"]:
+    """The ids on the model's device, after a check that they are in the vocabulary and begin as `bos` says."""
+    _check(model, ids)
+    if bos != "as-given":
+        _check_start(model, ids, bos)
+    return ids.to(device_of(model))
+
+
+def start_ids(model: Bridge, bos: Bos) -> tuple[int, ...]:
+    """The ids that are put before a text: those of the checkpoint's tokenizer, one BOS, or none."""
+    if bos == "family":
+        return start_of(model).ids
+    if bos == "none":
+        return ()
+    start = bos_id(model)
+    if start is None:
+        raise InputError("bos='one' is given, but this model has no BOS token.", "Use bos='family' or bos='none'.")
+    return (start,)
+
+
+def bos_id(model: Bridge) -> int | None:
+    """The id of the BOS token, from the checkpoint's tokenizer or else the configuration."""
+    return start_of(model).bos
+
+
+def count_bos(model: Bridge, ids: Int[Tensor, "prompt position"]) -> int:
+    """The number of leading tokens of the first prompt that the tokenizer adds, such as BOS."""
+    start = start_of(model)
+    return int(_leading(ids, {*start.ids, start.bos})[0])
+
+
+def _leading(ids: Int[Tensor, "prompt position"], of: Iterable[int | None]) -> Int[Tensor, " prompt"]:
+    known = torch.tensor([i for i in of if i is not None], dtype=ids.dtype, device=ids.device)
+    return torch.isin(ids, known).long().cumprod(dim=-1).sum(dim=-1)
+
+
+def rows_of(model: Bridge, prompts: Prompts, bos: Bos) -> list[list[int]]:
+    """The ids of each prompt, which may differ in length; each is checked as by `tokenize`."""
+    rows = _rows(model, prompts, bos)
+    for row in rows:
+        tokenize(model, row, bos=bos if isinstance(each_of(prompts)[0], list) else "as-given")
+    return rows
+
+
+def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
+    given = each_of(prompts)
+    if not given or not isinstance(given[0], str):
+        return cast(list[list[int]], given)
+    if bos == "as-given":
+        raise InputError("bos='as-given' is only for token ids.", "For text use 'family', 'one' or 'none'.")
+    require_tokenizer(model)
+    if not all(isinstance(text, str) and text.strip() for text in given):
+        raise InputError("The prompt is empty.", "Pass some text.")
+    lead = start_ids(model, bos)
+    return [[*lead, *encode(model, cast(str, text))] for text in given]
+
+
+def _of_one_length(rows: list[list[int]]) -> Tensor:
+    if not rows or not all(rows):
+        raise InputError("The prompt is empty.", "Pass at least one token.")
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise InputError(
+            f"The prompts have {lengths[0]} to {lengths[-1]} tokens; padding would change what is measured.",
+            "Measure prompts of unequal length one by one, as `sensitivity`, `jacobian_norms`, `path_bound` and "
+            "`substitution_effect` do.",
+        )
+    return torch.tensor(rows)
+
+
+def require_tokenizer(model: Bridge) -> Any:
+    """The model's tokenizer; raises an error if the model has none."""
+    if model.tokenizer is None:
+        raise InputError("This model has no tokenizer.", "Pass token ids instead of text.")
+    return model.tokenizer
+
+
+def tokenizer_digest(model: Bridge) -> str:
+    """A digest of the whole tokenizer, eight hexadecimal digits, since answers that are stored as text depend on it."""
+    core = getattr(model.tokenizer, "backend_tokenizer", None)
+    if core is not None:
+        return digest(core.to_str())
+    return "none" if model.tokenizer is None else digest(sorted(model.tokenizer.get_vocab().items()))
+
+
+def encode(model: Bridge, text: str) -> list[int]:
+    """The ids of a text, without special tokens; raises an error for words that the tokenizer does not know."""
+    tokenizer = require_tokenizer(model)
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    known = tokenizer.get_vocab()
+    unknown_id = getattr(tokenizer, "unk_token_id", None)
+    if core is not None:
+        refuse_unknown_words(core, text, tokenizer.all_special_tokens, known)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if unknown_id is not None and unknown_id in ids:
+        raise InputError(
+            f"The tokenizer does not know part of {short_repr(text)} and replaces it by {tokenizer.unk_token!r}.",
+            "Rephrase the prompt, or pass ids if you want this token.",
+        )
+    if not ids:
+        raise InputError(f"{short_repr(text)} has no tokens.", "Pass some text.")
+    return ids
+
+
+def as_chat(model: Bridge, text: str) -> str:
+    """The text as a user's turn in the tokenizer's chat template, up to the start of the answer."""
+    tokenizer = require_tokenizer(model)
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
+    turn = [{"role": "user", "content": text}]
+    return rendered(tokenizer, turn)
+
+
+def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
+    if ids.numel() == 0:
+        raise InputError("The prompt is empty.", "Pass at least one token.")
+    limit, vocabulary = longest_prompt(model), int(model.cfg.d_vocab)
+    if limit is not None and ids.shape[-1] > limit:
+        raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise InputError(
+            f"Token ids run from {int(ids.min())} to {int(ids.max())}, the vocabulary from 0 to {vocabulary - 1}.",
+            "Tokenize with this model's tokenizer.",
+        )
+
+
+def _check_start(model: Bridge, ids: Tensor, bos: Bos) -> None:
+    start = start_ids(model, bos)
+    own = bos_id(model)
+    found = sorted(set(_leading(ids, [own]).tolist()))
+    if len(found) > 1:
+        raise InputError("Some prompts start with a BOS and some do not.", "Give all prompts the same start.")
+    remedy = "Pass text, correct the ids, or set bos= to 'one', 'none' or 'as-given'."
+    if set(start) - {own}:  # a start with tokens other than BOS, as for GLM
+        if not all(row[: len(start)] == list(start) for row in ids.tolist()):
+            raise InputError(
+                f"The prompt does not start with the ids {list(start)}, which this tokenizer adds.", remedy
+            )
+        return
+    optional = bos == "family" and not start and found[0] == 1
+    if found[0] != len(start) and not optional:
+        raise InputError(f"The prompt starts with {found[0]} BOS tokens (id {own}), expected {len(start)}.", remedy)
+
+
+def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
+    """Each token as printable text, with control characters escaped and parts of a character in raw form."""
+    return [[_display(model.tokenizer, int(i)) for i in row] for row in ids]
+
+
+def _display(tokenizer: Any, token_id: int) -> str:
+    if tokenizer is None:
+        return f"#{token_id}"
+    text = tokenizer.decode([token_id])
+    if "\ufffd" in text or not text:
+        text = f"⟨{tokenizer.convert_ids_to_tokens(token_id)}⟩"
+    return escape(text)
+
+
+def escape(text: str) -> str:
+    r"""The text with control, format, separator and surrogate characters escaped.
+
+    >>> escape("a\n\x00b")
+    'a\\n\\x00b'
+    """
+    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)

@@ -1,0 +1,76 @@
+"""Token attribution: path bound, null and Jacobian norm for each token of one prompt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.checks.results import takes
+from squashlens.figures._selection import of_one_prompt
+from squashlens.figures._theme import COLOURS, INK, dress, label, token_axis
+
+NAMES = {
+    "path_bound": "path bound (Thm 5.1)",
+    "null": "uniform null",
+    "jacobian": "true Jacobian",
+    "jacobian_frozen": "Jacobian, attention frozen",
+    "bound_over_null": "bound ÷ null",
+}
+LEGEND = 120  # pixels above the plot: on a narrow screen the legend takes one row for each name
+DASHES = {"null": "dot", "jacobian_frozen": "dash"}
+
+
+@takes("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position ...")
+def attribution(sensitivity: xr.Dataset) -> go.Figure:
+    """Draw path bound, null and Jacobian norms of each token (upper panel), and bound ÷ null (lower panel).
+
+    Both scales are logarithmic, so values of exactly zero are missing from the lines. Repeated tokens have separate
+    places on the axis. The hover text has position, token and value.
+
+    Args:
+        sensitivity: a result of `squashlens.sensitivity` for one prompt. Select one of several prompts with
+            ``result.isel(prompt=0)``.
+
+    Returns:
+        The figure.
+    """
+    sensitivity = of_one_prompt(sensitivity)
+    tokens = [str(t) for t in sensitivity["token"].values]
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.06)
+    upper = ["path_bound", "null", "jacobian_frozen", "jacobian"]
+    for name in upper:
+        figure.add_trace(_line(sensitivity[name], name, tokens), row=1, col=1)
+    figure.add_trace(_line(sensitivity["bound_over_null"], "bound_over_null", tokens), row=2, col=1)
+    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=2, col=1)  # pyright: ignore
+    for row, title, names in ((1, "norm or bound", upper), (2, "bound ÷ null", ["bound_over_null"])):
+        figure.update_yaxes(type="log", exponentformat="power", title=title, row=row, col=1)
+        figure.update_yaxes(**_ticks(sensitivity[names]), row=row, col=1)
+    figure.update_xaxes(**token_axis(tokens))
+    figure.update_xaxes(title="token", row=2, col=1)
+    return dress(figure, title="Influence of each token on the last representation", height=560, top=LEGEND)
+
+
+def _ticks(values: xr.Dataset) -> dict[str, Any]:
+    """Axis ticks at powers of ten if the axis spans several, otherwise at powers of two."""
+    positive = values.to_array().values
+    positive = positive[positive > 0]
+    if positive.size and positive.max() > 50 * positive.min():
+        return {"dtick": 1}
+    return {"tick0": 0, "dtick": np.log10(2), "tickformat": ".3~g"}
+
+
+def _line(values: xr.DataArray, name: str, tokens: Sequence[str]) -> go.Scatter:
+    data = values.values.astype(np.float64)
+    return go.Scatter(
+        x=np.arange(len(data), dtype=np.float32),
+        y=np.where(data > 0, data, np.nan),
+        name=NAMES[name],
+        mode="lines+markers",
+        line={"color": COLOURS[name], "width": 2, "dash": DASHES.get(name, "solid")},
+        marker={"size": 6},
+        customdata=np.array([f"{position}: {label(t)}" for position, t in enumerate(tokens)], dtype=object),
+        hovertemplate=f"%{{customdata}}<br>{NAMES[name]}: %{{y:.6g}}<extra></extra>",
+    )

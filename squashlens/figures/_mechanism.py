@@ -1,0 +1,79 @@
+"""The mechanism of collapse: the quantities in the proof of Theorem B.3, measured."""
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from squashlens.checks.results import chosen, takes
+from squashlens.figures._theme import COLOURS, dress
+
+PANELS = {
+    "attention_tv_mean": "δ: total variation of the last row",
+    "self_weight_mean": "α*: weight of the new token on itself",
+}
+
+
+@takes(
+    "squashlens.mechanism",
+    "attention_tv_mean self_weight_mean: block length",
+    "observed bound: length",
+    "share: part block length",
+)
+def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
+    """Draw the quantities in the proof of Theorem B.3: δ and α* by block, the bound of block 0, shares of D by block.
+
+    Args:
+        mechanism: a result of `squashlens.mechanism`.
+        length: the length for the shares, in content tokens; the longest by default.
+
+    Returns:
+        The figure.
+    """
+    at = chosen(mechanism, "length", length)
+    titles = [*PANELS.values(), "block 0: observed and bound", f"shares of D after each block, length {at}"]
+    figure = make_subplots(rows=2, cols=2, subplot_titles=titles, horizontal_spacing=0.1, vertical_spacing=0.2)
+    lengths, blocks = mechanism["length"].values, mechanism["block"].values
+    colours = list(map(str, sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))))
+    for column, name in enumerate(PANELS, start=1):
+        for block, colour in zip(blocks, colours, strict=True):
+            figure.add_trace(
+                _line(mechanism[name].sel(block=block), f"block {block}", colour, column == 1), row=1, col=column
+            )
+        figure.update_yaxes(type="log", exponentformat="power", row=1, col=column)
+    for name, colour in (("observed", COLOURS["distance"]), ("bound", COLOURS["contrast"])):
+        figure.add_trace(_line(mechanism[name], f"{name} ‖o − o*‖₁", colour, True), row=2, col=1)
+    figure.update_yaxes(type="log", exponentformat="power", row=2, col=1)
+    for part in mechanism["part"].values:
+        shares = mechanism["share"].sel(part=part, length=at).values
+        figure.add_trace(
+            go.Bar(x=blocks, y=shares, name=str(part), marker={"color": COLOURS[str(part)]},
+                   hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>"),
+            row=2, col=2,
+        )  # fmt: skip
+    for row, column in ((1, 1), (1, 2), (2, 1)):
+        figure.update_xaxes(
+            type="log",
+            title="length (content tokens)",
+            range=[np.log10(lengths[0]), np.log10(lengths[-1])],
+            row=row,
+            col=column,
+        )
+    figure.update_xaxes(title="block", dtick=1, row=2, col=2)
+    figure.update_layout(barmode="relative")
+    return dress(figure, title="The quantities in the proof of Theorem B.3", height=780, top=150, lift=24)
+
+
+def _line(values: xr.DataArray, name: str, colour: str, legend: bool) -> go.Scatter:
+    data = values.values.astype(np.float64)
+    return go.Scatter(
+        x=values["length"].values,
+        y=np.where(data > 0, data, np.nan),
+        name=name,
+        legendgroup=name,
+        showlegend=legend,
+        mode="lines",
+        line={"color": colour, "width": 1.8},
+        hovertemplate=f"length %{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
+    )

@@ -1,0 +1,118 @@
+"""Attention paths: the strongest ones, all of them by number of hops, and their limit with growing depth."""
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.colors import sample_colorscale
+
+from squashlens.checks.results import takes
+from squashlens.figures._theme import COLOURS, dress, label, share_map, token_axis
+
+
+@takes("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
+def strongest_paths(paths: xr.Dataset) -> go.Figure:
+    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines.
+
+    Every line is one path. Paths overlap where they share a segment.
+
+    Args:
+        paths: a result of `squashlens.paths.strongest_paths`.
+
+    Returns:
+        The figure.
+    """
+    tokens, layers = [str(t) for t in paths["token"].values], paths["layer"].values
+    shares = paths["share"].values
+    figure = go.Figure()
+    grid_x, grid_y = np.meshgrid(np.arange(len(tokens)), layers)
+    figure.add_trace(
+        go.Scatter(
+            x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", marker={"size": 3, "color": "#c4c9d2"},
+            hoverinfo="skip", showlegend=False,
+        )
+    )  # fmt: skip
+    for rank in reversed(range(len(shares))):
+        walk = paths["position_at"].values[rank]
+        name = f"path {rank + 1}: {shares[rank]:.4g} of all"
+        route = " → ".join(label(tokens[p]) for p in walk)
+        figure.add_trace(
+            go.Scatter(
+                x=walk,
+                y=layers,
+                mode="lines+markers",
+                line={"color": COLOURS["path_bound"], "width": 1.5 + 6 * float(shares[rank] / shares[0])},
+                opacity=0.35,
+                marker={"size": 6},
+                showlegend=False,
+                customdata=[f"{layer}, {p}: {label(tokens[p])}" for layer, p in zip(layers, walk, strict=True)],
+                hovertemplate=f"layer %{{customdata}}<br>{name}<br>{route}<extra></extra>",
+            )
+        )
+    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_yaxes(title="layer ℓ", dtick=1)
+    total = 100 * float(shares.sum())
+    title = f"The {len(shares)} strongest paths to the query carry {total:.3g} % of the weight of all paths"
+    return dress(figure, title=title, height=460)
+
+
+@takes("squashlens.paths.hops", "values: hop position", "token: position")
+def hops(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale.
+
+    Args:
+        shares: a result of `squashlens.paths.hops`.
+
+    Returns:
+        The figure.
+    """
+    tokens = [str(t) for t in shares["token"].values]
+    figure = go.Figure(share_map(shares, tokens, "{row} hops"))
+    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_yaxes(title="hops through attention", dtick=1)
+    return dress(figure, title="Where the paths to the query start, by number of hops", height=420)
+
+
+@takes("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
+def depth_limit(limit: xr.Dataset) -> go.Figure:
+    """Draw the path weight that is not at the first token, by depth, with a logarithmic scale.
+
+    Depth is the number of times that a block's attention is applied. A dotted line shows the predicted rate, starting
+    from the value at depth 1.
+
+    Args:
+        limit: a result of `squashlens.paths.depth_limit`.
+
+    Returns:
+        The figure.
+    """
+    blocks, depth = limit["block"].values, limit["depth"].values
+    colours = [str(c) for c in sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))]
+    figure = go.Figure()
+    for block, colour in zip(blocks, colours, strict=True):
+        here = limit.sel(block=block)
+        rest = here["rest"].values
+        rates = f"predicted {float(here['predicted_rate']):.3f}, observed {float(here['observed_rate']):.3f}"
+        figure.add_trace(
+            go.Scatter(
+                x=depth,
+                y=np.where(rest > 0, rest, np.nan),
+                mode="lines",
+                line={"color": colour, "width": 2},
+                name=f"block {block}: {rates}",
+                hovertemplate=f"block {block}, depth %{{x}}<br>not at the first token: %{{y:.4g}}<extra></extra>",
+            )
+        )
+        line = rest[1] * float(here["predicted_rate"]) ** (depth[1:] - 1)
+        figure.add_trace(
+            go.Scatter(
+                x=depth[1:], y=line, mode="lines", line={"color": colour, "width": 1, "dash": "dot"},
+                showlegend=False, hoverinfo="skip",
+            )
+        )  # fmt: skip
+    figure.update_xaxes(title="number of times the block's attention is applied")
+    figure.update_yaxes(
+        title="path weight not at the first token", type="log", exponentformat="power", range=[-10, 0.1]
+    )
+    return dress(
+        figure, title="Depth limit: repeated attention moves all path weight to the first token", height=480, top=150
+    )

@@ -1,0 +1,59 @@
+"""Interventions on a model's activations, as values to pass to `squashlens.applied(model, *hooks)`.
+
+- Hold constant: `freeze_attention`, `freeze_norms`, `freeze_gates`.
+- Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `attention_temperature`, `scale_attention`,
+  `uniform_attention`, `zero_pattern`.
+- Remove or replace: `zero_values`, `zero_heads`, `zero_residual`; `mean_heads`, `mean_residual`; `patch_heads`,
+  `patch_residual`, `resample_residual`.
+- Precision: `rounding`.
+- Find the positions of given tokens: `find_positions`.
+
+These functions do not touch the model: only `applied` does. `squashlens.hooks.Hook` makes your own hook.
+"""
+
+from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
+from squashlens.engine.hooking.hook import Hook
+from squashlens.hooks.interventions import (
+    attention_temperature,
+    mask_attention,
+    mask_tokens,
+    scale_attention,
+    sliding_window,
+    uniform_attention,
+    zero_heads,
+    zero_pattern,
+    zero_residual,
+    zero_values,
+)
+from squashlens.hooks.patches import mean_heads, patch_heads, patch_residual
+from squashlens.hooks.positions import find_positions
+from squashlens.hooks.reference import mean_residual, resample_residual
+from squashlens.hooks.rounding import rounding
+
+__all__ = [
+    "Hook",
+    "attention_temperature",
+    "find_positions",
+    "freeze_attention",
+    "freeze_gates",
+    "freeze_norms",
+    "mask_attention",
+    "mask_tokens",
+    "mean_heads",
+    "mean_residual",
+    "patch_heads",
+    "patch_residual",
+    "resample_residual",
+    "rounding",
+    "scale_attention",
+    "sliding_window",
+    "uniform_attention",
+    "zero_heads",
+    "zero_pattern",
+    "zero_residual",
+    "zero_values",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

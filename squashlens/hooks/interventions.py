@@ -1,0 +1,348 @@
+"""Interventions on attention, values and the residual stream, each made as a `Hook`.
+
+Masks change attention logits, so the weights of a row renormalize over the remaining keys. No row becomes empty,
+because a token always attends to itself. Positions are counted from the first token of the prompt; positions beyond the
+end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions would be
+counted from another token (`squashlens.engine.hooking.continued`). Query head h reads key/value group
+h // (heads / groups).
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from numbers import Real
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import positive
+from squashlens.checks.arguments import validated
+from squashlens.engine.hooking.hook import Hook
+from squashlens.engine.proving.fingerprint import digest
+from squashlens.errors import InputError, RangeError
+from squashlens.theory.attention import unmasked
+
+Blocks = tuple[int, ...] | None
+STREAMS = "blocks.{block}.hook_resid_pre"
+SCORES, PATTERN, VALUES, OUTPUTS = (
+    f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v", "z")
+)
+
+
+@validated
+def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+    """Mask the tokens at `positions` for all later tokens, by setting their attention logits to −∞.
+
+    Args:
+        positions: positions of the masked tokens, counted from 0.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+
+    >>> import squashlens as sl
+    >>> sl.hooks.mask_tokens([2, 3], blocks=(0,))
+    mask_tokens(2, 3)
+    """
+    places = positions_of(positions, "mask_tokens")
+    return _masked(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True)
+
+
+@validated
+def mask_attention(
+    queries: Iterable[int], keys: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
+    """Mask attention from the query positions `queries` to the key positions `keys`. A token still attends to itself.
+
+    Args:
+        queries: query positions, counted from 0.
+        keys: key positions, counted from 0.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    rows, columns = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
+    name = f"mask_attention{listed(rows)}→{listed(columns)}"
+    return _masked(name, lambda query, key: _among(query, rows) & _among(key, columns), blocks, heads, True)
+
+
+@validated
+def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: Iterable[int] | None = None) -> Hook:
+    """Restrict attention to the last `window` tokens, the query included, and to the first `sink` tokens.
+
+    Query j attends to key i ≤ j where ``j − i < window`` or ``i < sink``. The query counts as part of the window, as in
+    Hugging Face's models. If the model already has a narrower window, that one remains in force. A window as long as
+    the prompt changes no bit.
+
+    Args:
+        window: number of tokens in the window, at least 1.
+        blocks: blocks to act in; all by default.
+        sink: number of first tokens that every query may attend to.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    positive(window, "sliding_window: window", "a number of tokens")
+    positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
+    name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
+    return _masked(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads, sink > 0)
+
+
+@validated
+def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+    """Divide the attention logits by `temperature`: each weight α becomes ``α^(1/T)``, divided by its row's sum.
+
+    Args:
+        temperature: T > 0. Values below 1 sharpen attention, values above 1 flatten it.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+
+    Raises:
+        RangeError: in the forward pass, if the divided logits exceed the range of the model's dtype.
+    """
+    if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
+        raise InputError(
+            f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
+        )
+
+    def divided(scores: Tensor) -> Tensor:
+        scaled = scores / temperature
+        if not bool((scaled.isfinite() | ~unmasked(scores)).all()):
+            raise RangeError(
+                f"attention_temperature: the logits divided by {temperature!r} exceed the range of {scores.dtype}.",
+                "Give a higher temperature.",
+            )
+        return scaled
+
+    return _rescored(f"attention_temperature({temperature!r})", divided, blocks, heads)
+
+
+@validated
+def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+    """Make all attention weights of a row equal: 1 over the number of keys that the query may attend to.
+
+    Under this hook the model has the attention pattern that `path_bound` assumes with ``attention="uniform"``.
+
+    Args:
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    return _rescored("uniform_attention", torch.zeros_like, blocks, heads)
+
+
+@validated
+def scale_attention(
+    factor: float, positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
+    """Multiply the weights with which later tokens attend to `positions` by `factor`, and renormalize the rows.
+
+    ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, and 1 elsewhere. The
+    hook adds ln(factor) to the logits, so the sum of a row does not change. A factor of 1 changes no bit, a factor of 0
+    equals `mask_tokens`, and the factors of several such hooks multiply. A token's weight to itself changes only by
+    renormalization. `zero_pattern` removes weights without renormalization.
+
+    Args:
+        factor: at least 0.
+        positions: key positions, counted from 0.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    if isinstance(factor, bool) or not (isinstance(factor, Real) and 0 <= factor < float("inf")):
+        raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
+    places, added = positions_of(positions, "scale_attention"), math.log(factor) if factor else -math.inf
+
+    def change(scores: Tensor) -> Tensor:
+        query, key = _grid(scores)
+        return torch.where(_among(key, places) & (query > key) & unmasked(scores), scores + added, scores)
+
+    name = f"scale_attention({float(factor)!r} at {listed(places)})"
+    return _in_heads(name, SCORES, change, blocks, heads, positional=True)
+
+
+@validated
+def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+    """Set the weights with which later tokens attend to `positions` to 0, without renormalization.
+
+    The other weights do not change, so rows sum to less than 1.
+
+    Args:
+        positions: key positions, counted from 0.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    places = positions_of(positions, "zero_pattern")
+
+    def change(pattern: Tensor) -> Tensor:
+        query, key = _grid(pattern)
+        return pattern.masked_fill(_among(key, places) & (query > key), 0.0)
+
+    return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads, positional=True)
+
+
+@validated
+def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iterable[int] | None = None) -> Hook:
+    """Set the value vectors of the tokens at `positions` to 0, biases included. Attention weights do not change.
+
+    Args:
+        positions: positions counted from 0.
+        blocks: blocks to act in; all by default.
+        groups: key/value heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    places = positions_of(positions, "zero_values")
+
+    def change(values: Tensor) -> Tensor:
+        place = torch.arange(values.shape[1], device=values.device)
+        return values.masked_fill(_among(place, places)[:, None, None], 0.0)
+
+    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2, positional=True)
+
+
+@validated
+def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterable[int] | None = None) -> Hook:
+    """Set the output of attention heads to 0: ``z_jh = 0`` for each h in `heads`, at `positions`.
+
+    z is a head's weighted sum of values, before the output matrix (TransformerLens's ``hook_z``). It includes the
+    biases of the values; the bias of the output matrix remains. `mean_heads` keeps the part of a head's output that is
+    the same for every prompt.
+
+    Args:
+        heads: query heads, counted from 0.
+        blocks: blocks to act in; all by default.
+        positions: positions counted from 0; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    chosen = heads_of(heads, "zero_heads")
+    places = None if positions is None else positions_of(positions, "zero_heads")
+
+    def change(outputs: Tensor) -> Tensor:
+        if places is None:
+            return torch.zeros_like(outputs)
+        place = torch.arange(outputs.shape[1], device=outputs.device)
+        return outputs.masked_fill(_among(place, places)[:, None, None], 0.0)
+
+    name = f"zero_heads{listed(chosen)}{'' if places is None else f' at {listed(places)}'}"
+    return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks, positional=places is not None)
+
+
+@validated
+def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
+    """Set the residual stream of the tokens at `positions` to 0 at the input of each of `blocks`.
+
+    Args:
+        positions: positions counted from 0.
+        blocks: blocks to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+    """
+    places = positions_of(positions, "zero_residual")
+
+    def edit(stream: Tensor) -> Tensor:
+        place = torch.arange(stream.shape[1], device=stream.device)
+        return stream.masked_fill(_among(place, places)[:, None], 0.0)
+
+    return Hook(f"zero_residual{listed(places)}", STREAMS, edit, blocks, positional=True)
+
+
+def _masked(
+    name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, positional: bool
+) -> Hook:
+    """A hook that sets logits to −∞ where `hidden(query, key)` is true and the key is an earlier token."""
+
+    def change(scores: Tensor) -> Tensor:
+        query, key = _grid(scores)
+        return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf)
+
+    return _in_heads(name, SCORES, change, blocks, heads, positional=positional)
+
+
+def _rescored(name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:
+    """A hook that replaces the logits of visible keys by `to(scores)`; masked keys remain masked."""
+    return _in_heads(name, SCORES, lambda scores: torch.where(unmasked(scores), to(scores), scores), blocks, heads)
+
+
+def _in_heads(
+    name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
+    dim: int = 1, positional: bool = False,
+) -> Hook:  # fmt: skip
+    """A hook that changes only the chosen heads, which are axis `dim`."""
+    if heads is None:
+        return Hook(name, site, change, blocks, positional)
+    chosen = _counted(heads, "", "heads", "counted from 0; leave it out for all")
+    name += f" in {'groups' if site == VALUES else 'heads'} {listed(chosen)}"
+    return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
+
+
+def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: int) -> Callable[[Tensor], Tensor]:
+    """An edit of a tensor with four axes that changes only the `chosen` entries of axis `dim`, the heads."""
+
+    def edit(before: Tensor) -> Tensor:
+        if before.ndim != 4:
+            raise InputError(
+                f"This hook point has no axis for heads: its tensor has shape {tuple(before.shape)}.",
+                "Leave heads= and groups= out: interventions on single heads need a separate axis.",
+            )
+        outside = [h for h in chosen if h >= before.shape[dim]]
+        if outside:
+            raise InputError(f"There is no head {outside[0]}.", f"The heads here are 0 to {before.shape[dim] - 1}.")
+        selected = _among(torch.arange(before.shape[dim], device=before.device), chosen)
+        return torch.where(selected.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before)
+
+    return edit
+
+
+def _grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor]:
+    """Query positions as a column, and key positions as a row."""
+    queries, keys = scores.shape[-2:]
+    place = torch.arange(keys, device=scores.device)
+    return place[keys - queries :, None], place
+
+
+def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
+    return torch.isin(place, torch.tensor(places, device=place.device))
+
+
+def positions_of(positions: Iterable[int], factory: str) -> tuple[int, ...]:
+    """The positions given to the function `factory`, checked."""
+    return _counted(positions, f"{factory}: ", "positions", "counted from 0 at the prompt's first token")
+
+
+def heads_of(heads: Iterable[int], factory: str) -> tuple[int, ...]:
+    """The heads given to the function `factory`, checked, each once."""
+    return tuple(dict.fromkeys(_counted(heads, f"{factory}: ", "heads", "counted from 0")))
+
+
+def _counted(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:
+    """`numbers` as a tuple; an error unless they are one or more whole numbers of at least 0."""
+    chosen = tuple(numbers)
+    if not chosen or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in chosen):
+        raise InputError(f"{where}{chosen!r} are not {what}.", f"Give at least one, {how}.")
+    return chosen
+
+
+def listed(places: tuple[int, ...]) -> str:
+    """Positions as text for a hook's name; of more than six, the first, the last, their number and a digest."""
+    if len(places) <= 6:
+        return f"({', '.join(map(str, places))})"
+    return f"({places[0]} … {places[-1]}, {len(places)} in all, {digest(places)})"

@@ -1,0 +1,271 @@
+"""Activation patching and mean ablation: replace a prompt's activations by those of other prompts.
+
+Patching shows which activations carry the difference between two prompts: activations of one prompt are inserted into
+the forward pass of the other, at some positions of some blocks, and the outputs are compared. Replacing a head's output
+by its mean over reference prompts removes what is specific to this prompt and keeps what all prompts share. The
+inserted activations count as constants in derivatives.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge, Over, one_of
+from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import n_blocks
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.text.tokens import Prompts, tokenize
+from squashlens.errors import InputError
+from squashlens.hooks.interventions import OUTPUTS, STREAMS, Blocks, heads_of, in_heads, listed, positions_of
+from squashlens.hooks.sources import Activations, Source, activations, kept, mean_activations
+
+Places = tuple[int, ...] | None
+
+
+@validated
+def patch_residual(
+    positions: Iterable[int],
+    source: Source,
+    blocks: Blocks = None,
+    *,
+    from_positions: Iterable[int] | None = None,
+    bos: Bos = "family",
+) -> Recipe:
+    """Replace the residual stream at `positions` by that of another prompt, at the input of each of `blocks`.
+
+    ``v⁽ᵇ⁾_i ← u⁽ᵇ⁾_k`` for each block b in `blocks` and each i in `positions`, where u is the residual stream of the
+    source and k is the entry of `from_positions` that belongs to i.
+
+    Args:
+        positions: positions of the measured prompt, counted from 0; those beyond its end are ignored.
+        source: one prompt, as text or token ids; a `Capture` of one prompt; or the cache that TransformerLens's
+            `run_with_cache` returns. A prompt is run without any hooks each time this hook is applied. A capture or a
+            cache may have been taken under hooks.
+        blocks: blocks to act in; all by default.
+        from_positions: positions in the source, one for each of `positions`; the same positions by default.
+        bos: how the source gets its BOS token, as in `squashlens.tokenize`.
+
+    Returns:
+        A recipe for hooks, for `squashlens.applied`.
+
+    Raises:
+        InputError: if the source has several prompts, lacks one of the positions, or is a capture without one of the
+            layers; if a position is given twice, or `from_positions` has another length than `positions`.
+        StaleCaptureError: if the capture was taken with other weights.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> clean, other = (f"What is the last digit in this sequence? 4,{digit} =" for digit in "73")
+    >>> digit = sl.hooks.find_positions(model, clean, "7")
+    >>> with sl.applied(model, sl.hooks.patch_residual(digit, other, blocks=(0,))):
+    ...     str(sl.next_token(model, clean)["token"].values[0])
+    '3'
+    """
+    here, there = _pairs(positions, from_positions, "patch_residual")
+    what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
+    source = kept(source)
+
+    def make(model: Bridge) -> list[Hook]:
+        chosen = _blocks(model, what, STREAMS, blocks)
+        found = activations(model, source, STREAMS, chosen, bos, what)
+        _require_reach(found, there, what)
+        return [
+            Hook(
+                f"{what} of {found.name}",
+                STREAMS,
+                Replacement(found, block, here, there, what),
+                (block,),
+                positional=True,
+            )
+            for block in chosen
+        ]
+
+    return Recipe(what, make)
+
+
+@validated
+def patch_heads(
+    heads: Iterable[int],
+    source: Source,
+    blocks: Blocks = None,
+    *,
+    positions: Iterable[int] | None = None,
+    from_positions: Iterable[int] | None = None,
+    bos: Bos = "family",
+) -> Recipe:
+    """Replace the outputs of attention heads by their outputs on another prompt.
+
+    ``z⁽ᵇʰ⁾_i ← u⁽ᵇʰ⁾_k`` for each h in `heads` of each b in `blocks`. z, TransformerLens's ``hook_z``, is a head's
+    weighted sum of values, before the output matrix.
+
+    Args:
+        heads: query heads, counted from 0.
+        source: one prompt, a `Capture` or a cache, as in `patch_residual`. A `Capture` holds no head outputs, so its
+            prompt is run again.
+        blocks: blocks to act in; all by default.
+        positions: positions of the measured prompt, counted from 0; all by default.
+        from_positions: positions in the source, one for each of `positions`; the same positions by default.
+        bos: how the source gets its BOS token, as in `squashlens.tokenize`.
+
+    Returns:
+        A recipe for hooks, for `squashlens.applied`.
+
+    Raises:
+        InputError: in the cases of `patch_residual`; if the capture was taken under hooks; and, in the forward pass
+            without `positions`, if the prompt is longer than the source.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> clean, other = (f"What is the last digit in this sequence? 4,{digit} =" for digit in "73")
+    >>> last = sl.hooks.find_positions(model, clean, "=")
+    >>> with sl.applied(model, sl.hooks.patch_heads(range(4), other, blocks=(1,), positions=last)):
+    ...     str(sl.next_token(model, clean)["token"].values[0])
+    '3'
+    """
+    chosen_heads = heads_of(heads, "patch_heads")
+    what, here, there = f"patch_heads{listed(chosen_heads)}", None, None
+    if positions is not None:
+        here, there = _pairs(positions, from_positions, "patch_heads")
+        what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
+    elif from_positions is not None:
+        raise InputError("patch_heads: from_positions= is given without positions=.", "Give both, or neither.")
+    source = kept(source)
+
+    def make(model: Bridge) -> list[Hook]:
+        chosen = _blocks(model, what, OUTPUTS, blocks)
+        found = activations(model, source, OUTPUTS, chosen, bos, what)
+        _require_reach(found, there, what)
+        return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, there)
+
+    return Recipe(what, make)
+
+
+@validated
+def mean_heads(
+    heads: Iterable[int],
+    reference: Prompts,
+    blocks: Blocks = None,
+    *,
+    positions: Iterable[int] | None = None,
+    over: Over = "prompts",
+    bos: Bos = "family",
+) -> Recipe:
+    """Replace the outputs of attention heads by their mean over `reference` prompts (mean ablation).
+
+    ``z⁽ᵇʰ⁾_i ← mean over prompts p of z⁽ᵇʰ⁾_i(p)`` for each h in `heads` of each b in `blocks`, position by position.
+    With ``over="positions"`` the mean is taken over prompts and all their positions, so the same vector is inserted
+    everywhere. The first is the usual mean ablation for prompts of the same form; the second works for any length.
+
+    Args:
+        heads: query heads, counted from 0.
+        reference: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
+            hook is applied.
+        blocks: blocks to act in; all by default.
+        positions: positions of the measured prompt, counted from 0; all by default.
+        over: ``"prompts"`` or ``"positions"``, see above.
+        bos: how the reference prompts get their BOS token, as in `squashlens.tokenize`.
+
+    Returns:
+        A recipe for hooks, for `squashlens.applied`.
+
+    Raises:
+        InputError: if the reference lacks one of the positions; with ``over="prompts"`` and without `positions`, in the
+            forward pass, if the prompt is longer than the reference.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> prompts = [f"What is the last digit in this sequence? 4,{digit} =" for digit in "0123456789"]
+    >>> with sl.applied(model, sl.hooks.mean_heads(range(4), prompts, blocks=(1,))):
+    ...     str(sl.next_token(model, prompts[7])["token"].values[0])  # the right answer is 7
+    '0'
+    """
+    one_of(over, Over, "over")
+    chosen_heads = heads_of(heads, "mean_heads")
+    here = None if positions is None else positions_of(positions, "mean_heads")
+    what = f"mean_heads{listed(chosen_heads)}{'' if here is None else f' at {listed(here)}'}"
+    what += " over positions" if over == "positions" else ""
+
+    def make(model: Bridge) -> list[Hook]:
+        chosen = _blocks(model, what, OUTPUTS, blocks)
+        found = mean_activations(model, tokenize(model, reference, bos=bos), OUTPUTS, chosen)
+        _require_reach(found, here if over == "prompts" else None, what)
+        return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, here, over == "positions")
+
+    return Recipe(what, make)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """An edit that replaces a tensor's rows at positions `here` by the source's rows at positions `there` of `block`.
+
+    `None` means every position, from the same position of the source. With `averaged`, each row becomes the source's
+    mean over positions.
+    """
+
+    source: Activations
+    block: int
+    here: Places
+    there: Places
+    name: str
+    averaged: bool = False
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        rows, n = self.source.at(self.block).to(tensor), tensor.shape[1]
+        if self.here is None and not self.averaged and n > len(rows):
+            raise InputError(
+                f"{self.name}: the prompt has {n} positions, and the activations to insert come from {len(rows)}.",
+                "Give positions=, or prompts as long as this one.",
+            )
+        if self.here is None:
+            pairs = [(place, place) for place in range(n)]
+        else:
+            there = self.here if self.there is None else self.there
+            pairs = [(i, k) for i, k in zip(self.here, there, strict=True) if i < n]
+        index = torch.tensor([i for i, _ in pairs], dtype=torch.long, device=tensor.device)
+        if self.averaged:
+            chosen = rows.mean(dim=0, keepdim=True).expand(len(pairs), *rows.shape[1:])
+        else:
+            chosen = rows[[k for _, k in pairs]]
+        return tensor.index_copy(1, index, chosen.expand(len(tensor), *chosen.shape))
+
+
+def _head_hooks(
+    name: str, found: Activations, blocks: list[int], heads: tuple[int, ...], here: Places, there: Places,
+    averaged: bool = False,
+) -> list[Hook]:  # fmt: skip
+    """One hook for each block, which replaces the outputs of `heads`."""
+    edits = {block: Replacement(found, block, here, there, name, averaged) for block in blocks}
+    positional = here is not None or not averaged  # the same vector at every position needs no position numbers
+    return [Hook(name, OUTPUTS, in_heads(edits[block], heads, dim=2), (block,), positional) for block in blocks]
+
+
+def _blocks(model: Bridge, name: str, site: str, blocks: Blocks) -> list[int]:
+    """The chosen blocks as a list; an error names a block that the model does not have."""
+    hook = Hook(name, site, lambda tensor: tensor, blocks)
+    hook.points(n_blocks(model))
+    return list(range(n_blocks(model)) if hook.blocks is None else hook.blocks)
+
+
+def _require_reach(found: Activations, places: Places, name: str) -> None:
+    if places is not None and max(places) >= found.positions:
+        raise InputError(
+            f"{name}: the source has no position {max(places)}.", f"Its positions are 0 to {found.positions - 1}."
+        )
+
+
+def _pairs(
+    positions: Iterable[int], from_positions: Iterable[int] | None, factory: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The positions in the prompt, each once, and the positions in the source that belong to them."""
+    here = positions_of(positions, factory)
+    there = here if from_positions is None else positions_of(from_positions, f"{factory}: from_positions")
+    if len(set(here)) < len(here):
+        raise InputError(f"{factory}: positions={here!r} names a position twice.", "Give each position once.")
+    if len(here) != len(there):
+        raise InputError(
+            f"{factory}: there are {len(here)} positions and {len(there)} from_positions.",
+            "Give one from_position for each position.",
+        )
+    return here, there

@@ -1,0 +1,90 @@
+"""Round activations inside the model: the residual stream, keys, values or attention weights, in fewer bits.
+
+The forward pass continues with the rounded numbers. The derivative is that of the model without rounding ("straight
+through"), because the derivative of rounding is 0 almost everywhere.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import choices_of, full_name, one_of, short_repr
+from squashlens.checks.arguments import validated
+from squashlens.engine.hooking.hook import Hook
+from squashlens.errors import InputError, RangeError
+from squashlens.hooks.interventions import STREAMS
+
+Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+Short = Literal["bf16", "fp16"]
+Rounded = Literal["residual", "keys", "values", "patterns"]
+MOST_BITS = 52  # mantissa bits after the leading one, in float64
+SITES: dict[Rounded, str] = {
+    "residual": STREAMS,
+    "keys": "blocks.{block}.attn.hook_k",
+    "values": "blocks.{block}.attn.hook_v",
+    "patterns": "blocks.{block}.attn.hook_pattern",
+}
+
+
+@validated
+def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
+    """Round activations to a number format, or to a number of mantissa bits, in each of `blocks`.
+
+    Args:
+        to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, or the short forms
+            ``"bf16"`` and ``"fp16"``); or a number of mantissa bits after the leading one, 0 to 52, which keeps the
+            range of the exponent. bfloat16 has 7 mantissa bits and float16 has 10.
+        what: ``"residual"``, the residual stream at the input of a block; ``"keys"`` or ``"values"``, as projected,
+            before any rotary embedding; ``"patterns"``, the output of the softmax.
+        blocks: blocks to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+
+    Raises:
+        RangeError: in the forward pass, if a number exceeds the range of the format.
+    """
+    one_of(what, Rounded, "what")
+    form: Stored | int = full_name(to)
+    if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and 0 <= form <= MOST_BITS)):
+        raise InputError(
+            f"rounding: to={short_repr(to)} is not a format.",
+            f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",
+        )
+
+    def edit(tensor: Tensor) -> Tensor:
+        return tensor + (rounded(tensor.detach(), form) - tensor.detach())
+
+    label = f"{form} bits" if isinstance(form, int) else form
+    return Hook(f"rounding({what} to {label})", SITES[what], edit, blocks)
+
+
+def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
+    """The tensor rounded to the nearest numbers that `to` can hold, ties to even, in the tensor's own dtype.
+
+    >>> rounded(torch.tensor([1.03, 1000.0, 0.3]), 3).tolist()
+    [1.0, 1024.0, 0.3125]
+    """
+    if isinstance(to, int):
+        mantissa, exponent = torch.frexp(tensor)  # 0.5 ≤ |mantissa| < 1
+        scale = 2.0 ** (to + 1)
+        return torch.ldexp((mantissa * scale).round() / scale, exponent)
+    return stored(tensor, getattr(torch, to))
+
+
+def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
+    """The tensor after a cast to `form` and back to its own dtype; an error if numbers exceed the range of `form`."""
+    if not within(tensor, form):  # beyond the range formats differ: infinity, NaN, or the largest number
+        largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
+        raise RangeError(
+            f"{largest:.4g} is beyond the range of {str(form).removeprefix('torch.')}.",
+            "Use bfloat16, or a number of mantissa bits: both keep the range of the exponent.",
+        )
+    with torch._C.DisableTorchFunction():  # a certificate replaces the model's own casts; this cast is not one of them
+        return tensor.to(form).to(tensor.dtype)
+
+
+def within(tensor: Tensor, form: torch.dtype) -> bool:
+    """Whether all finite numbers of the tensor are in the range of `form`."""
+    return bool((tensor.abs().nan_to_num(0.0, posinf=0.0) <= torch.finfo(form).max).all())

@@ -1,0 +1,159 @@
+"""Sources of activations to insert into another forward pass: a prompt, a capture, or a cache of `run_with_cache`.
+
+A prompt is run on the model without any hooks. A pass that writes attention patterns and a pass that does not differ by
+rounding. Therefore a prompt is run in both ways, and each pass receives the activations it would compute itself: a
+prompt patched with its own activations does not change by one bit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge
+from squashlens.checks.arguments import converted
+from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.capturing.capture import Capture
+from squashlens.engine.digests import tensor_digest
+from squashlens.engine.hooking.hook import without_ambient
+from squashlens.engine.memory import available
+from squashlens.engine.proving.fingerprint import digest
+from squashlens.engine.proving.registry import fingerprint_of
+from squashlens.engine.running.forward import forward
+from squashlens.engine.running.streamed import patterns_written, streaming, why_not_streamed
+from squashlens.engine.text.tokens import Prompts, tokenize
+from squashlens.errors import InputError, StaleCaptureError
+from squashlens.hooks.interventions import STREAMS
+
+# A prompt, a capture of a prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
+Source = Any
+Rows = dict[int, Float[Tensor, "position ..."]]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Activations at one hook point of several blocks, by position, of passes that write patterns and that do not."""
+
+    name: str  # says what they depend on
+    written: Rows
+    streamed: Rows
+
+    def at(self, block: int) -> Float[Tensor, "position ..."]:
+        """The activations of one block, for the kind of pass that is running now."""
+        return (self.streamed if streaming() else self.written)[block]
+
+    @property
+    def positions(self) -> int:
+        return min(len(rows) for rows in self.written.values())
+
+
+def kept(source: Source) -> Source:
+    """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
+    if isinstance(source, Capture) or isinstance(getattr(source, "cache_dict", source), Mapping):
+        return source
+    return converted(source, Prompts, "source")
+
+
+def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], bos: Bos, who: str) -> Activations:
+    """The activations of one prompt at `site` of each of `blocks`; errors begin with `who`."""
+    if isinstance(source, Capture):
+        return _from_capture(model, source, site, blocks, who)
+    cache = getattr(source, "cache_dict", source)  # an ActivationCache holds its tensors under this name
+    if isinstance(cache, Mapping):
+        return _from_cache(model, cache, site, blocks, who)
+    ids = tokenize(model, source, bos=bos)
+    _require_one(len(ids), who)
+    return mean_activations(model, ids, site, blocks)
+
+
+def mean_activations(
+    model: Bridge, ids: Int[Tensor, "prompt position"], site: str, blocks: Sequence[int]
+) -> Activations:
+    """The mean over prompts of the activations without hooks, position by position."""
+    sites = [site.replace("{block}", str(b)) for b in blocks]
+    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+        ways = {False: True, True: why_not_streamed(model, sites) is None}
+        if ways[True] and 4 * int(model.cfg.n_heads) * ids.shape[1] ** 2 * 4 > available(device_of(model)) / 2:
+            ways[False] = False  # there is not enough memory for patterns, so no pass will write them
+        found = {way: _means(model, ids, sites, blocks, way) for way, possible in ways.items() if possible}
+    either = next(iter(found.values()))
+    return Activations(digest(ids.tolist()), found.get(False, either), found.get(True, either))
+
+
+def _means(model: Bridge, ids: Tensor, sites: Sequence[str], blocks: Sequence[int], stream: bool) -> Rows:
+    sums: Rows = {}
+
+    def add(block: int) -> Callable[[Tensor], None]:
+        def look(tensor: Tensor) -> None:
+            row = tensor[0].detach().to(torch.promote_types(tensor.dtype, torch.float32))
+            sums[block] = sums[block] + row if block in sums else row.clone()
+
+        return look
+
+    with nullcontext() if stream else patterns_written("activations are taken for passes that write patterns"):
+        for prompt in ids.split(1):
+            forward(model, prompt, [(site, add(block)) for site, block in zip(sites, blocks, strict=True)])
+    return {block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()}
+
+
+def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[int], who: str) -> Activations:
+    _require_one(len(source.ids), who)
+    if (source.fingerprint, source.dtype) != (fingerprint_of(model), str(dtype_of(model))):
+        raise StaleCaptureError(
+            f"{who}: the capture was taken with other weights, another configuration or another dtype.",
+            "Capture again on this model.",
+        )
+    if site != STREAMS:
+        if source.ambient_hooks:
+            raise InputError(
+                f"{who}: a capture holds no head outputs, and this one was taken under hooks, so they cannot be "
+                "computed from its prompt.",
+                f"Give the cache of `model.run_with_cache`, which holds {site!r}.",
+            )
+        return mean_activations(model, source.ids.to(device_of(model)), site, blocks)
+    missing = [block for block in blocks if block not in source.residuals]
+    if missing:
+        raise InputError(
+            f"{who}: the capture has no residual stream of layer {missing[0]}.",
+            "Capture without layers=, or give in blocks= only layers that the capture has.",
+        )
+    rows = {block: source.residuals[block][0].clone() for block in blocks}
+    name = digest(source.ids.tolist()) if not source.ambient_hooks else f"a capture {_contents(rows)}"
+    return Activations(name, rows, rows)
+
+
+def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequence[int], who: str) -> Activations:
+    rows: Rows = {}
+    for block in blocks:
+        name = site.replace("{block}", str(block))
+        tensor = cache.get(name, cache.get(getattr(model.hook_dict.get(name), "name", None) or name))
+        shape = (int(model.cfg.d_model),) if site == STREAMS else (int(model.cfg.n_heads), int(model.cfg.d_head))
+        if not isinstance(tensor, Tensor):
+            raise InputError(
+                f"{who}: the cache holds no {name!r}.", "Run `model.run_with_cache` without names_filter=."
+            )
+        if tensor.ndim == len(shape) + 2:
+            _require_one(len(tensor), who)
+            tensor = tensor[0]
+        if tensor.ndim != len(shape) + 1 or tuple(tensor.shape[1:]) != shape:
+            raise InputError(
+                f"{who}: {name!r} of the cache has shape {tuple(tensor.shape)}, not (position, "
+                f"{', '.join(map(str, shape))}).",
+                "Give a cache from this model.",
+            )
+        rows[block] = tensor.detach().clone()  # the user may write into the cache while the hooks are applied
+    return Activations(f"a cache {_contents(rows)}", rows, rows)
+
+
+def _contents(rows: Rows) -> str:
+    """A digest of the numbers themselves, for activations that no prompt identifies."""
+    return digest([(block, tensor_digest(row)) for block, row in sorted(rows.items())])
+
+
+def _require_one(count: int, who: str) -> None:
+    if count != 1:
+        raise InputError(f"{who}: the source has {count} prompts.", "Give one prompt.")

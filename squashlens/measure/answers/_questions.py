@@ -1,0 +1,99 @@
+"""The questions of a task for a given model, and their token ids."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squashlens._typing import Bridge, Template, one_of, positive, whole
+from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.text.tokens import as_chat, encode, tokenize
+from squashlens.errors import InputError
+from squashlens.measure.answers.frequencies import described
+from squashlens.measure.session import Session
+from squashlens.saving.journal import Journal
+from squashlens.sequences import Ids
+from squashlens.tasks import DRAWN_SEEDS, Question, Task
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of a task and their form: as plain text or chat, with or without the first words of the answer."""
+
+    task: Task
+    each: tuple[Question, ...]
+    template: Template
+    prefill: bool
+
+    def ids(self, model: Bridge, question: Question) -> Ids:
+        """The token ids of the prompt of a question."""
+        return _ids(model, self.task, question, self.template, self.prefill)
+
+
+def prepare_questions(
+    model: Any, task: object, lengths: Any, seeds: Any, function: str,
+    *, modes: Any, template: Any, prefill: bool, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
+) -> tuple[Session, Questions]:  # fmt: skip
+    """The session and the questions of a measurement of answers, all checked before anything is run.
+
+    `sampled` says that answers are sampled at a temperature, so that answers to one question differ between seeds.
+    `n_seeds` is the default number of seeds if questions or answers differ between them.
+    """
+    if not isinstance(task, Task):
+        raise InputError(
+            f"task= is of type {type(task).__name__}, not a task.", "Give one, such as `squashlens.tasks.find('sum')`."
+        )
+    one_of(template, Template, "template")
+    numbers = {"lengths": list(map(whole, lengths)), "seeds": _seeds(seeds, task, sampled, n_seeds)}
+    chosen = {**numbers, "modes": _listed(modes)}
+    questions = tuple(task.asked(**chosen))
+    chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
+    sound = require_sound(model)
+    longest = max(questions, key=lambda question: len(question.prompt))
+    ids = torch.tensor(_ids(sound, task, longest, template, prefill))
+    call = {**chosen, "template": template, "prefill": prefill, **arguments}
+    # The template of a chat determines whether it starts with BOS.
+    session = Session.start(sound, ids, "as-given" if template == "chat" else "family", function, **call)
+    session = replace(session, facts={**session.facts, "task": described(task)})
+    return session, Questions(task, questions, template, prefill)
+
+
+def answers_file(session: Session, task: Task, path: str | Path | None, temperature: float = 0.0) -> Journal:
+    """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
+    facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count")}
+    return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
+
+
+def _ids(model: Bridge, task: Task, question: Question, template: Template, prefill: bool) -> Ids:
+    """The token ids of a prompt, with the first words of the answer if `prefill`."""
+    opening = task.opening if prefill else ""
+    if template == "none":
+        return tuple(tokenize(model, f"{question.prompt} {opening}" if opening else question.prompt)[0].tolist())
+    ids = encode(model, as_chat(model, question.prompt) + opening)
+    return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
+
+
+def _seeds(given: Any, task: Task, sampled: bool, n_seeds: int) -> list[int]:
+    """The seeds as a list. Raises for several seeds that would all give the same answer."""
+    differ = task.random or sampled
+    if given is None:
+        return list(range(n_seeds if differ else 1))
+    given = whole(given)
+    if isinstance(given, int):
+        positive(max(given, 1), "seeds", "a number of samples")  # 0 raises below
+    seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
+    seeds = [whole(seed) for seed in seeds]
+    if len(seeds) > 1 and not differ:
+        raise InputError(
+            f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "
+            f"{len(seeds)} seeds would count one answer several times.",
+            "Give seeds=1, a task with random items, or temperature= to sample answers.",
+        )
+    return seeds
+
+
+def _listed(values: Any) -> list[Any]:
+    """A list of several values, or of a single one."""
+    return [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)

@@ -1,0 +1,137 @@
+"""Accuracy on growing sequences: greedy decoding compared with an answer that is computed from the content."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import Bridge, positive
+from squashlens.engine.capturing.pairs import prepare_run
+from squashlens.engine.native import outputs_are_tokens
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.last_tokens import at_last_tokens
+from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
+from squashlens.errors import InputError
+from squashlens.measure.collapse.pairs import sequence_session
+from squashlens.prompts import tokenize_after
+from squashlens.results import attributes
+from squashlens.sequences import GrowingSequence, Ids
+
+# Computes the text of the right answer from the texts of the content tokens.
+Answer = Callable[[tuple[str, ...]], str]
+
+
+@measured
+def accuracy(
+    model: Bridge,
+    sequences: Iterable[GrowingSequence],
+    answer: Answer,
+    *,
+    lengths: Iterable[int] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> xr.DataArray:
+    """The share of sequences that the model answers correctly at each length, with greedy decoding and current hooks.
+
+    The prompt at a length is the sequence up to there and its suffix. The answer is correct if greedy decoding gives
+    the tokens of `answer`, followed by a token that does not continue it, that is, does not start with a letter or
+    digit: 12 is not the answer 1.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        sequences: growing sequences from `squashlens.prompts` with equal numbers of content tokens;
+            `GrowingSequence.unrelated` draws others of the same form.
+        answer: function from the texts of the content tokens to the text of the right answer.
+        lengths: numbers of content tokens, in increasing order; all from 1 by default.
+        batch_size: number of prompts in a forward pass; chosen to fit in about a gigabyte by default.
+        progress: whether to show a progress bar; yes by default.
+
+    Returns:
+        DataArray (length), dimensionless: the share of correct answers.
+
+    Raises:
+        InputError: no sequences or sequences of different lengths, an `answer` that does not give text, or a model
+            whose outputs are not tokens.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> form = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
+    >>> drawn = [sl.prompts.bernoulli(model, 12, seed=seed, **form) for seed in range(5)]
+    >>> found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[6, 12], progress=False)
+    >>> found.dims, bool(found.min() > 0.7)
+    (('length',), True)
+    """
+    given = list(sequences)
+    if not all(isinstance(one, GrowingSequence) for one in given) or len({len(one) for one in given}) != 1:
+        raise InputError(
+            "sequences= are not growing sequences with equal numbers of content tokens.",
+            "Give at least one sequence from `squashlens.prompts`, all with the same number of content tokens.",
+        )
+    if batch_size is not None:
+        positive(batch_size, "batch_size", "a number of prompts")
+    run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None, progress=progress)
+    session = sequence_session(run.model, run, "accuracy")
+    tokenizer = require_tokenizer(run.model)
+    if not outputs_are_tokens(run.model):
+        raise InputError(
+            "The outputs of this model are not tokens, so that it cannot give an answer in text.", "Use `next_token`."
+        )
+    special = set(tokenizer.all_special_ids)
+
+    def ends_answer(token: int) -> bool:
+        return token in special or not tokenizer.decode([token])[:1].isalnum()
+
+    questions = [
+        question
+        for number, sequence in enumerate(given)
+        for length in run.lengths
+        for question in _questions(run.model, sequence, number, length, answer)
+    ]
+    right = np.ones((len(given), len(run.lengths)), dtype=bool)
+    column = {length: place for place, length in enumerate(run.lengths)}
+    prompts = [question.ids for question in questions]
+    predicted = at_last_tokens(
+        run.model, prompts, batch_size=batch_size, progress=progress, label="answers"
+    ).next.tolist()
+    for question, token in zip(questions, predicted, strict=True):
+        expected = ends_answer(token) if question.token is None else token == question.token
+        right[question.sequence, column[question.length]] &= expected
+    facts = {**session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
+    return xr.DataArray(
+        right.mean(axis=0),
+        dims=("length",),
+        coords={"length": np.array(run.lengths)},
+        name="accuracy",
+        attrs=attributes("share of right answers, greedy decoding", "1", facts),
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A prompt and the next token of its right answer; None stands for any token that ends the answer."""
+
+    sequence: int
+    length: int
+    ids: Ids
+    token: int | None
+
+
+def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> str:
+    """The text of the right answer that `answer` gives for the content at one length."""
+    content = display_tokens(model, torch.tensor([sequence.content_at(length)]))[0]
+    text = answer(tuple(token.strip() for token in content))
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(
+            f"answer= gave {text!r} for {length} content tokens.", "Return the text of the right answer, not empty."
+        )
+    return text
+
+
+def _questions(model: Bridge, sequence: GrowingSequence, number: int, length: int, answer: Answer) -> list[_Question]:
+    """One question for each token of the right answer, and one for the token after it."""
+    prompt = sequence.plain(length).ids(sequence.trunk)
+    ids = tokenize_after(model, prompt[-1], right_answer(model, sequence, length, answer))
+    tokenize(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)  # checks context and BOS
+    return [_Question(number, length, (*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]

@@ -1,0 +1,193 @@
+"""Whether wrong answers are caused by collapse: answers and representations compared on the same prompts.
+
+Corollary B.10 derives wrong counts from representational collapse. A count may also be wrong although it is
+represented, if the model does not read it out. The verdicts distinguish these cases if the evidence allows it. A probe
+counts only by its gain over random weights, over a control task and over the prompt's length.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import Bridge, Distance, Mode, Scale, Template
+from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.last_tokens import at_last_tokens
+from squashlens.errors import InputError
+from squashlens.measure.answers._questions import answers_file, prepare_questions
+from squashlens.measure.answers._splits import N_TRAIN, Answers
+from squashlens.measure.answers._verdicts import VERDICTS, verdicts
+from squashlens.measure.answers.evaluate import answered
+from squashlens.measure.answers.frequencies import scored
+from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
+from squashlens.measure.collapse.metric import Metric
+from squashlens.results import Variable
+from squashlens.saving.journal import checked
+from squashlens.sequences import Ids
+from squashlens.tasks import Task
+from squashlens.theory.distances import identical
+
+__all__ = ["VERDICTS", "collapse_vs_readout"]
+
+
+# More than ten parameters, since each is an independent option of the measurement; most have defaults.
+# Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
+@measured
+def collapse_vs_readout(
+    model: Bridge,
+    task: Task,
+    *,
+    lengths: Iterable[int],
+    seeds: int | Iterable[int] | None = None,
+    mode: Mode = "answer_only",
+    template: Template = "none",
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    round_to: torch.dtype | None = None,
+    r2_threshold: float = 0.9,
+    n_train: int = N_TRAIN,
+    n_random_models: int = N_RANDOM_MODELS,
+    batch_size: int | None = None,
+    resume: str | Path | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """Accuracy, collapse and a probe of the right answer at each length, and a verdict on the cause of wrong answers.
+
+    All are measured at the token after which the answer is given: each prompt ends with the first words of its answer,
+    if the task requests some. v is the prompt, and v* the same with its last item repeated.
+
+    Args:
+        model: as in `evaluate`.
+        task: as in `probe`.
+        lengths: as in `evaluate`.
+        seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
+            would be the same.
+        mode: as in `probe`.
+        template: as in `evaluate`.
+        norm: as in `collapse`.
+        scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
+            ``"absolute"``, the model's units.
+        round_to: dtype to which y and y* are rounded before they are compared bit by bit; that of the run by default.
+        r2_threshold: least R² at which the answer counts as represented, between 0 and 1; 0.9 by default.
+        n_train: as in `probe`.
+        n_random_models: as in `probe`.
+        batch_size: as in `evaluate`.
+        resume: as in `evaluate`.
+        progress: as in `evaluate`.
+
+    Returns:
+        Dataset. Over (length), dimensionless: `accuracy`, with its interval; `same_argmax`, the share of pairs with
+        the same next token (of an answer of several tokens, only the first); `same_answer`, the share of pairs with the
+        same answer text; `same_truth`, the share of pairs with the same right answer; `bit_identical`, the share of
+        pairs whose y are bit-identical after rounding; `verdict`, and `reason`, a sentence with the numbers that decide
+        it. Over (length, seed): `distance`, D at layer L, and `distance_y`, in the model's units or dimensionless if
+        relative; `inserted`, the number of tokens that v* has more; `right`. Also all variables of `probe`, unless no
+        length can be probed.
+
+        The verdict at a length is the first of the following that holds. A threshold counts as reached or missed only
+        if a whole 95 % interval is on one side of it. Otherwise the verdict is **undecided**, and `reason` says what
+        would decide it.
+
+        1. **read out**: at least half of the answers are right.
+        2. **collapsed**: of the pairs whose right answers differ, at least half are bit-identical, so that one of the
+           two answers must be wrong.
+        3. **given by length**: at this length there is only one right answer, or the number of tokens alone predicts it
+           with R² ≥ `r2_threshold`. This is not a verdict about the model.
+        4. **no more than a baseline**: `gain_y`, the probe's R² minus that of the best baseline (random weights,
+           control task, number of tokens, 0), is below 0.05.
+        5. **represented, not read out**: `gain_y` is above 0.05 and `r2_y` ≥ `r2_threshold`.
+        6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < `r2_threshold`.
+
+        Shares have Wilson's interval, and the probe that of `probe`. A task without random items has one prompt at each
+        length, and its answer has no interval. Verdicts 5 and 6 need at least 2 models with random weights.
+
+    Raises:
+        InputError: right answers that are not numbers; a pair whose tokens are not v and v with its last item repeated,
+            for example because the tokenizer merges items; several seeds that would all give the same answer.
+        CapacityError: a second model does not fit into memory.
+
+    Source: Barbero et al. 2024, Corollary B.10; the verdicts are ours.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> task = sl.tasks.find("taught_count_bernoulli")
+    >>> found = sl.collapse_vs_readout(model, task, lengths=[8, 64], seeds=32, progress=False)
+    >>> found["verdict"].values.tolist()
+    ['read out', 'undecided']
+    >>> print(found["reason"].values[1])
+    32 samples have 32 distinct prompts; a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
+    """
+    metric = Metric(norm, scale)
+    resume = checked(resume)
+    if not 0 < r2_threshold <= 1:
+        raise InputError(
+            f"r2_threshold={r2_threshold!r} is not a possible R² threshold.", "Give a number above 0 and at most 1."
+        )
+    check_probes(n_train, n_random_models)
+    session, put = prepare_questions(
+        model, task, lengths, seeds, "collapse_vs_readout", modes=[mode], template=template, prefill=True,
+        n_seeds=N_SEEDS, norm=norm, scale=scale,
+        round_to=None if round_to is None else str(round_to).removeprefix("torch."),
+        r2_threshold=r2_threshold, n_train=n_train, n_random_models=n_random_models,
+    )  # fmt: skip
+    sound, questions = session.model, put.each
+    doubled = [task.doubled(question) for question in questions]
+    ids = {question: put.ids(sound, question) for question in (*questions, *doubled)}
+    v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
+    data = Answers.of(task, questions, v, n_train)
+    journal = answers_file(session, task, resume)
+    inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
+    shown = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size, progress=progress)
+    own, other = streams(sound, shown).split(len(v), dim=1)
+    answers = answered(sound, put, ids, journal, batch_size=batch_size, progress=progress)
+    scores = scored(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
+    shape = (scores.sizes["length"], scores.sizes["seed"])
+    over = ("length", "seed")
+    gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
+    same_bits = identical(own[-1], other[-1], round_to or dtype_of(sound)).reshape(shape) == 1
+    same_next = (shown.next[: len(v)] == shown.next[len(v) :]).reshape(shape)
+    same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, doubled, strict=True)])
+    same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
+    found: dict[str, Variable] = {
+        "distance": (over, gaps[0], f"{norm} distance of v and v* at layer L", metric.units),
+        "distance_y": (over, gaps[1], f"{norm} distance of v and v*, y", metric.units),
+        "inserted": (over, np.array(inserted).reshape(shape), "number of tokens that v* has more", "token"),
+        "right": (over, scores["right"].values, "whether the parsed value is the right answer", "1"),
+        "same_argmax": (over[:1], same_next.double().mean(dim=1), "share of pairs with the same next token", "1"),
+        "same_answer": (over[:1], same_answer.reshape(shape).mean(axis=1), "share of pairs with the same answer", "1"),
+        "same_truth": (over[:1], same_truth.mean(axis=1), "share of pairs with the same right answer", "1"),
+        "bit_identical": (over[:1], same_bits.double().mean(dim=1), "share of pairs with bit-identical y", "1"),
+    }
+    for name in ("accuracy", "accuracy_low", "accuracy_high"):
+        found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")
+    coords = {"length": scores["length"].values, "seed": scores["seed"].values}
+    if data.probed:
+        probes, facts = probed(sound, data, own, v, "own", n_random_models, batch_size, progress)
+        found |= probes
+        session = replace(session, facts={**session.facts, **facts})
+        coords |= {"layer": list(range(n_blocks(sound) + 1))}
+    of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
+    judged = verdicts(
+        data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, n_random_models, of_y, r2_threshold
+    )
+    words, reasons = (np.array(list(column), dtype=object) for column in zip(*judged, strict=True))
+    found["verdict"] = (over[:1], words, "verdict on the answers", "text")
+    found["reason"] = (over[:1], reasons, "what decides the verdict, or would decide it", "text")
+    return session.dataset(f"collapse and read-out of {task.name}", coords, found)
+
+
+def more(v: Ids, star: Ids) -> int:
+    """The number of tokens that v* has more than v. Raises unless v* is v with its last item repeated."""
+    extra = len(star) - len(v)
+    ends_alike = (p for p in range(1, len(v) + 1) if star[:p] == v[:p] and star[p + extra :] == v[p:])
+    if extra < 1 or not any(star[p + extra - 1] == v[p - 1] for p in ends_alike):
+        raise InputError(
+            "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
+            "items.",
+            "Separate the items: `task.shown(', ')` or `task.shown(' ')`.",
+        )
+    return extra

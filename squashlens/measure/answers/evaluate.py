@@ -1,0 +1,161 @@
+"""The answers of a model to copying and counting tasks, and their accuracy (figures 2, 3, 4, 6, 7)."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+import xarray as xr
+
+from squashlens._typing import Bridge, Mode, Template, positive
+from squashlens.bars import bar
+from squashlens.engine.anatomy import context_length
+from squashlens.engine.proving.fingerprint import digest
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.generate import Continuation, Prompt, generate
+from squashlens.engine.text.tokens import require_tokenizer
+from squashlens.errors import InputError
+from squashlens.measure.answers._questions import Questions, answers_file, prepare_questions
+from squashlens.measure.answers.frequencies import Answer, scored
+from squashlens.saving.journal import Journal, checked
+from squashlens.sequences import Ids
+from squashlens.tasks import Question, Task
+
+
+# More than ten parameters, since each is an independent option of the measurement; most have defaults.
+@measured
+def evaluate(
+    model: Bridge,
+    task: Task,
+    *,
+    lengths: Iterable[int],
+    seeds: int | Iterable[int] | None = None,
+    modes: Iterable[Mode] = ("answer_only",),
+    template: Template = "none",
+    prefill: bool = False,
+    temperature: float = 0.0,
+    max_new_tokens: int | None = None,
+    batch_size: int | None = None,
+    resume: str | Path | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """The model's answers to a task at each length, parsed and compared with the right answers.
+
+    Current hooks of the model apply. Decoding is greedy and ignores penalties in the checkpoint's generation settings,
+    unless a `temperature` is given. Without hooks, transformers generates with a cache of keys and values. With hooks,
+    each token takes a pass over the whole text. The two differ only by rounding, unless the position encoding depends
+    on the length of the pass ("longrope", "dynamic"): cached keys have the frequencies of an earlier length.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        task: task from `squashlens.tasks.find`, or one of your own.
+        lengths: numbers of items in a question.
+        seeds: number of random samples of the items (and of the answers, with a temperature), or a list of random
+            seeds. By default 16, or 1 if all samples would be the same.
+        modes: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
+            and ``"cot_few_shot"`` (chain of thought with examples).
+        template: format of the prompt: ``"none"`` (the default), plain text, or ``"chat"``, a user's turn in the
+            tokenizer's chat template.
+        prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
+            itself; no by default.
+        temperature: temperature at which tokens are sampled, from softmax(logits / temperature) with a random seed for
+            each question; 0, greedy decoding, by default.
+        max_new_tokens: largest number of tokens in an answer; by default as many as an answer in this mode and length
+            can need, within the context.
+        batch_size: number of prompts in a forward pass; by default as many as fit in about a gigabyte, or in a quarter
+            of a GPU's memory.
+        resume: file (SQLite, any name) that keeps every answer at once, so that the same call resumes from it, also
+            with more lengths and seeds; none by default. Several processes may share it.
+        progress: whether to show a progress bar; yes by default.
+
+    Returns:
+        Dataset. Over (mode, length, seed): `prompt`; `answer`; `value`, parsed from it; `truth`, the right answer;
+        `reading`, ``"read"`` or the reason why no value was parsed; `as_asked`, whether the answer has the requested
+        form; `ended`, whether it ended by itself; `right`; `error`, |value − truth| in items, NaN without a value;
+        `prompt_tokens` and `said_tokens`, the numbers of tokens of prompt and answer.
+
+        Over (mode, length): `accuracy` (lenient: all unambiguous answers count) and `accuracy_strict` (only answers in
+        the requested form count), each with the ends `…_low` and `…_high` of its 95 % interval; `mean_error`,
+        `median_error` and the quartiles `error_q1` and `error_q3` of the parsed answers; `prompts`, the number of
+        distinct prompts. It is smaller than the number of seeds if the task draws a sequence twice (there are only two
+        of alternating digits). The interval is for random questions of the task, whatever that number. Over (mode,
+        length, why): `unread`, the share of answers without a parsed value, by reason.
+
+    Raises:
+        InputError: several seeds that would all give the same answer, a `resume` file that belongs to another run, or
+            answers that do not fit into the context.
+
+    Source: Barbero et al. 2024, section 3 and appendix C.1.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> task = sl.tasks.find("taught_count_bernoulli")
+    >>> found = sl.evaluate(model, task, lengths=[4, 16], seeds=4, progress=False)
+    >>> found["accuracy"].values.tolist()
+    [[1.0, 1.0]]
+    """
+    if temperature != 0 and not temperature > torch.finfo(torch.float32).tiny:
+        raise InputError(
+            f"temperature={temperature!r} is not a temperature.", "Give 0 for greedy decoding, or a positive number."
+        )
+    for name, value in (("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
+        if value is not None:
+            positive(value, name, f"a number of {'tokens' if name == 'max_new_tokens' else 'prompts'}")
+    resume = checked(resume)
+    session, questions = prepare_questions(
+        model, task, lengths, seeds, "evaluate", modes=modes, template=template, prefill=prefill,
+        sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
+    )  # fmt: skip
+    ids = {question: questions.ids(session.model, question) for question in questions.each}
+    journal = answers_file(session, task, resume, temperature)
+    answers = answered(session.model, questions, ids, journal, temperature, max_new_tokens, batch_size, progress)
+    return scored(task, answers, session.facts, prefill=prefill)
+
+
+def answered(
+    model: Bridge, questions: Questions, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0,
+    max_new_tokens: int | None = None, batch_size: int | None = None, progress: bool = True,
+) -> dict[Question, Answer]:  # fmt: skip
+    """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
+    tokenizer = require_tokenizer(model)
+    prompts = {
+        q: Prompt(
+            each, max_new_tokens or _room(model, questions, q, len(each)), f"{q.task} {q.length} {q.seed} {q.mode}"
+        )
+        for q, each in ids.items()
+    }
+    keys = {question: _key(question, prompt) for question, prompt in prompts.items()}
+    missing = [question for question in keys if keys[question] not in journal.found]
+
+    def written(question: Question, said: Continuation) -> list[object]:
+        text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [text, said.ended, len(ids[question]), len(said.ids)]
+
+    with bar(
+        total=len(keys), initial=len(keys) - len(missing), desc=questions.task.name, unit="answer",
+        progress=progress,
+    ) as shown:  # fmt: skip
+        for batch in generate(model, [prompts[q] for q in missing], temperature=temperature, batch_size=batch_size):
+            journal.keep({keys[missing[place]]: written(missing[place], said) for place, said in batch.items()})
+            shown.update(len(batch))
+    return {question: Answer(*journal.found[key]) for question, key in keys.items()}
+
+
+def _key(question: Question, prompt: Prompt) -> str:
+    """The key of a question in the file, with a digest of the prompt, so that an edited task gets new answers."""
+    return f"{question.mode} {question.length} {question.seed} {prompt.max_new_tokens} {digest(prompt.ids)}"
+
+
+def _room(model: Bridge, questions: Questions, question: Question, prompt: int) -> int:
+    """The number of tokens that an answer can need: for steps, for a number or all items, or for a sentence.
+
+    The mode decides, unless the prompt ends with the first words of the answer, before which no steps can be written.
+    """
+    n, opening = question.length, questions.task.opening
+    if question.mode != "answer_only" and not (questions.prefill and opening):
+        needed = 512 + 8 * n
+    elif questions.prefill or not opening:
+        needed = 16 if questions.task.numeric else 16 + 4 * n
+    else:
+        needed = 256 + 2 * n
+    limit = context_length(model)
+    return needed if limit is None else max(1, min(needed, limit - prompt))

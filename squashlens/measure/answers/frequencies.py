@@ -1,0 +1,196 @@
+"""Answers to questions as a labelled result: parsed, compared with the right answers, and counted.
+
+An answer that cannot be parsed is not right and has no error; its share is reported by reason. A parsed answer must
+also answer its question: an echo of the sequence is not a count of it (`Task.understood`).
+
+There are two accuracies: `accuracy` counts all unambiguous right answers (lenient), `accuracy_strict` only those given
+in the requested form. One wrong answer can change a mean error without limit, so that median and quartiles are reported
+too.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from squashlens.checks.results import takes
+from squashlens.errors import InputError
+from squashlens.results import Variable, attributes, provenance, signed
+from squashlens.tasks import Question, Task
+from squashlens.tasks.reading import WHY, Reader, is_number
+
+Z = 1.959964  # normal quantile of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The text of an answer, whether it ended by itself, and the numbers of tokens of its prompt and of itself."""
+
+    text: str
+    ended: bool
+    prompt_tokens: int = 0
+    said_tokens: int = 0
+
+
+UNREAD = tuple(why for why in WHY if why != "read")
+OVER = ("mode", "length", "seed")
+
+
+def scored(
+    task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False
+) -> xr.Dataset:
+    """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
+
+    `prefill` says that the prompts end with the first words of the answer, which are parsed with it. The NUL
+    character, which files cannot store, is replaced by ␀ in `answer`.
+    """
+    modes, lengths, seeds = (list(dict.fromkeys(getattr(question, over) for question in answers)) for over in OVER)
+    shape = (len(modes), len(lengths), len(seeds))
+    if not answers or [(q.mode, q.length, q.seed) for q in answers] != list(product(modes, lengths, seeds)):
+        raise InputError(
+            "answers= does not have one answer for each mode, length and seed, in that order.",
+            "Give an answer for every question, in order.",
+        )
+    lead = f"{task.opening} " if prefill and task.opening else ""
+    readings = [task.understood(question, lead + answer.text, answer.ended) for question, answer in answers.items()]
+
+    def table(values: Iterable[Any], kind: Any = object) -> np.ndarray:
+        return np.array(list(values), dtype=kind).reshape(shape)
+
+    said, questions = answers.values(), answers.keys()
+    prompts = table(question.prompt for question in questions)
+    truth, value = table(question.truth for question in questions), table(reading.value for reading in readings)
+    why = table(reading.why for reading in readings)
+    right = (value == truth) & (why == "read")
+    as_asked = table((reading.as_asked for reading in readings), bool)
+    error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
+    share, (low, high) = right.mean(axis=-1), interval(right.mean(axis=-1), len(seeds))
+    strict = (right & as_asked).mean(axis=-1)
+    strict_low, strict_high = interval(strict, len(seeds))
+    first, median, third = _quartiles(error)
+    unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
+    cell, tokens = OVER[:2], "token"
+    found: dict[str, Variable] = {
+        "prompt": (OVER, prompts, "prompt", "text"),
+        "answer": (OVER, table(answer.text.replace("\0", "␀") for answer in said), "answer of the model", "text"),
+        "value": (OVER, value, "value parsed from the answer; empty if none", "text"),
+        "truth": (OVER, truth, "right answer", "text"),
+        "reading": (OVER, why, "'read', or the reason why no value was parsed", "text"),
+        "ended": (OVER, table((answer.ended for answer in said), bool), "whether the answer ended by itself", "1"),
+        "as_asked": (OVER, as_asked, "whether a value was parsed and given in the requested form", "1"),
+        "right": (OVER, right, "whether the parsed value is the right answer", "1"),
+        "error": (OVER, error, "|parsed value − right answer|", "item"),
+        "prompt_tokens": (OVER, table((a.prompt_tokens for a in said), int), "tokens of the prompt", tokens),
+        "said_tokens": (OVER, table((a.said_tokens for a in said), int), "tokens of the answer", tokens),
+        "accuracy": (cell, share, "share of right answers (lenient); answers without a parsed value are wrong", "1"),
+        "accuracy_low": (cell, low, "lower end of its 95 % interval (Wilson)", "1"),
+        "accuracy_high": (cell, high, "upper end of its 95 % interval (Wilson)", "1"),
+        "accuracy_strict": (cell, strict, "share of right answers in the requested form", "1"),
+        "accuracy_strict_low": (cell, strict_low, "lower end of its 95 % interval (Wilson)", "1"),
+        "accuracy_strict_high": (cell, strict_high, "upper end of its 95 % interval (Wilson)", "1"),
+        "mean_error": (cell, _mean(error), "mean error of the parsed answers", "item"),
+        "median_error": (cell, median, "median error of the parsed answers", "item"),
+        "error_q1": (cell, first, "first quartile of the error of the parsed answers", "item"),
+        "error_q3": (cell, third, "third quartile of the error of the parsed answers", "item"),
+        "unread": ((*cell, "why"), unread, "share of answers without a parsed value, by reason", "1"),
+        "prompts": (cell, _different(prompts), "number of distinct prompts", "item"),
+    }
+    noted = {**facts, "task": described(task)}
+    coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
+    return signed(f"answers to {task.name}", coords, found, noted)
+
+
+def described(task: Task) -> dict[str, Any]:
+    """The facts that the provenance states about a task."""
+    own = {"name": task.name, "template": task.template, "opening": task.opening, "source": task.source}
+    return own | {"read_as": _named(task.read), "examples": task.examples}
+
+
+def _named(reader: Reader) -> str:
+    """The name of a function, or the repr of another reader without its memory address, which changes between runs."""
+    return getattr(reader, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(reader))
+
+
+def interval(share: np.ndarray, of: int) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's 95 % interval of a share of `of` items."""
+    middle, weight = (share + Z**2 / (2 * of)) / (1 + Z**2 / of), Z / (1 + Z**2 / of)
+    half = weight * np.sqrt(share * (1 - share) / of + Z**2 / (4 * of**2))
+    return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+
+
+@takes("squashlens.evaluate", "value truth: mode length seed", "mode: mode")
+def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
+    """How often each value was answered, and how often it was the right answer (figures 4 and 7).
+
+    Args:
+        answers: result of `evaluate`, or of a log of a hosted model.
+
+    Returns:
+        Dataset, dimensionless. Over (mode, value): `said` and `truth`, the shares of all questions of a mode that were
+        answered with this value, and whose right answer it is. Over (mode): `unread`, the share of questions whose
+        answers have no parsed value.
+
+    Raises:
+        InputError: a result of another measurement.
+
+    Source: Barbero et al. 2024, figures 4 and 7.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> task = sl.tasks.find("taught_count_bernoulli")
+    >>> found = sl.evaluate(model, task, lengths=[5, 10], seeds=4, progress=False)
+    >>> shares = sl.answer_frequencies(found)
+    >>> float(shares["said"].sum() + shares["unread"].sum())
+    1.0
+    """
+    facts = provenance(answers)
+    values = sorted({*answers["value"].values.flat, *answers["truth"].values.flat} - {""}, key=_by_size)
+    flat = {name: answers[name].values.reshape(len(answers["mode"]), -1) for name in ("value", "truth")}
+    said, truth = (
+        np.stack([(flat[name] == value).mean(axis=-1) for value in values], axis=-1) for name in ("value", "truth")
+    )
+    text, silent = "share of all questions of a mode", (flat["value"] == "").mean(axis=-1)
+    return xr.Dataset(
+        {
+            "said": (("mode", "value"), said, attributes(f"{text} that were answered with the value", "1", facts)),
+            "truth": (("mode", "value"), truth, attributes(f"{text} whose right answer is the value", "1", facts)),
+            "unread": (("mode",), silent, attributes(f"{text} whose answer has no parsed value", "1", facts)),
+        },
+        coords={"mode": answers["mode"].values, "value": np.array(values)},
+        attrs=attributes("frequencies of answers", "1", facts),
+    )
+
+
+def _different(prompts: np.ndarray) -> np.ndarray:
+    """The number of distinct prompts over seeds; a task may draw the same sequence for several seeds."""
+    return np.array([[len(set(cell)) for cell in row] for row in prompts])
+
+
+def _error(value: str, truth: str) -> float:
+    """The absolute difference of a parsed value and the right answer; NaN if nothing was parsed."""
+    if not is_number(truth):  # parsed values are numbers: `Task.understood` accepts no others
+        raise InputError(f"The right answer {truth!r} is not a number.", "Give the task numeric=False.")
+    return float(abs(int(value) - int(truth))) if value else np.nan
+
+
+def _mean(error: np.ndarray) -> np.ndarray:
+    """The mean over seeds without NaN; NaN if all are."""
+    counted = np.isfinite(error).sum(axis=-1)
+    return np.where(counted, np.nansum(error, axis=-1) / np.maximum(counted, 1), np.nan)
+
+
+def _quartiles(error: np.ndarray) -> np.ndarray:
+    """First quartile, median and third quartile over seeds without NaN; NaN if all are."""
+    found = np.full((3, *error.shape[:-1]), np.nan)
+    for cell in np.argwhere(np.isfinite(error).any(axis=-1)):
+        found[:, *cell] = np.nanquantile(error[tuple(cell)], [0.25, 0.5, 0.75])
+    return found
+
+
+def _by_size(value: str) -> tuple[int, int, str]:
+    """A sort key: numbers by size, then other answers by name."""
+    return (0, int(value), "") if is_number(value) else (1, 0, value)

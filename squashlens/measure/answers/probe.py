@@ -1,0 +1,231 @@
+"""Probes of the right answer: ridge regression on the last token's representation, layer by layer, with baselines.
+
+The R² of a probe means nothing by itself, because a count of digits can be read from random weights too. Every probe is
+therefore repeated on models with random weights, on a control task, and on the prompt's length alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, Direction, Mode, Template, one_of, positive
+from squashlens.engine.anatomy import n_blocks, residual_sites
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.proving.proof import status
+from squashlens.engine.proving.registry import measured, steady
+from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
+from squashlens.errors import InputError
+from squashlens.measure.answers._questions import prepare_questions
+from squashlens.measure.answers._scores import gains, interval, of_length, scored
+from squashlens.measure.answers._splits import N_TRAIN, Answers
+from squashlens.measure.collapse.metric import with_y
+from squashlens.results import Variable
+from squashlens.sequences import Ids
+from squashlens.tasks import Question, Task
+
+N_SEEDS = 128  # default number of samples at each length
+# Default number of models with random weights. The interval for one more of them is 12.7 · √(3/2) standard deviations
+# with two models, and 3.2 · √(5/4) with four.
+N_RANDOM_MODELS = 4
+
+
+# More than ten parameters, since each is an independent option of the measurement; most have defaults.
+@measured
+def probe(
+    model: Bridge,
+    task: Task,
+    *,
+    lengths: Iterable[int],
+    seeds: int | Iterable[int] | None = None,
+    mode: Mode = "answer_only",
+    template: Template = "none",
+    prefill: bool = True,
+    direction: Direction = "own",
+    n_train: int = N_TRAIN,
+    n_random_models: int = N_RANDOM_MODELS,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """How well a linear probe reads the right answer from the last token, and its gain over three baselines.
+
+    The probe is a ridge regression of the right answer (a number) on v_n⁽⁰⁾ … v_n⁽ᴸ⁾ and y_n, at the token after which
+    the answer is given. The prompts are split 100 times: a probe is fitted to `n_train` distinct prompts and tested on
+    all others, resampled with replacement. No prompt is in both parts, however often it was drawn. Because R² depends
+    on the number of training prompts, that number is fixed: more samples make the intervals narrower, but do not change
+    the quantity. All intervals are the middle 95 % over the splits. They include the choice of training and test
+    prompts.
+
+    Three baselines are probed in the same splits:
+
+    - **Random models**: models of the same class and configuration with random weights (seeds 0, 1, …), on the same
+      tokens and without the hooks of the model. Split s is compared with random model s mod `n_random_models`. They
+      are made one after the other; each needs the memory of a second model and one forward pass per prompt.
+    - **Control task**, after Hewitt and Liang (2019). Their control task gives each word *type* a random output, which
+      only a probe that memorises types can learn. Here the type is an item at its place, and the target of a prompt is
+      the sum over its items, Σ_i c(i, x_i), just as a count is a sum over items; each c(i, x) is drawn from N(0, 1),
+      anew in each split. (A random target for each prompt would not work: no prompt is in both parts, so that R² would
+      be at most 0 for any representation.) A representation from which any such sum can be read contains the prompt,
+      not its count. *Selectivity* is R² minus that of the control task.
+    - **Length**: the answer predicted from the number of tokens alone, as the mean answer of the prompts with that
+      number.
+
+    Args:
+        model: as in `evaluate`.
+        task: task whose right answers are numbers, from `squashlens.tasks.find` or your own.
+        lengths: as in `evaluate`.
+        seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
+        mode: form of the question: ``"answer_only"`` (the default), ``"cot"`` or ``"cot_few_shot"``.
+        template: as in `evaluate`.
+        prefill: whether prompts end with the first words of the answer (prefill), so that the answer comes next; yes
+            by default.
+        direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
+            one direction for all lengths with an offset for each.
+        n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
+            16 more distinct prompts for testing.
+        n_random_models: number of models with random weights; 4 by default, 0 for none.
+        batch_size: as in `evaluate`.
+        progress: as in `evaluate`.
+
+    Returns:
+        Dataset, dimensionless unless a unit is stated. Over (layer, length), NaN if there are too few distinct prompts
+        or the truth does not vary: `r2`, 1 − Σ(truth − prediction)² / Σ(truth − mean truth)², mean over splits;
+        `probe_right`, the share of predictions that round to the truth; `r2_twin` and `r2_control`, the R² with random
+        weights and of the control task; `selectivity`; `gain`, R² − max(0, R² of the random model, the control, the
+        length), whose interval also allows for one more draw of random weights (see
+        `squashlens.measure.answers._scores.gains`). Each except `probe_right` has the ends `_low` and `_high` of its
+        interval. Over (layer): `r2_overall`, the R² with sums over all lengths. All of these also have a variable with
+        `_y`, for y. Over (length): `r2_length`, with its ends; `prompts`, the number of distinct prompts. Over (length,
+        seed), in items: `truth`; `prediction`, from y, the mean over the splits in whose training part the prompt is
+        not. The provenance has the number of training prompts, the number of splits and the seeds of the random models.
+
+    Raises:
+        InputError: right answers that are not numbers, or that are all the same; a task with one answer at each length,
+            which the length then gives away; fewer than `n_train` + 16 distinct prompts at every length.
+        CapacityError: a second model does not fit into memory.
+
+    Source: Hewitt and Liang 2019, *Designing and Interpreting Probes with Control Tasks*. Counts instead of tags, and
+    sums over places, are ours.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> task = sl.tasks.find("taught_count_bernoulli")
+    >>> found = sl.probe(model, task, lengths=[24], n_random_models=2, progress=False)
+    >>> bool(found["r2_y"] > 0.9), bool(found["gain_y"] > 0)  # the count is there, and in random weights just as well
+    (True, False)
+    """
+    one_of(direction, Direction, "direction")
+    check_probes(n_train, n_random_models)
+    session, questions = prepare_questions(
+        model, task, lengths, seeds, "probe", modes=[mode], template=template, prefill=prefill, n_seeds=N_SEEDS,
+        direction=direction, n_train=n_train, n_random_models=n_random_models,
+    )  # fmt: skip
+    sound = session.model
+    prompts = [questions.ids(sound, question) for question in questions.each]
+    data = Answers.of(task, questions.each, prompts, n_train)
+    _require_probed(data, questions.each)
+    shown = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size, progress=progress)
+    own = streams(sound, shown)
+    found, facts = probed(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
+    session = replace(session, facts={**session.facts, **facts})
+    layers = list(range(n_blocks(sound) + 1))
+    return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
+
+
+def check_probes(n_train: object, n_random_models: object) -> None:
+    """Raise unless these are possible numbers of training prompts and of models with random weights."""
+    positive(n_train, "n_train", "a number of prompts")
+    if n_train == 1:
+        raise InputError("n_train=1: a probe cannot be fitted to a single prompt.", "Give at least 2.")
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+
+
+def streams(model: Bridge, shown: LastTokens) -> Float[Tensor, "layer branch d"]:
+    """The representations v⁽⁰⁾ … v⁽ᴸ⁾ and y of each prompt, at its last token."""
+    return torch.stack([shown.values[site].float() for site in residual_sites(model)])
+
+
+def probed(
+    model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
+    direction: Direction, twins: int, batch_size: int | None, progress: bool,
+) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
+    """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
+    own = scored(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
+    r2, control = own.r2, own.control  # (split, layer, length)
+    length, twin, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
+    for seed in range(twins if data.probed else 0):
+        other = with_random_weights(model, seed)
+        with steady(other):
+            shown = at_last_tokens(
+                other,
+                prompts,
+                residual_sites(other),
+                batch_size=batch_size,
+                progress=progress,
+                label=f"random weights {seed}",
+            )
+            proofs.append(status(other))
+        numbers = range(seed, data.splits, twins)
+        theirs = streams(other, shown).double().numpy()
+        twin[seed::twins] = scored(theirs, data, direction, numbers, f"probes of random weights {seed}", progress).r2
+    found = {
+        **_ends("r2", interval(r2), "R² of the right answer on test prompts"),
+        **_ends("r2_twin", interval(twin), "R² in models with random weights"),
+        **_ends("r2_control", interval(control), "R² of the control task"),
+        **_ends("selectivity", interval(r2 - control), "R² minus that of the control task"),
+        **_ends("gain", gains(r2, np.fmax(0, np.fmax(length, control)), twin, twins), GAIN),
+    }
+    right, overall = interval(own.right)[0], interval(own.overall)[0]
+    found |= with_y("probe_right", torch.tensor(right), "share of predictions that round to the right answer", "1")
+    found |= with_y("r2_overall", torch.tensor(overall), "R² over all lengths on test prompts", "1", ("layer",))
+    over = ("length", "seed")
+    for name, values in zip(("", "_low", "_high"), interval(length[:, 0]), strict=True):
+        found[f"r2_length{name}"] = (over[:1], values, f"R² from the number of tokens alone{END[name]}", "1")
+    found |= {
+        "prompts": (over[:1], data.prompts, "number of distinct prompts", "item"),
+        "truth": (over, data.truth, "right answer", "item"),
+        "prediction": (over, own.prediction, "prediction of the probe of y for test prompts", "item"),
+    }
+    seeds = list(range(twins))
+    facts = {
+        "probe": {"n_train": data.n_train, "splits": data.splits, "random_model_seeds": seeds, "twin_proofs": proofs}
+    }
+    return found, facts
+
+
+GAIN = "R² minus that of the best baseline"
+END = {"": "", "_low": ", lower end of 95 %", "_high": ", upper end of 95 %"}
+
+
+def _ends(name: str, values: tuple[np.ndarray, np.ndarray, np.ndarray], text: str) -> dict[str, Variable]:
+    """The variables of a mean over splits and the ends of its interval, over layers and for y."""
+    each = zip(END.items(), values, strict=True)
+    found = [with_y(f"{name}{end}", torch.tensor(value), f"{text}{label}", "1") for (end, label), value in each]
+    return found[0] | found[1] | found[2]
+
+
+def _require_probed(data: Answers, questions: tuple[Question, ...]) -> None:
+    """Raise for right answers that a probe cannot learn anything about."""
+    if len({q.truth for q in questions}) == 1:
+        raise InputError(
+            f"All questions have the same right answer, {questions[0].truth}, so that a probe has nothing to learn.",
+            "Probe a task whose answers differ, such as copy_last_random.",
+        )
+    if not any(data.varied):
+        raise InputError(
+            "At each length all prompts have the same right answer. The prompt's length gives it away, so that a probe "
+            "would show nothing.",
+            "Probe a task with random items, such as count_bernoulli.",
+        )
+    if not data.probed:
+        at = int(np.argmax(np.where(data.varied, data.prompts, -1)))
+        raise InputError(
+            f"{data.prompts[at]} distinct prompts at length {data.lengths[at]} are too few: a probe needs "
+            f"n_train={data.n_train} for training and {data.needed - data.n_train} more for testing.",
+            "Give more seeds, longer sequences or a smaller n_train=.",
+        )

@@ -1,0 +1,66 @@
+"""The most likely next tokens of a prompt."""
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import Bos, Bridge
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.native import n_outcomes, outputs_are_tokens
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.forward import forward
+from squashlens.engine.text.tokens import display_tokens
+from squashlens.errors import InputError
+from squashlens.measure.session import Session
+from squashlens.results import attributes
+
+
+@measured
+def next_token(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos = "family") -> xr.DataArray:
+    """The `k` most likely next tokens after a prompt, and their probabilities.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        k: number of tokens, from 1 to the size of the vocabulary; 3 by default.
+        bos: as in `path_bound`.
+
+    Returns:
+        DataArray (rank), dimensionless: the probabilities in decreasing order, with the coordinates `token` and
+        `token_id`.
+
+    Raises:
+        InputError: several prompts, or a `k` above the size of the vocabulary.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> str(sl.next_token(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
+    '7'
+    """
+    session = Session.start(model, prompt, bos, "next_token", k=k)
+    if len(session.ids) != 1:
+        raise InputError(
+            f"next_token takes a single prompt, and {len(session.ids)} were given.", "Call next_token for each prompt."
+        )
+    most = n_outcomes(session.model)
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= most:
+        raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
+    with torch.no_grad():
+        logits = forward(session.model, session.ids, [])
+    best = logits[0].double().softmax(dim=-1).topk(k)
+    ids = best.indices[None]
+    # The outputs of a compiled program are not tokens and have no text.
+    texts = (
+        display_tokens(session.model, ids)[0] if outputs_are_tokens(session.model) else [f"#{int(i)}" for i in ids[0]]
+    )
+    return xr.DataArray(
+        best.values.cpu().numpy(),
+        dims=("rank",),
+        coords={
+            "rank": np.arange(k),
+            "token": ("rank", np.array(texts, dtype=object)),
+            "token_id": ("rank", ids[0].cpu().numpy()),
+        },
+        name="next_token",
+        attrs=attributes("probability of the next token", "1", session.facts),
+    )

@@ -1,0 +1,173 @@
+"""Representational collapse (Theorem 4.2, figure 5): the distance between a sequence v and its pair v*.
+
+v* is the sequence with its last token repeated. The distance is measured at each layer and length, and compared with
+baseline distances and a noise floor.
+"""
+
+import torch
+import xarray as xr
+from einops import rearrange
+from torch import Tensor
+
+from squashlens._typing import Bridge, Distance, Heads, Scale, one_of
+from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.unembed import log_probabilities
+from squashlens.errors import InputError
+from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
+from squashlens.measure.collapse.pairs import captured, coords
+from squashlens.results import Variable
+from squashlens.theory.distances import divergence, identical, total_variation, ulps
+from squashlens.theory.trends import association
+
+
+@measured
+def collapse(
+    model: Bridge,
+    sequence: SequenceOrCapture,
+    *,
+    norm: Distance = "linf",
+    heads: Heads | None = None,
+    scale: Scale = "absolute",
+    round_to: torch.dtype | None = None,
+) -> xr.Dataset:
+    """The distance ``D_ℓ(n) = ‖v_n⁽ℓ⁾ − v*⁽ℓ⁾_{n+1}‖`` between a sequence and its pair, at each layer and length.
+
+    v is the sequence with n content tokens, and v* the same with its last content token repeated. Both are followed by
+    the suffix, if there is one, and both are read at their last token. A sequence whose tail is constant takes one
+    forward pass for all lengths. Other sequences take a second pass, which runs the remaining tokens of all lengths on
+    the cache of the shared tokens.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        sequence: a growing sequence from `squashlens.prompts`, measured at all its lengths; or a `capture` of one,
+            which is not run again. The capture determines the lengths, the baselines and the noise floor.
+        norm: norm of the distance: ``"linf"`` (the default), as in figure 5; ``"l1"``, as in the theorem; or ``"l2"``.
+        heads: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or
+            ``"slice"``, the residual stream cut into as many equal slices as there are heads; the paper's "averaged
+            over each head" may mean either. No distances per head by default.
+        scale: unit of the distance: ``"absolute"`` (the default), the model's units, or ``"relative"``, the root mean
+            square of v's coordinates, which accounts for residual streams that grow with depth.
+        round_to: dtype to which representations are rounded before they are compared; no rounding by default. To run
+            the model itself in another dtype, load it in that dtype.
+
+    Returns:
+        Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
+        units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
+        `bit_identical`, the share of coordinates that are equal. Over (layer): `length_trend`, Spearman's ρ of D with
+        the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
+        dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
+        number of layers. Each of these also has a variable with `_y`, for y.
+
+        Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats) and `same_argmax`. With
+        `heads`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
+        (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
+        lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
+        at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of
+        tokens in a prompt, and `before_separator` says whether a separator follows its last content token.
+
+    Raises:
+        InputError: something that is not a sequence or its capture, a capture without what `heads` needs, or
+            coordinates that cannot be cut into equal slices.
+
+    Source: Barbero et al. 2024, Theorem 4.2, figure 5.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ones = sl.prompts.repeated(model, "1", 32, prefix="How many ones are in the following sequences?")
+    >>> pairs = sl.capture(model, ones, baselines=["contrast"], progress=False)
+    >>> last = sl.collapse(model, pairs).sel(layer=6, length=32)
+    >>> bool(last["distance"] < last["contrast"])
+    True
+    """
+    metric = Metric(norm, scale, round_to)
+    _check(heads, round_to)
+    session, pairs = captured(
+        model, sequence, "collapse", patterns=heads == "value", norm=norm, heads=heads, scale=scale,
+        round_to=None if round_to is None else str(round_to).removeprefix("torch."),
+    )  # fmt: skip
+    gaps = metric.between(pairs)
+    found = with_y("distance", gaps, f"{norm} distance of v and v*", metric.units)
+    trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
+    for name, (values, text) in trend.named("length_trend", "Spearman correlation of D with the length").items():
+        found |= with_y(name, values, text, "1", ("layer",))
+    found |= _precision(metric, dtype_of(session.model), pairs)
+    found |= _next_token(session.model, *(metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star)))
+    if heads:
+        found |= _by_head(metric, int(session.model.cfg.n_heads), heads, pairs)
+    if pairs.contrast is not None:
+        contrast = metric.gap(pairs.v.values, pairs.contrast.values)
+        found |= with_y("contrast", contrast, "distance of v and v with another last token", metric.units)
+    if pairs.unrelated:
+        unrelated = torch.stack([metric.gap(pairs.v.values, other.values) for other in pairs.unrelated])
+        dims = ("draw", "layer", "length")
+        found |= with_y("unrelated", unrelated, "distance of v and a sequence with other content", metric.units, dims)
+    over = coords(pairs)
+    if pairs.replay is not None:
+        over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
+        noise = metric.noise(pairs.v, pairs.star, pairs.replay)
+        found |= with_y("noise_floor", noise, NOISE, metric.units, ("layer", "replayed"))
+    return session.dataset("representational collapse", over, found)
+
+
+def _check(heads: object, round_to: torch.dtype | None) -> None:
+    """Raise for an unknown choice of heads, or a dtype that is not floating-point."""
+    if heads is not None:
+        one_of(heads, Heads, "heads")
+    if round_to is not None and not round_to.is_floating_point:
+        raise InputError(f"round_to={round_to!r} is not a floating-point dtype.", "Give one, such as torch.bfloat16.")
+
+
+def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str, Variable]:
+    """Differences between v and v* in units in the last place, and the share of coordinates that are bit-identical."""
+    dtype = metric.round_to or own
+    both = [(metric.rounded(a), metric.rounded(b)) for a, b in zip(pairs.v.values, pairs.star.values, strict=True)]
+    widest, median = map(torch.stack, zip(*(ulps(a, b, dtype) for a, b in both), strict=True))
+    same = torch.stack([identical(a, b, dtype) for a, b in both])
+    unit = f"ulp ({str(dtype).removeprefix('torch.')})"
+    return {
+        **with_y("ulps", widest, "|Δ| at the coordinate that attains L∞", unit),
+        **with_y("ulps_median", median, "median of |Δ| over coordinates", unit),
+        **with_y("bit_identical", same, "share of coordinates that are bit-identical", "1"),
+    }
+
+
+def _next_token(model: Bridge, y: Tensor, y_star: Tensor) -> dict[str, Variable]:
+    """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
+    if not next_token_is_known(model):
+        return {}
+    variation, kl, same = [], [], []
+    for p, q in zip(log_probabilities(model, y), log_probabilities(model, y_star), strict=True):
+        variation.append(total_variation(p.exp(), q.exp()).cpu())
+        kl.append(divergence(p, q).cpu())
+        same.append((p.argmax(dim=-1) == q.argmax(dim=-1)).cpu())
+    return {
+        "total_variation": (("length",), torch.cat(variation), "total variation of the next token", "1"),
+        "kl": (("length",), torch.cat(kl), "Kullback–Leibler divergence of the next token, v from v*", "nat"),
+        "same_argmax": (("length",), torch.cat(same), "whether the most likely next token is the same", "1"),
+    }
+
+
+def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> dict[str, Variable]:
+    """Distances per head, with their mean, minimum and maximum over heads."""
+    both = (pairs.v, pairs.star)
+    if heads == "slice":
+        width = pairs.v.values.shape[-1]
+        if width % n_heads:
+            raise InputError(f"{width} coordinates cannot be cut into {n_heads} equal slices.", "Use heads='value'.")
+        axis, text = "layer", "distance of v and v* in one slice of the residual stream"
+        sides = [rearrange(s.values[:-1], "layer n (h e) -> layer h n e", h=n_heads) for s in both]
+    else:
+        axis, text = "block", "distance of the outputs of one head for v and v*"
+        outputs = [torch.stack([s.others[head_site(b)] for b in pairs.layers[:-1]]) for s in both]
+        sides = [rearrange(output, "block n h e -> block h n e") for output in outputs]
+    gaps = torch.stack([metric.gap(a, b) for a, b in zip(*sides, strict=True)])
+    spread = {"mean": gaps.mean(dim=1), "min": gaps.amin(dim=1), "max": gaps.amax(dim=1)}
+    return {
+        "head_distance": ((axis, "head", "length"), gaps, text, metric.units),
+        **{
+            f"head_{name}": ((axis, "length"), values, f"{text}: {name} over heads", metric.units)
+            for name, values in spread.items()
+        },
+    }

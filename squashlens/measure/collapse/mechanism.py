@@ -1,0 +1,207 @@
+"""Why representations collapse: the steps of the proof of Theorem 4.2 (B.3), measured on the model's heads.
+
+The proof shows that the last attention rows of v and v* become more and more similar, and that the weight of the new
+token goes to 0; the theorem follows from both. Let α be the last attention row of v, α* that of v*, and
+x_i = W_O W_V norm(v_i) the contribution of token i to a head. The attention outputs differ by
+
+    o − o* = Σ_h [ Σ_{i≤n} (α_i − α*_i) x_i  −  α*_{n+1} x_{n+1} ]
+
+because the first n tokens are the same in both. Therefore
+
+    ‖o − o*‖₁  ≤  Σ_h max_i ‖x_i‖₁ (δ(α, α*_{:n}) + α*_{n+1,n+1})
+
+which is the last line of the proof with the value norms, which the proof sets to 1, included.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import xarray as xr
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, Distance
+from squashlens.engine.agreement import agree, difference
+from squashlens.engine.anatomy import dtype_of, pattern_site
+from squashlens.engine.capturing.pairs import (
+    OUTPUT,
+    VALUE,
+    PairCapture,
+    SequenceOrCapture,
+    branch_sites,
+    head_site,
+    sequence_of,
+)
+from squashlens.engine.loading.quantized import stored_as
+from squashlens.engine.proving.registry import measured
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.collapse.metric import Metric
+from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
+from squashlens.results import Variable
+from squashlens.theory.distances import distance, shares, total_variation
+from squashlens.theory.trends import Association, association
+
+PARTS = ("residual", "attention", "mlp")
+
+
+@measured
+def mechanism(
+    model: Bridge,
+    sequence: SequenceOrCapture,
+    *,
+    norm: Distance = "linf",
+) -> xr.Dataset:
+    """The steps of the collapse proof on the model: attention differences, their bound, and each part's share of D.
+
+    Args:
+        model: as in `collapse`.
+        sequence: a growing sequence without suffix, because the proof compares the repeated token itself; or a
+            `capture` of one with patterns, which is not run again.
+        norm: as in `collapse`.
+
+    Returns:
+        Dataset. Over (block, head, length), dimensionless: `attention_tv`, δ(α_n, α*_{n+1}) = Σ_{i≤n} |α_ni −
+        α*_{n+1,i}| (0 to 2), and `self_weight`, α*_{n+1,n+1}. Over (block, length): their means over heads,
+        `attention_tv_mean` and `self_weight_mean`. Scalars: `attention_tv_trend` and `self_weight_trend`, Spearman's ρ
+        of the means over blocks and heads with the length, with the ends of 95 % intervals, `…_trend_low` and
+        `…_trend_high`, and p-values of no trend, `…_trend_p`, Holm-corrected for the two.
+
+        Over (length), for block 0 and in the model's units: `observed`, ‖o_n − o*_{n+1}‖₁ of the attention output, and
+        `bound`, the right-hand side of B.3 with measured value norms. `observed` is taken before any norm that follows
+        attention (Gemma 2 and 3), because the proof has no such norm.
+
+        Over (part, block, length), dimensionless: `share`, the share of D_{ℓ+1} that comes from the residual stream,
+        the attention and the MLP of block ℓ: ⟨g, Δ_part⟩ / D, where g is the gradient of the norm at Δ. Shares sum to
+        1; a negative share works against the others. It is NaN where D_{ℓ+1} is at most three noise floors, or if no
+        length was replayed, because a difference that may be rounding cannot be attributed.
+
+    Raises:
+        InputError: a sequence with a suffix, or a capture without patterns.
+        UnsoundModelError: a block whose attention output is not W_O applied to the outputs of its heads, or that adds
+            more to the residual stream than attention and MLP.
+
+    Source: Barbero et al. 2024, Theorem B.3, lines 2 to 5 of its proof.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ds = sl.mechanism(model, sl.prompts.repeated(model, "1", 16))
+    >>> bool((ds["observed"] <= ds["bound"]).all()), ds["share"].sum("part").round(6).values.min().item()
+    (True, 1.0)
+    """
+    if sequence_of(sequence).suffix:
+        raise InputError(
+            "The sequence has a suffix, and the mechanism compares the repeated token itself.",
+            "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
+        )
+    session, pairs = captured(model, sequence, "mechanism", patterns=True, noise_lengths=REPLAYED, norm=norm)
+    blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
+    variation, own = _attention(pairs)
+    observed, bound = _first_block(session.model, pairs, variation[0], own[0])
+    bridge = session.model
+    found = torch.stack([torch.where(clear[b + 1], _shares(bridge, pairs, b, norm), torch.nan) for b in blocks], dim=1)
+    heads, by_block = ("block", "head", "length"), ("block", "length")
+    over = coords(pairs) | {"block": blocks, "part": list(PARTS)}
+    return session.dataset(
+        "mechanism of representational collapse",
+        {name: values for name, values in over.items() if name != "layer"},
+        {
+            "attention_tv": (heads, variation, "total variation of the last attention row", "1"),
+            "self_weight": (heads, own, "attention of the repeated token to itself", "1"),
+            "attention_tv_mean": (by_block, variation.mean(dim=1), "the same, mean over heads", "1"),
+            "self_weight_mean": (by_block, own.mean(dim=1), "the same, mean over heads", "1"),
+            **_trends(attention_tv_trend=variation, self_weight_trend=own),
+            "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", "model"),
+            "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", "model"),
+            "share": (("part", "block", "length"), found, f"share of the {norm} distance after the block", "1"),
+        },
+    )
+
+
+def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
+    """Trends of means over blocks and heads with the length, with p-values that are corrected together."""
+    means = torch.stack([values.mean(dim=(0, 1)) for values in rows.values()])
+    found = association(means, torch.arange(means.shape[-1], dtype=torch.float64)).corrected()
+    text = "Spearman correlation with the length of the mean over blocks and heads"
+    parts: dict[str, Variable] = {}
+    for place, name in enumerate(rows):
+        one = Association(*(part[place] for part in found))
+        parts |= {full: ((), value, label, "1") for full, (value, label) in one.named(name, text).items()}
+    return parts
+
+
+def _attention(
+    pairs: PairCapture,
+) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
+    """The total variation δ over the first n positions, and the attention of position n + 1 to itself."""
+    blocks = pairs.layers[:-1]
+    rows, star = (torch.stack([s.others[pattern_site(b)] for b in blocks]) for s in (pairs.v, pairs.star))
+    variation, own = [], []
+    for k, length in enumerate(pairs.lengths):
+        n = len(pairs.sequence.plain(length))
+        variation.append(total_variation(rows[:, k, :, :n], star[:, k, :, :n]))
+        own.append(star[:, k, :, n].double())
+    return torch.stack(variation, dim=-1), torch.stack(own, dim=-1)
+
+
+def _first_block(
+    model: Bridge, pairs: PairCapture, variation: Float[Tensor, "head length"], own: Float[Tensor, "head length"]
+) -> tuple[Float[Tensor, " length"], Float[Tensor, " length"]]:
+    """The distance ‖o − o*‖₁ of block 0, and its bound by B.3."""
+    weights, v, star = _output_weights(model), pairs.v.others, pairs.star.others
+    _require_known_output(model, weights, v, star)
+    new = largest = torch.maximum(_contribution(v[VALUE], weights), _contribution(star[VALUE], weights))
+    if pairs.values is not None:
+        before = _contribution(pairs.values, weights).cummax(dim=0).values
+        shared = [len(pairs.sequence.plain(n)) - 1 for n in pairs.lengths]
+        largest = torch.stack(
+            [torch.maximum(before[k - 1], own) if k else own for k, own in zip(shared, new, strict=True)]
+        )
+    bound = (largest.T * (variation + own)).sum(dim=0)
+    return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
+
+
+def _output_weights(model: Bridge) -> Float[Tensor, "head value d"]:
+    """The output weights W_O of block 0 for each query head, dequantized if they are quantized."""
+    attention = model.blocks[0].attn
+    if stored_as(model) is None:
+        return attention.W_O.detach().cpu().double()
+    weight = attention.o.original_component.weight.dequantize().detach().cpu().double()
+    return rearrange(weight, "d (head value) -> head value d", head=int(model.cfg.n_heads))
+
+
+def _contribution(
+    values: Float[Tensor, "branch group value"], weights: Float[Tensor, "head value d"]
+) -> Float[Tensor, "branch head"]:
+    """The norm ‖x^h‖₁ = ‖W_O^h value‖₁ for each query head h, which reads key/value head h // (heads per group)."""
+    group = len(weights) // values.shape[1]
+    return torch.stack([(values[:, h // group].double() @ w).abs().sum(dim=-1) for h, w in enumerate(weights)], dim=-1)
+
+
+def _require_known_output(model: Bridge, weights: Tensor, v: Mapping[str, Tensor], star: Mapping[str, Tensor]) -> None:
+    """Raise unless the output of the block's attention is W_O applied to the outputs of its heads."""
+    mixed = v[head_site(0)].double() - star[head_site(0)].double()
+    expected = torch.einsum("nhe,hed->nd", mixed, weights)
+    seen = v[OUTPUT].double() - star[OUTPUT].double()
+    if not agree(expected, seen, dtype_of(model), size=v[OUTPUT]):
+        raise UnsoundModelError(
+            "The attention output of block 0 is not W_O applied to the outputs of its heads, in this model or under "
+            "its hooks.",
+            "Remove hooks that change it, if there are any; otherwise use `collapse`, which does not need this.",
+        )
+
+
+def _shares(model: Bridge, pairs: PairCapture, block: int, norm: Distance) -> Float[Tensor, "part length"]:
+    """The parts' shares of the distance after a block: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP."""
+    v, star = pairs.v, pairs.star
+    parts = [v.values[block].double() - star.values[block].double()]
+    parts += [v.others[site].double() - star.others[site].double() for site in branch_sites(model, block)]
+    parts += [torch.zeros_like(parts[0])] * (len(PARTS) - len(parts))  # a block without an MLP
+    whole = v.values[block + 1].double() - star.values[block + 1].double()
+    off, allowed = difference(torch.stack(parts).sum(dim=0), whole, v.values.dtype, size=v.values[block + 1])
+    if not off <= allowed:
+        raise UnsoundModelError(
+            f"Block {block} adds more to the residual stream than attention and MLP (the difference is {off:.2g}).",
+            "Remove hooks that change it, if there are any; otherwise use `collapse`, which does not need this.",
+        )
+    return shares(torch.stack(parts), norm)[0]

@@ -1,0 +1,111 @@
+"""The metric of a comparison of representations: norm, scale and rounding, and the noise floor of a distance."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, Distance, Scale, one_of
+from squashlens.engine.capturing.pairs import PairCapture, Replay, Streams
+from squashlens.engine.running.unembed import require_understood
+from squashlens.errors import UnsoundModelError
+from squashlens.hooks.rounding import stored
+from squashlens.remarks import remark
+from squashlens.results import Variable
+from squashlens.theory.distances import distance, resolution, rms
+
+NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
+NOISE_FLOORS = 3  # a difference of no more than this many noise floors may be rounding
+
+
+def next_token_is_known(model: Bridge) -> bool:
+    """Whether the logits of the next token can be computed from y. Warns if not."""
+    try:
+        require_understood(model)
+    except UnsoundModelError as error:
+        remark(f"The next token is not compared. {error}")
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How two representations are compared: the norm, the scale, and the dtype to which they are rounded first."""
+
+    norm: Distance
+    scale: Scale = "absolute"
+    round_to: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self.norm, Distance, "norm")
+        one_of(self.scale, Scale, "scale")
+
+    @property
+    def units(self) -> str:
+        """The units of a distance."""
+        return "1" if self.scale == "relative" else "model"
+
+    def rounded(self, v: Tensor) -> Tensor:
+        """Representations rounded to `round_to`, if there is one."""
+        return v if self.round_to is None else stored(v, self.round_to)
+
+    def gap(
+        self, v: Float[Tensor, "layer branch d"], w: Float[Tensor, "layer branch d"]
+    ) -> Float[Tensor, "layer branch"]:
+        """The distance D = ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
+        v, w = self.rounded(v), self.rounded(w)
+        found = torch.stack([distance(a, b, self.norm) for a, b in zip(v, w, strict=True)])
+        return found / torch.stack([rms(a) for a in v]) if self.scale == "relative" else found
+
+    def between(self, pairs: PairCapture) -> Float[Tensor, "layer branch"]:
+        """The distance D of every captured pair; the last layer is y."""
+        return self.gap(pairs.v.values, pairs.star.values)
+
+    def clear(self, pairs: PairCapture) -> Bool[Tensor, "layer branch"]:
+        """Whether D is above `NOISE_FLOORS` noise floors; false if no length was replayed."""
+        floor = self.floor(pairs.v, pairs.star, pairs.replay)
+        return self.between(pairs) > NOISE_FLOORS * floor[:, None]
+
+    def floor(self, v: Streams, star: Streams, replay: Replay | None) -> Float[Tensor, " layer"]:
+        """The largest noise over the replayed lengths, which is used for all lengths; NaN if none was replayed."""
+        if replay is None:
+            return torch.full((len(v.values),), torch.nan, dtype=torch.float64)
+        return self.noise(v, star, replay).amax(dim=-1)
+
+    def noise(self, v: Streams, star: Streams, replay: Replay) -> Float[Tensor, "layer branch"]:
+        """An upper bound on |D − D̃| at the replayed lengths, where D̃ is the distance of the second run's ṽ and ṽ*.
+
+        By the triangle inequality |‖v − v*‖ − ‖ṽ − ṽ*‖| ≤ ‖v − ṽ‖ + ‖v* − ṽ*‖. |D − D̃| itself can be 0 by chance. The
+        bound cannot, because each term is at least half a unit in the last place of its vector. If a float64 model
+        rounds to float32 inside, it is one such unit of float32 for each of the `roundings`. On the relative scale
+        both terms are divided by r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
+        """
+        places, plain = list(replay.places), replace(self, scale="absolute")
+        pair, again = (v.values[:, places], star.values[:, places]), (replay.v, replay.star)
+
+        def least(row: Tensor) -> Tensor:
+            stored = torch.float32 if replay.roundings else row.dtype
+            return max(1, replay.roundings) * resolution(row, self.norm, stored)
+
+        found = torch.stack([
+            torch.maximum(plain.gap(one, other), torch.stack([least(row) for row in one]))
+            for one, other in zip(pair, again, strict=True)
+        ]).sum(dim=0)  # fmt: skip
+        if self.scale == "absolute":
+            return found
+        here, there = (torch.stack([rms(self.rounded(row)) for row in side]) for side in (pair[0], again[0]))
+        return found / here + self.gap(*again) * (there - here).abs() / here
+
+
+def with_y(
+    name: str, values: Tensor, text: str, units: str, dims: tuple[str, ...] = ("layer", "length")
+) -> dict[str, Variable]:
+    """Two variables from values whose last layer is y: one over the layers, and one for y."""
+    axis = dims.index("layer")
+    top = values.shape[axis] - 1
+    without = tuple(d for d in dims if d != "layer")
+    return {
+        name: (dims, values.narrow(axis, 0, top), text, units),
+        f"{name}_y": (without, values.select(axis, top), f"{text}, y", units),
+    }

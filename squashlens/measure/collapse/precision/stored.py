@@ -1,0 +1,136 @@
+"""Collapse after rounding: the lengths at which a pair is bit-identical once its representations are rounded.
+
+*Collapsed* in a format means that v and v* are bit-identical after both are rounded to it. This does not decide the
+next token, which may be the same at much shorter lengths, or may still differ.
+"""
+
+from collections.abc import Collection
+from typing import get_args
+
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, Distance, Scale, choices_of
+from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.capturing.pairs import SequenceOrCapture
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.unembed import most_likely
+from squashlens.errors import InputError
+from squashlens.hooks.rounding import Stored, rounded, within
+from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
+from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
+
+MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
+
+
+@measured
+def precision(
+    model: Bridge,
+    sequence: SequenceOrCapture,
+    *,
+    formats: Collection[Stored] = get_args(Stored),
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+) -> xr.Dataset:
+    """Whether v and v* are bit-identical after rounding, and the mantissa bits that tell them apart.
+
+    The model runs in its own dtype; only the resulting representations are rounded.
+
+    Args:
+        model: as in `collapse`.
+        sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, which is not run again. If the
+            capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
+        formats: formats to which representations are rounded: ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``,
+            ``"float8_e5m2"``; all by default.
+        norm: norm of the noise floor: ``"linf"`` (the default), ``"l1"`` or ``"l2"``.
+        scale: unit of the noise floor: ``"relative"`` (the default), the root mean square of v's coordinates, or
+            ``"absolute"``, the model's units.
+
+    Returns:
+        Dataset. Over (format, layer, length): `collapsed`, whether v and v* are bit-identical in the format, NaN if
+        a coordinate exceeds its range. Over (format, layer): `collapsed_from`, the first measured length from which
+        they are at all longer measured lengths, NaN if never. Over (layer, length): `bits_needed`, the smallest number
+        of mantissa bits with which, and with any larger number, v and v* differ; NaN if they are identical in the dtype
+        of the run, or if D is at most three noise floors, so that the difference may be rounding. Over (layer):
+        `noise_floor`, the largest that `collapse` would give over the replayed lengths. Each also has a variable with
+        `_y`, for y. Over (length): `same_argmax`, whether the most likely next token is the same; and the scalar
+        `same_argmax_from`.
+
+    Raises:
+        InputError: unknown formats, or something that is not a sequence or its capture.
+
+    Source: Barbero et al. 2024, section 4, on low-precision formats.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ones = sl.prompts.repeated(model, "1", 48, prefix="How many ones are in the following sequence?")
+    >>> ds = sl.precision(model, sl.capture(model, ones, lengths=[8, 24, 48], progress=False), formats=["bfloat16"])
+    >>> bool(ds["collapsed"].sel(format="bfloat16", layer=0).all())   # the same token, embedded
+    True
+    """
+    metric = Metric(norm, scale)
+    check_formats(formats)
+    session, pairs = captured(
+        model, sequence, "precision", noise_lengths=REPLAYED, formats=list(formats), norm=norm, scale=scale
+    )
+    v, star = pairs.v.values, pairs.star.values
+    floor = metric.floor(pairs.v, pairs.star, pairs.replay)
+    identical = torch.stack([_identical(v, star, form) for form in formats])
+    bits = torch.where(metric.clear(pairs), _bits_needed(v, star, MANTISSA[dtype_of(session.model)]), torch.nan)
+    over = ("format", "layer", "length")
+    found = with_y("collapsed", identical, "whether v and v* are bit-identical after rounding", "1", over)
+    text = "first measured length from which v and v* are bit-identical at every longer measured one"
+    found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "token", over[:2])
+    found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bit")
+    found |= with_y("noise_floor", floor, NOISE, metric.units, ("layer",))
+    if next_token_is_known(session.model):
+        same = most_likely(session.model, v[-1]) == most_likely(session.model, star[-1])
+        found["same_argmax"] = (("length",), same, "whether the most likely next token is the same", "1")
+        text = "first measured length from which the next token is the same at every longer measured one"
+        found["same_argmax_from"] = ((), from_then_on(same, pairs.lengths), text, "token")
+    return session.dataset("precision", coords(pairs) | {"format": list(formats)}, found)
+
+
+def check_formats(formats: Collection[Stored]) -> None:
+    """Raise for unknown formats or an empty list, before anything is run."""
+    if not formats or not set(formats) <= set(choices_of(Stored)):
+        raise InputError(
+            f"formats={list(formats)!r} are not known formats.", f"Use some of {', '.join(choices_of(Stored))}."
+        )
+
+
+def _identical(
+    v: Float[Tensor, "layer branch d"], star: Float[Tensor, "layer branch d"], form: Stored
+) -> Float[Tensor, "layer branch"]:
+    """1 where all coordinates are equal after rounding to `form`, 0 where not, NaN where one exceeds its range."""
+    found = torch.full(v.shape[:2], torch.nan, dtype=torch.float64)
+    dtype = getattr(torch, form)
+    for layer in range(len(v)):
+        for branch in range(v.shape[1]):
+            one, other = v[layer, branch], star[layer, branch]
+            if within(one, dtype) and within(other, dtype):
+                found[layer, branch] = float(torch.equal(rounded(one, form), rounded(other, form)))
+    return found
+
+
+def _bits_needed(
+    v: Float[Tensor, "layer branch d"], star: Float[Tensor, "layer branch d"], own: int
+) -> Float[Tensor, "layer branch"]:
+    """One more than the largest number of mantissa bits with which v and v* are equal; NaN if they are with all bits.
+
+    A smaller number of bits may distinguish numbers that a larger one does not: 1.2 and 1.3 are 1 and 1.5 with one
+    bit, and both 1.25 with two.
+    """
+    needed = torch.zeros(v.shape[:2], dtype=torch.float64)
+    for bits in range(own + 1):
+        needed[(rounded(v, bits) == rounded(star, bits)).all(dim=-1)] = bits + 1
+    return torch.where(needed > own, torch.nan, needed)
+
+
+def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
+    """The first length from which something holds at all longer ones; NaN if it does not hold at the longest."""
+    tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # number of consecutive lengths at the end
+    known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
+    return known[tail]

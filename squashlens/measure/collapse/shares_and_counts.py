@@ -1,0 +1,125 @@
+"""Proposition 6.1 (B.9) on a real model: without positions and without a mask it represents shares, not counts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, positive
+from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windows
+from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.context import causal, context
+from squashlens.engine.running.forward import forward
+from squashlens.errors import InputError, SquashlensError, UnsoundModelError
+from squashlens.measure.collapse.metric import with_y
+from squashlens.measure.session import Session
+from squashlens.prompts import Token, one_token
+from squashlens.sequences import Ids
+from squashlens.theory.distances import distance, rms
+
+MASKS, POSITIONS = ("causal", "none"), ("kept", "none")
+
+
+@measured
+def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, times: int = 2) -> xr.Dataset:
+    """Distance of the representations of two prompts with equal token shares and different counts, such as 10 and 1100.
+
+    The longer prompt repeats each token of `content` `times` in a row. The distance is measured with and without the
+    causal mask, and with and without positions. Without both, the two prompts have the same representations at every
+    layer, up to rounding, because the softmax depends only on ratios of counts. With either one they differ. All
+    tokens are compared, not only the last ones: under a causal mask the last token sees all tokens, so that the last
+    tokens alone could not show the effect of the mask in the first block.
+
+    Positions are removed by giving all tokens the same position id, and the mask by letting every token attend to
+    every other token. Nothing precedes the content, not even a BOS token, because the share of that token would change.
+    A model that does not use position ids (MPT, which has ALiBi) keeps its positions; a model that does not take a mask
+    raises an error.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        content: the tokens of the shorter prompt, as texts that are one token each or as ids; 1 and 0 by default.
+        times: how often each token occurs in a row in the longer prompt, at least 2; 2 by default.
+
+    Returns:
+        Dataset over (mask, positions, layer): `distance`, and over (mask, positions) `distance_y`. For each kind of
+        token, the L∞ distance between its first occurrence in the shorter prompt and any occurrence in either prompt,
+        divided by the rms of the first; the result is the largest over kinds (dimensionless).
+
+    Raises:
+        InputError: `times` below 2, empty content, or more tokens than fit into a sliding window of the model.
+        UnsoundModelError: the model does not take a mask and position ids (BLOOM, Falcon with ALiBi).
+
+    Source: Barbero et al. 2024, Proposition 6.1 (B.9). Its proof permutes tokens, so that it needs both a model
+    without positions and a model without a causal mask.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ds = sl.statements.shares_and_counts(model)
+    >>> bool(ds["distance_y"].sel(mask="none", positions="none") < 1e-4), bool(ds["distance_y"].max() > 0.1)
+    (True, True)
+    """
+    positive(times, "times", "a number of repeats")
+    if times < 2 or not content:
+        raise InputError(
+            f"{len(content)} tokens, {times} times each, do not make a prompt with other counts.",
+            "Give at least one token in content=, and times= of at least 2.",
+        )
+    sound = require_sound(model)
+    ids = tuple(one_token(sound, token) for token in content)
+    longer = tuple(token for token in ids for _ in range(times))
+    window = min((w for w in windows(sound) if w is not None), default=len(longer))
+    if len(longer) > window:
+        raise InputError(
+            f"{len(longer)} tokens do not fit into this model's sliding window of {window}, which is a mask too.",
+            "Give fewer tokens in content=, or a smaller times=.",
+        )
+    session = Session.start(
+        sound, torch.tensor(longer), "as-given", "shares_and_counts", content=list(map(str, content)), times=times
+    )
+    gaps = torch.stack(
+        [torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS]) for mask in MASKS]
+    )  # fmt: skip
+    text = "distance of tokens of one kind in prompts with equal shares and different counts"
+    found = with_y("distance", gaps, text, "1", ("mask", "positions", "layer"))
+    layers = np.arange(n_blocks(sound) + 1)
+    return session.dataset(
+        "shares and counts", {"mask": list(MASKS), "positions": list(POSITIONS), "layer": layers}, found
+    )
+
+
+def _apart(model: Bridge, ids: Ids, longer: Ids, mask: str, positions: str) -> Float[Tensor, " layer"]:
+    """The largest distance over kinds of token, for each layer and then for y."""
+    few, many = (_streams(model, one, mask, positions) for one in (ids, longer))
+    first = few[:, [ids.index(token) for token in (*ids, *longer)]]
+    both = torch.cat([few, many], dim=1)
+    return torch.stack([(distance(a, b, "linf") / rms(a)).max() for a, b in zip(first, both, strict=True)])
+
+
+def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor, "layer position d"]:
+    """The residual streams of a prompt at each layer, then y, in a pass with this mask and these positions."""
+    n = len(ids)
+    place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
+    visible = causal(n) if mask == "causal" else torch.ones(n, n, dtype=torch.bool)
+    seen: dict[str, Tensor] = {}
+    sites = residual_sites(model)
+
+    def keep(site: str):
+        return lambda stream: seen.update({site: stream[0].detach().float().cpu()})
+
+    with torch.inference_mode(False), torch.no_grad():
+        given = torch.tensor([ids], device=device_of(model))
+        try:
+            forward(model, given, [(site, keep(site)) for site in sites], context(model, place, place, visible))
+        except SquashlensError:
+            raise
+        except ValueError as error:  # models with ALiBi compute biases from a mask of another shape
+            raise UnsoundModelError(
+                f"{type(model.original_model).__name__} does not take a mask of queries and keys in a forward pass "
+                f"({error}), so that its mask and positions cannot be removed.",
+                "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
+            ) from error
+    return torch.stack([seen[site] for site in sites])

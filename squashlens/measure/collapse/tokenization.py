@@ -1,0 +1,171 @@
+"""How texts with repeats are tokenized, and how comparing texts instead of tokens changes measurements of collapse.
+
+Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the effect depends on the tokenizer:
+
+    single digits      111 → 1111        1·1·1 → 1·1·1·1         the last token is repeated: a pair
+    three at a time    111 → 1111        111 → 111·1             a different token is added: not a pair
+    other merges       111 → 1111        111 → 11·11             earlier tokens change: not a pair
+    single digits      1,1 → 1,1,1       1·,·1 → 1·,·1·,·1       two tokens are added: not a pair
+
+`splits` shows how each form is tokenized, for any tokenizer. `tokenization` measures the distance of the two *texts* in
+a model, and the distance D of the true pair.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import Bridge, Distance, Passes, Scale, one_of
+from squashlens.checks.arguments import validated
+from squashlens.engine.capturing.pairs import PairRun
+from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.text.tokens import start_ids, tokenize
+from squashlens.measure.collapse._texts import Text, coords_of, facts_of, held_by, table_of, written_texts
+from squashlens.measure.collapse.metric import Metric, with_y
+from squashlens.measure.collapse.pairs import with_passes
+from squashlens.measure.session import Session
+from squashlens.results import attributes, versions
+from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
+
+FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
+
+
+@validated
+def splits(
+    tokenizer: Any, n: int = 12, *, repeat: str = "1", joiners: Mapping[str, str] = FORMS, prefix: str = ""
+) -> xr.Dataset:
+    """The tokens of texts that repeat a digit or word 1 to n times, in several ways of writing (forms).
+
+    Args:
+        tokenizer: a Hugging Face tokenizer, or a model that has one. No BOS or other token is added to the text.
+        n: largest number of repeats, 12 by default. The text with n + 1 repeats is tokenized too, for comparison.
+        repeat: text that is repeated, a digit or a word; ``"1"`` by default.
+        joiners: forms by name, each with the text between two repeats; by default nothing, a space, a comma, and a
+            comma with a space.
+        prefix: text before the repeats, used exactly as given, with its spaces; empty by default. Its tokens are not
+            counted, except a token that it shares with the first repeat.
+
+    Returns:
+        Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
+        tokens as text, with spaces as ␣; `distinct`, the number of distinct tokens; `uniform`, whether each repeat is
+        the same single token (joiners may be other tokens); `grows`, whether the ids of the text with one more repeat
+        start with all ids of this text, so that no token is merged anew; `pair`, whether they are the ids of this
+        text with the *last token* repeated, that is v and v* of Theorem 4.2. Over (form, repeats, place): `piece` and
+        `token_id`, the tokens one by one (``""`` and −1 after the last). The coordinate `between` is the joiner.
+
+    Raises:
+        InputError: something that is not a tokenizer, text that the tokenizer cannot encode, or a joiner that forms
+            a further repeat.
+
+    >>> import squashlens as sl
+    >>> ds = sl.splits(sl.load("tiny-gemma", progress=False), n=3)
+    >>> ds["pieces"].sel(form="commas").values.tolist()
+    ['1', '1·,·1', '1·,·1·,·1']
+    >>> ds["pair"].any("repeats").to_series().to_dict()
+    {'joined': True, 'spaced': True, 'commas': False, 'commas spaced': False}
+    """
+    held = held_by(tokenizer)
+    texts = written_texts(held, n, repeat, joiners, prefix)
+    call = {"function": "splits", "n": n, "repeat": repeat, "joiners": dict(joiners), "prefix": prefix}
+    facts = {**facts_of(held), "versions": versions(), "call": call}
+    arrays = {
+        name: (dims, values, attributes(text, units, facts))
+        for name, (dims, values, text, units) in table_of(held, texts, repeat).items()
+    }
+    return xr.Dataset(
+        arrays, coords_of(n, joiners), attributes("tokenization of repeats", "as each variable says", facts)
+    )
+
+
+@measured
+def tokenization(
+    model: Bridge,
+    n: int = 12,
+    *,
+    repeat: str = "1",
+    joiners: Mapping[str, str] = FORMS,
+    prefix: str = "",
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    passes: Passes = "auto",
+    progress: bool = True,
+) -> xr.Dataset:
+    """The distance between texts with n and n + 1 repeats, and the distance D of the true pair, in several forms.
+
+    Let t(n) be the tokens of n repeats in a form, after BOS and the prefix, and let a be the last token of t(n)::
+
+        naive     ‖ last(t(n)) − last(t(n + 1)) ‖      distance of the two texts
+        distance  ‖ last(t(n)) − last([t(n), a]) ‖     distance D of the pair of Theorem 4.2
+
+    Where `pair` of `splits` holds, t(n + 1) equals [t(n), a], and the two distances are equal. Otherwise the texts
+    differ in more than a repeated token, and their distance is not a measurement of collapse.
+
+    Args:
+        model: as in `collapse`.
+        n: as in `splits`.
+        repeat: as in `splits`.
+        joiners: as in `splits`.
+        prefix: as in `splits`.
+        norm: as in `collapse`.
+        scale: unit of the distance: ``"relative"`` (the default), the root mean square of the representation of t(n),
+            or ``"absolute"``, the model's units.
+        passes: as in `separator_ablation`.
+        progress: whether to show a progress bar; yes by default.
+
+    Returns:
+        Dataset: that of `splits`; and over (form, layer, repeats) `naive` and `distance`, dimensionless, or in the
+        model's units if absolute. Each also has a variable with `_y`, for y.
+
+    Raises:
+        InputError: arguments for which `splits` raises, or texts longer than the model's context.
+
+    Source: Barbero et al. 2024, Theorem 4.2.
+
+    >>> import squashlens as sl
+    >>> ds = sl.tokenization(sl.load("tiny-gemma", progress=False), n=4, progress=False)
+    >>> artefact = abs(ds["naive"] - ds["distance"]).sel(layer=6).max("repeats")
+    >>> (artefact > 0).to_series().to_dict()
+    {'joined': False, 'spaced': False, 'commas': True, 'commas spaced': True}
+    """
+    metric = Metric(norm, scale)
+    one_of(passes, Passes, "passes")
+    sound = require_sound(model)
+    texts = written_texts(sound, n, repeat, joiners, prefix)
+    lead = start_ids(sound, "family")
+    compared = [_compared(lead, row) for row in texts.values()]
+    every = [ids for row in compared for ids in row]
+    for ids in every:
+        tokenize(sound, torch.tensor(ids))
+    session = Session.start(
+        sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat, joiners=dict(joiners),
+        prefix=prefix, norm=norm, scale=scale, passes=passes,
+    )  # fmt: skip
+    streams = [_run(sound, row, passes, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
+    thirds = [found.values.chunk(3, dim=1) for found in streams]
+    naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
+    true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
+    dims = ("form", "layer", "repeats")
+    found = table_of(sound, texts, repeat)
+    found |= with_y("naive", naive, f"{norm} distance of the texts with n and n + 1 repeats", metric.units, dims)
+    found |= with_y("distance", true, f"{norm} distance of v and v*", metric.units, dims)
+    coords = coords_of(n, joiners) | {"layer": np.arange(len(streams[0].values) - 1)}
+    return with_passes(session, *streams, **facts_of(sound)).dataset("tokenization and collapse", coords, found)
+
+
+def _compared(lead: Ids, row: list[Text]) -> list[Ids]:
+    """The prompts with 1 … n repeats, those with one more repeat each, and v* of each of the former."""
+    whole = [(*lead, *text.ids) for text in row]
+    pairs = [Pair(ids, (*ids, ids[-1])) for ids in whole[:-1]]
+    return [*whole[:-1], *whole[1:], *(pair.v_star for pair in pairs)]
+
+
+def _run(model: Bridge, row: list[Ids], passes: Passes, progress: bool) -> PairRun:
+    """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
+    trunk = max(row, key=len)
+    sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
+    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), passes, None, progress)

@@ -1,0 +1,149 @@
+"""The session of a measurement: it checks the model and the prompt, and labels the result with its provenance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge, Target
+from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
+from squashlens.engine.capturing.capture import Capture, PromptOrCapture
+from squashlens.engine.hooking.hook import ambient, plain_functions
+from squashlens.engine.loading.quantized import stored_as
+from squashlens.engine.proving import proof, registry
+from squashlens.engine.running.repeatable import require_repeatable
+from squashlens.engine.running.streamed import implementation
+from squashlens.engine.text.start import start_of
+from squashlens.engine.text.tokens import count_bos, display_tokens, tokenize, tokenizer_digest
+from squashlens.errors import InputError
+from squashlens.results import Variable, attributes, position_coords, signed, versions
+from squashlens.saving.journal import Journal
+
+
+@dataclass(frozen=True)
+class Session:
+    """A verified model, the checked token ids of its prompts, and the facts that the result's provenance states."""
+
+    model: Bridge
+    ids: Int[Tensor, "prompt position"]
+    facts: Mapping[str, Any]
+    capture: Capture | None = None
+
+    @classmethod
+    def start(cls, model: object, prompts: PromptOrCapture, bos: Bos, function: str, **arguments: Any) -> "Session":
+        """Check the model and the prompts, and collect the facts for the provenance of the result."""
+        sound = proof.require_sound(model)
+        held = prompts if isinstance(prompts, Capture) else None
+        ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
+        config = getattr(sound.original_model, "config", None)
+        facts = {
+            "model": model_name(sound),
+            "revision": getattr(config, "_commit_hash", None),
+            "architecture": type(sound.original_model).__name__,
+            "fingerprint": registry.fingerprint_of(sound),
+            "proof": proof.status(sound),
+            "dtype": str(dtype_of(sound)).removeprefix("torch."),
+            # Any setting below "highest" rounds the factors of float32 products.
+            "matmul_precision": torch.get_float32_matmul_precision(),
+            "quantized": stored_as(sound),
+            "device": str(device_of(sound)),
+            "attention_implementation": implementation(sound),
+            "bos_count": count_bos(sound, ids),
+            "bos_rule": start_of(sound).rule,
+            "ambient_hooks": ambient(sound),
+            "replaced_functions": registry.replaced_in(sound),
+            "versions": versions(),
+            "call": {"function": function, "bos": bos} | arguments,
+        }
+        if held is not None:
+            held.require_current(sound)
+        require_repeatable(sound, ids)
+        return cls(sound, ids, facts, held)
+
+    def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
+        """The file from which an interrupted measurement resumes. Raises for hooks that their names do not identify."""
+        nameless = [] if path is None else list(plain_functions(self.model))
+        if nameless:
+            raise InputError(
+                f"{nameless[0].partition(' ')[2]}: resume= cannot tell this hook from another hook of the same name.",
+                "Wrap the function in a `squashlens.hooks.Hook` whose name describes everything it does, "
+                "or leave resume= out.",
+            )
+        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model)})
+
+    @property
+    def positions(self) -> int:
+        """The number of positions of the prompts."""
+        return self.ids.shape[1]
+
+    def query(self, query: int) -> int:
+        """The query position as an index from the start. Raises if it is outside the prompt."""
+        n = self.positions
+        if isinstance(query, bool) or not isinstance(query, int) or not -n <= query < n:
+            raise InputError(
+                f"query={query!r} is not a position of the prompt.",
+                f"Use 0 to {n - 1}, or -{n} to -1 to count from the end.",
+            )
+        return query % n
+
+    def spans(self, from_layer: int, to_layer: Any) -> dict[Target, int]:
+        """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
+        bottom = check_layer(from_layer, self.model, "from_layer")
+        targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
+        if not targets:
+            raise InputError("to_layer is an empty list.", "Give at least one layer, or 'y'.")
+        spans: dict[Target, int] = {}
+        for to in targets:
+            top = n_blocks(self.model) if to == "y" else check_layer(to, self.model, "to_layer")
+            if bottom > top or (bottom == top and to != "y"):
+                raise InputError(
+                    f"from_layer={from_layer} is not below to_layer={to!r}.", "Choose a from_layer below to_layer."
+                )
+            spans[cast(Target, to)] = top
+        return spans
+
+    def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
+        """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
+        if isinstance(to_layer, int | str):
+            return found[cast(Target, to_layer)]
+        names = xr.Variable("to_layer", [str(to) for to in found])
+        return cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
+
+    def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
+        """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""
+        dims, coords = self.coords()
+        array = values.detach().cpu().numpy()
+        return xr.DataArray(
+            array[0] if len(self.ids) == 1 else array,
+            dims=dims,
+            coords=coords,
+            name=name,
+            attrs=attributes(long_name, units, {**self.facts, **extra}),
+        )
+
+    def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
+        """A Dataset of named variables, each given as (dimensions, values, long name, units), with its provenance."""
+        plain = {name: (dims, _numpy(values), text, unit) for name, (dims, values, text, unit) in variables.items()}
+        return signed(long_name, coords, plain, self.facts)
+
+    def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The dimensions of values per token, and the coordinates that label the tokens."""
+        ids = self.ids.cpu().numpy().astype(np.int64)
+        return position_coords(ids, display_tokens(self.model, self.ids))
+
+
+def _numpy(values: Any) -> np.ndarray:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def model_name(model: Bridge) -> str:
+    """The model's name: the name of the folder for a local model, however its path was written, else the full name."""
+    name = str(model.cfg.model_name)
+    folder = Path(name).expanduser()
+    return folder.resolve().name if folder.is_dir() or name.startswith(("/", ".", "~")) else name

@@ -1,0 +1,235 @@
+"""The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Edges, Freezable, Target, one_of, positive
+from squashlens.engine.anatomy import n_blocks
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.proving.registry import measured
+from squashlens.errors import InputError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing._attention import one_hot, patterns_of
+from squashlens.measure.squashing.certificates.certified import certified_bounds
+from squashlens.measure.unequal import one_by_one
+from squashlens.results import attributes
+from squashlens.theory.paths import sweep
+
+
+# More than ten parameters, since each is an independent option of the measurement; all have defaults.
+@measured
+@one_by_one()
+def path_bound(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    constants: Constants = "paper",
+    attention: AttentionKind = "model",
+    query: int = -1,
+    from_layer: int = 0,
+    to_layer: Target | Sequence[Target] = "y",
+    beta1: float = 1.0,
+    beta2: float = 1.0,
+    beta3: float = 1.0,
+    sigma_psi: float = 1.0,
+    freeze: Freezable | Collection[Freezable] = (),
+    edges: Edges = "analytic",
+    group: int = 1,
+    vjp_batch_size: int | None = None,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.DataArray:
+    """An upper bound on how much each token i influences position n: the weighted path sum of Theorem 5.1.
+
+    With ``constants="paper"`` it is the printed formula ``C · [ Ā⁽ᴸ⁻¹⁾ ⋯ Ā⁽⁰⁾ ]_{n,i}``, where
+    ``ᾱ_ji = mean_h α^h_ji / β₁ + δ_ji`` and ``C = (1/β₃) (σ_ψ/β₂ + 1)^L``. The factor 1/β₃ applies only if the target
+    is y. The printed formula omits the value and output weights, the sum over heads and the derivative of the softmax.
+    For a real model it is therefore a **shape to compare, not a bound**.
+
+    With ``constants="measured"`` it is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is
+    computed from the model at this input, and the last block includes the final norm. This is a certified upper bound
+    on the derivative of the model with its stored weights in exact arithmetic; all steps run in float64. It is at
+    least `jacobian_norms` with the same `freeze`, apart from the rounding of a model that computes in float32. On
+    every call, random probes compare each block with autograd, and whatever the derived edges do not cover is added.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
+            (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
+        constants: the constants of the bound: ``"paper"`` (the default) for the printed formula with the β and σ_ψ
+            given here, ``"measured"`` for certified constants of this model at this input.
+        attention: attention weights of the printed formula: ``"model"`` (the default), those of the model;
+            ``"uniform"``, the null, in which each token attends evenly to all tokens that its block lets it see;
+            ``"topological"``, weight 1 for each visible token, which with sigma_psi=0 counts the paths from i to n
+            (attending to itself and staying in the residual stream are two different edges).
+        query: query position n, an index into the tokens; negative values count from the end. The last token by
+            default.
+        from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start of the paths; 0, the embeddings, by default.
+        to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
+            final norm. A list of them gives a leading dimension `to_layer`.
+        beta1: constant β₁ of the printed formula, the effect of the norm before attention; 1 by default.
+        beta2: constant β₂ of the printed formula, the effect of the norm before the MLP; 1 by default.
+        beta3: constant β₃ of the printed formula, the effect of the final norm; 1 by default.
+        sigma_psi: constant σ_ψ of the printed formula, the Lipschitz constant of the MLPs; 1 by default, may be 0.
+        freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns; ``"norms"``,
+            the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs. Nothing by default. Only with
+            measured constants.
+        edges: method for the measured edges, from loosest to tightest: ``"local"`` uses norms of the maps of single
+            tokens and memory linear in the prompt length, for long prompts; ``"analytic"`` (the default) uses norms of
+            value and key terms; ``"attention"`` uses the exact norm of the attention's derivative; ``"exact"`` uses the
+            norm of each block's Jacobian, by autograd for blocks of an unknown form.
+        group: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from the
+            top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
+        vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
+            memory by default.
+        bos: tokens before the prompt: ``"family"`` (the default), those that the checkpoint's tokenizer adds;
+            ``"one"``, one BOS token; ``"none"``, nothing; ``"as-given"``, whatever the given token ids start with.
+        progress: whether to show progress bars; yes by default.
+
+    Returns:
+        DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
+        after the query. Results of prompts of unequal lengths are padded: after a prompt's own tokens, whose number is
+        the coordinate `length`, values are NaN, `token` is "" and `token_id` is −1. With measured constants, the
+        attribute `rounding` is the relative allowance for rounding that the values include, and
+        `failure_probability` the chance that any value is too low. The provenance has the whole `certificate`: what is
+        certified, how norms were computed, and how much the derived edges did not cover.
+
+    Raises:
+        InputError: an argument that has no effect with these `constants`, a query or layer that does not exist, or,
+            with measured constants, quantized weights.
+        UnsoundModelError: with measured constants, a block of an unknown form (unless ``edges="exact"``), hooks that
+            let later tokens influence earlier ones, or attention logits so large that float64 leaves no correct
+            digit; with local edges also a model that has hooks, or cannot run without materialised attention patterns.
+        CapacityError: the matrices do not fit into memory; the message states their size.
+
+    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; docs/bound.md derives measured constants.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> prompt = "How many ones are in the following sequence? 110 ="
+    >>> bound = sl.path_bound(model, prompt)
+    >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
+    (4096, 4096)
+    >>> certified = sl.path_bound(model, prompt, constants="measured", progress=False)
+    >>> bool((certified >= sl.jacobian_norms(model, prompt, progress=False)).all())
+    True
+    """
+    one_of(constants, Constants, "constants")
+    one_of(attention, AttentionKind, "attention")
+    one_of(edges, Edges, "edges")
+    positive(group, "group", "a number of blocks")
+    if vjp_batch_size is not None:
+        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
+    frozen = [hook.name.removeprefix("freeze_") for hook in freezing(freeze)]
+    betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
+    for name, value in betas.items():
+        if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
+            raise InputError(f"{name}={value!r} is not a positive finite number.", "Give one; sigma_psi may also be 0.")
+    unused = {"freeze": bool(frozen), "edges": edges != "analytic", "group": group != 1}
+    if constants == "measured":
+        unused = {name: value != 1 for name, value in betas.items()}
+        unused |= {"attention": attention != "model"}
+    for name, given in unused.items():
+        if given:
+            raise InputError(f"{name}= has no effect with constants={constants!r}.", f"Leave {name}= out.")
+    if group != 1 and edges != "exact":
+        raise InputError(f"group={group} is possible only with exact edges.", "Use edges='exact', or leave group= out.")
+    arguments: dict[str, Any] = {"constants": constants, "query": query, "from_layer": from_layer, "to_layer": to_layer}
+    arguments |= {"attention": attention} | betas if constants == "paper" else {}
+    arguments |= {"freeze": frozen, "edges": edges, "group": group} if constants == "measured" else {}
+    session = Session.start(model, prompt, bos, "path_bound", **arguments)
+    spans = session.spans(from_layer, to_layer)
+    if constants == "measured":
+        n = session.query(query)
+        rows, certificate = certified_bounds(
+            session, spans, from_layer, n, frozen, edges, group, vjp_batch_size, progress
+        )
+        long_name = f"certified path bound, {edges} edges" + (f", {' and '.join(frozen)} frozen" if frozen else "")
+        stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
+        labelled: dict[Target, xr.DataArray] = {
+            to: session.label(row, "path_bound", long_name, "1", certificate=certificate).assign_attrs(stated)
+            for to, row in rows.items()
+        }
+        return session.by_layer(to_layer, labelled)
+    return session.by_layer(to_layer, _as_printed(session, spans, attention, query, from_layer, betas))
+
+
+def _as_printed(
+    session: Session, spans: Mapping[Target, int], attention: AttentionKind, query: int, from_layer: int,
+    betas: Mapping[str, float],
+) -> dict[Target, xr.DataArray]:  # fmt: skip
+    """The printed formula of Theorem 5.1 for each target."""
+    patterns = patterns_of(session, attention, range(from_layer, max(spans.values())))
+    gain = betas["sigma_psi"] / betas["beta2"] + 1
+    long_name = {
+        "model": "path bound of Theorem 5.1",
+        "uniform": "path bound under uniform attention",
+        "topological": "path bound with all attention weights 1",
+    }[attention]
+    found: dict[Target, xr.DataArray] = {}
+    for to, top in spans.items():
+        stack = [patterns[b] for b in reversed(range(from_layer, top))]
+        start = one_hot(session, query)
+        *_, row = start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)
+        row = row / betas["beta3"] if to == "y" else row
+        found[to] = session.label(row, "path_bound", long_name, "1")
+    return found
+
+
+@measured
+def composition(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    attention: Literal["model", "uniform"] = "model",
+    query: int = -1,
+    bos: Bos = "family",
+) -> xr.DataArray:
+    """The share of attention paths into position n that start at v⁽ℓ⁾_i, for every layer ℓ and position i.
+
+    It is row n of ``∏ ½ (A + I)`` over the blocks from ℓ on, with A averaged over heads: a probability distribution
+    over positions for each layer ℓ = 0…L. At layer L all of it is at the query. At layer 0 it is the path bound with
+    all constants 1, divided by 4^L.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
+        attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
+            which each token attends evenly to all tokens that its block lets it see.
+        query: as in `path_bound`.
+        bos: as in `path_bound`.
+
+    Returns:
+        DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
+        row sums to 1.
+
+    Raises:
+        InputError: a query outside the prompt, or prompts of unequal lengths.
+
+    Source: the path sum of Barbero et al. 2024, Theorem 5.1.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
+    array([1., 1., 1., 1., 1., 1., 1.])
+    """
+    one_of(attention, Literal["model", "uniform"], "attention")
+    session = Session.start(model, prompt, bos, "composition", attention=attention, query=query)
+    top = n_blocks(session.model)
+    patterns = patterns_of(session, attention, range(top))
+    row = one_hot(session, query)
+    rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
+    stacked = torch.stack(rows[::-1]).numpy()
+    dims, coords = session.coords()
+    return xr.DataArray(
+        stacked[:, 0] if len(session.ids) == 1 else stacked,
+        dims=("layer", *dims),
+        coords={"layer": np.arange(top + 1), **coords},
+        name="composition",
+        attrs=attributes("share of attention paths into the query", "1", session.facts),
+    )

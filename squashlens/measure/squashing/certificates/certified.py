@@ -1,0 +1,306 @@
+"""The path bound with measured constants: a certified bound for this model at this input.
+
+Each pair of neighbouring layers has a matrix of edges ``e_ji ≥ ‖∂v'_j/∂v_i‖₂``. By the chain rule and the triangle
+inequality, row n of the product of these matrices is at least ``‖∂y_n/∂v_i‖₂``. Whatever is frozen is frozen in every
+edge. The last block includes the final norm and ends at y, so that the final norm needs no constant of its own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from squashlens._typing import Bridge, Edges, Target
+from squashlens.bars import bar
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
+from squashlens.engine.budget import cotangents_on_graph, local_bytes, tokens_at_a_time
+from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
+from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying
+from squashlens.engine.differentiating.local import local_block
+from squashlens.engine.differentiating.replay import record, require_replayable
+from squashlens.engine.differentiating.spans import Span, open_spans
+from squashlens.engine.differentiating.visibility import Visibility, derivative_rounding, tokens_reaching, visibilities
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.memory import human, require_room
+from squashlens.errors import UnsoundModelError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing._attention import one_hot
+from squashlens.measure.squashing.certificates.edges import (
+    edges_by_autograd,
+    edges_of,
+    maps_of,
+    missing,
+    require_small,
+    rows_of,
+    share_of,
+)
+from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
+from squashlens.theory.edges import with_rounding
+from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
+from squashlens.theory.norms import spectral_norms
+from squashlens.theory.paths import Pattern, pushed
+
+SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
+FEW = 64  # an operator with up to this many columns is applied to every unit vector
+INFLATION = 0.10  # most that Lanczos may add to a bound, over all steps of a path
+FAILURE = 5e-7  # failure probability of Lanczos, and of the probes for missing parts of the edges; 1e-6 together
+Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
+
+
+@dataclass
+class Norms:
+    """Spectral norms of stacks of matrices: exact for small ones, certified upper bounds by Lanczos for large ones.
+
+    `total` is the number of norms that must all hold. `steps` is the number of norms along a path, whose inflations
+    multiply.
+    """
+
+    total: int
+    steps: int
+    failure: float = 0.0
+
+    def __call__(self, blocks: Float[Tensor, "many out in"]) -> Float[Tensor, " many"]:
+        if min(blocks.shape[-2:]) <= SMALL or not len(blocks):
+            return spectral_norms(blocks)
+        wide = blocks.double()
+        return self.of(lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], len(wide), wide.shape[-1], wide.device)
+
+    def of(self, gram: Callable[[Tensor], Tensor], many: int, d: int, device: torch.device) -> Float[Tensor, " many"]:
+        """Norms of operators with d columns that are given by their products ``JᵀJ x``."""
+        found = certified_spectral_norms(
+            gram, many, d, generator=torch.Generator(device).manual_seed(many),
+            inflation=self._inflation(d), failure=FAILURE, norms=self.total,
+        )  # fmt: skip
+        self.failure = max(self.failure, found.failure_probability)
+        return found.upper
+
+    def vectors(self, d: int) -> int:
+        """The largest number of vectors of d coordinates in the Lanczos basis of an operator."""
+        return lanczos_steps(d, self.total, self._inflation(d), FAILURE) + 1
+
+    def _inflation(self, d: int) -> float:
+        return 0.0 if d <= FEW else (1 + INFLATION) ** (1 / self.steps) - 1
+
+
+def certified_bounds(
+    session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
+) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
+    """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
+    with certifying(session.model):
+        return _in_float64(session, spans, from_layer, query, freeze, edges, group, chunk, progress)
+
+
+def _in_float64(
+    session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
+) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
+    """The bounds and their certificate, for a model that runs in float64."""
+    stretches: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in spans.items()}
+    # Row `query` of the product needs all edges, except in the last stretch, where it needs only those into the query.
+    wanted: dict[Stretch, range] = {}
+    for chain in stretches.values():
+        for place, stretch in enumerate(reversed(chain)):
+            last_only = place == 0 and stretch not in wanted
+            wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
+    n, steps = query + 1, max(map(len, stretches.values()))
+    each = 2 if edges == "local" else n  # norms per query
+    pairs = len(session.ids) * sum(len(queries) * n for queries in wanted.values())
+    norms = Norms(total=len(session.ids) * sum(len(queries) * each for queries in wanted.values()), steps=steps)
+    work = _Work(session, wanted, freeze, norms, steps, pairs, progress)
+    size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
+    if size is None:
+        _check_cost(session, group, wanted, n, progress)
+    found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
+    for prompt in range(len(session.ids)):
+        rows: dict[Target, Tensor] = {to: one_hot(session, query)[prompt].double() for to in spans}
+        made = _local(work, prompt, size) if size is not None else _matrices(work, prompt, edges, group, chunk)
+        for stretch, matrix in made:
+            for to in spans:
+                if stretch in stretches[to]:
+                    rows[to] = pushed(rows[to][None], matrix)[0]
+            del matrix
+        for to in spans:
+            found[to][prompt] = rows[to]
+    return found, work.certificate()
+
+
+@dataclass
+class _Work:
+    """The inputs that all stretches share, and the facts of the certificate, collected while stretches are computed."""
+
+    session: Session
+    wanted: Mapping[Stretch, range]
+    freeze: Sequence[str]
+    norms: Norms
+    steps: int
+    pairs: int
+    progress: bool
+    rounding: float = 0.0
+    form: float = 0.0  # probability that the edges miss more of a block than was found
+    missing: float = 0.0
+
+    def allowance(self, seen: Mapping[int, Visibility], stretch: Stretch) -> float:
+        """The relative allowance for rounding in one stretch."""
+        bottom, to = stretch
+        top = n_blocks(self.session.model) if to == "y" else to
+        found = derivative_rounding(self.session.model, seen, range(bottom, top), self.session.positions)
+        self.rounding = max(self.rounding, found)
+        return found
+
+    def chance(self, queries: Sequence[int]) -> float:
+        """The share of one stretch in the failure probability of the probes."""
+        return FAILURE * len(queries) * self.session.positions / self.pairs
+
+    def completed(
+        self, edges: Float[Tensor, "query key"], lost: Float[Tensor, "query key"]
+    ) -> Float[Tensor, "query key"]:
+        """The edges plus what the probes found missing, which the certificate then states."""
+        self.form, self.missing = FAILURE, max(self.missing, share_of(lost, edges))
+        return (edges + lost).cpu()
+
+    def certificate(self) -> dict[str, Any]:
+        """What is certified, with which allowance for rounding and which failure probability."""
+        return {
+            "certifies": CERTIFIES,
+            "rounding_per_step": self.rounding,
+            "rounding": (1 + self.rounding) ** self.steps - 1,
+            "failure_probability": self.norms.failure + self.form,
+            "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
+            "missing": self.missing,
+        }
+
+
+def _stretches(from_layer: int, top: int, to: Target, group: int) -> list[Stretch]:
+    """The stretches of `group` blocks, counted from the top, in order from the bottom."""
+    bounds = sorted({from_layer, *range(top, from_layer, -group)})
+    ends: list[Target] = [*bounds[1:-1], to]
+    return list(zip(bounds[:-1] or bounds, ends, strict=True))
+
+
+StretchEdges = Iterator[tuple[Stretch, Pattern]]  # the edges of each stretch, from the top down
+
+
+def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | None) -> StretchEdges:
+    """The edges of every stretch on one prompt, as matrices on the CPU."""
+    session, wanted, norms = work.session, work.wanted, work.norms
+    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
+    batch = chunk or cotangents_on_graph(model, 1, session.positions)
+    bottoms = sorted({bottom for bottom, _ in wanted})
+    tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
+    blocks = range(bottoms[0], max(tops.values()))
+    seen = visibilities(model, ids, hooks, blocks)
+    cut: dict[int, OpenBlock] = {}
+    if group == 1 and len(blocks):
+        with _allowed_where(edges == "exact"):
+            cut = open_blocks(model, ids, hooks, blocks, batch)
+    jittered = _jittered(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
+    for bottom, to in _top_down(wanted, work.progress):
+        queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
+        jittered_span = jittered.get(bottom) or _jittered(model, ids, hooks, [bottom], tops[to])[bottom]
+        found: Tensor | None = None
+        if bottom in cut:
+            with _allowed_where(edges == "exact"):
+                maps = maps_of(cut[bottom], to, work.freeze, queries)
+                lost = missing(bottom, jittered_span, to, maps.rows, queries, work.chance(queries), batch)
+                derived = edges_of(maps, edges, queries, norms)
+                require_small(model, bottom, lost, derived)
+                found = work.completed(derived, lost)
+        if found is None:
+            if work.progress and group == 1 and bottom < n_blocks(model):
+                tqdm.write(f"path bound: block {bottom} has an unknown form; its edges are computed by autograd")
+            found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], jittered_span, batch)
+        leading = tokens_reaching(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
+        yield (bottom, to), with_rounding(found, leading, rounding)
+
+
+def _jittered(
+    model: Bridge, ids: Tensor, hooks: Sequence[Hook | Recipe], bottoms: Sequence[int], top: int
+) -> dict[int, Span]:
+    """The spans of a forward pass with jittered results, which differs from an ordinary pass by rounding."""
+    return open_spans(model, ids, hooks, bottoms, top, within=Jittered(device_of(model)))
+
+
+def _by_autograd(
+    work: _Work,
+    hooks: Sequence[Hook | Recipe],
+    ids: Tensor,
+    stretch: Stretch,
+    top: int,
+    jittered_span: Span,
+    batch: int,
+) -> Float[Tensor, "query key"]:
+    """The edges of a stretch of any form by autograd, plus an allowance for rounding."""
+    (bottom, to), queries = stretch, work.wanted[stretch]
+    span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
+    found = edges_by_autograd(span, to, queries, work.norms, batch, work.progress)
+    lost = missing(bottom, jittered_span, to, rows_of(span, to, batch), queries, work.chance(queries), batch)
+    return work.completed(found, lost)
+
+
+def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
+    """The local edges of every stretch on one prompt, as factors per token, computed for `size` tokens at a time."""
+    session, wanted, norms = work.session, work.wanted, work.norms
+    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
+    top = n_blocks(model)
+    replay = record(model, ids, hooks, min(bottom for bottom, _ in wanted), top)
+    for bottom, to in _top_down(wanted, work.progress):
+        queries = wanted[bottom, to]
+        if bottom == top:  # this stretch has only the final norm
+            jittered_span = _jittered(model, ids, hooks, [bottom], top)[bottom]
+            found = _by_autograd(work, hooks, ids, (bottom, to), top, jittered_span, size)
+            here = torch.eye(session.positions, dtype=torch.bool)
+            yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
+            continue
+        block = local_block(replay, bottom, to)
+        require_apart(block)
+        seen = {bottom: Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
+        edges = local_edges(block, queries, size, norms.of, work.allowance(seen, (bottom, to)))
+        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]})
+        del block  # it needs much memory, and otherwise would live until the next block has been made
+        yield (bottom, to), edges
+        del edges
+
+
+def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:
+    """The stretches from the top down, with a progress bar."""
+    stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
+    yield from bar(stretches, desc="path bound", unit="stretch", progress=progress)
+
+
+@contextmanager
+def _allowed_where(agnostic: bool) -> Iterator[None]:
+    """A context that suppresses the error about a block of an unknown form if `agnostic`, for edges by autograd."""
+    try:
+        yield
+    except UnsoundModelError:
+        if not agnostic:
+            raise
+
+
+def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chunk: int | None) -> int:
+    """The number of tokens per batch for local edges. Raises if the model cannot be replayed or memory is too small."""
+    model, n = session.model, session.positions
+    require_replayable(model, freezing(freeze))
+    vectors = norms.vectors(width(model))
+    size = chunk or tokens_at_a_time(model, n, vectors)
+    needed = local_bytes(model, n, size, vectors)
+    require_room(needed, device_of(model), "A block's local edges", "Use a shorter prompt.")
+    return size
+
+
+def _check_cost(session: Session, group: int, wanted: Mapping[Stretch, range], n: int, progress: bool) -> None:
+    """Raise if the maps of a block do not fit; print the cost relative to that of the exact Jacobian."""
+    model = session.model
+    d, device = width(model), device_of(model)
+    size = 4 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
+    require_room(size, device, "The maps of one block", "Use edges='local', or a shorter prompt.")
+    if progress and (size > 1e9 or group > 1):
+        products = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 2
+        tqdm.write(f"path bound: up to {human(size)}, about {products:.0f} times the cost of the exact Jacobian")

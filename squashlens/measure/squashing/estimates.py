@@ -1,0 +1,101 @@
+"""The estimates that the audit compares: bounds, Jacobians, proxies and replacements, each with its name and call."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import xarray as xr
+
+from squashlens._typing import Bridge, Freezable, Target, choices_of
+from squashlens.errors import InputError
+from squashlens.measure.squashing.bound import path_bound
+from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.measure.squashing.proxies import one_cotangent, rollout
+from squashlens.measure.squashing.substitution import substitution_effect
+
+TRUTH, NULL, SWAP = "Jacobian", "null", "substitution effect"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A quantity per token: its name and kind, the function that measures it, and the estimate that it bounds, if
+    any."""
+
+    name: str
+    kind: str  # printed, bound, derivative, proxy, swap
+    measure: Callable[[Bridge, Any], xr.DataArray]
+    bounds: str | None = None
+
+
+def all_estimates(
+    *, query: int, from_layer: int, to_layer: Target, n_probes: int, n_replacements: int, candidates: list[int] | None,
+    seed: int,
+) -> Iterator[Estimate]:  # fmt: skip
+    """All estimates, from the printed path bound to the replacement of tokens."""
+    read: dict[str, Any] = {"query": query, "bos": "as-given"}
+    walk: dict[str, Any] = read | {"from_layer": from_layer, "to_layer": to_layer}
+    quiet: dict[str, Any] = walk | {"progress": False}
+    sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
+
+    def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
+        arguments: dict[str, Any] = quiet | options | {"freeze": freeze}
+        measure: Any = lambda model, ids: path_bound(model, ids, constants="measured", **arguments)  # noqa: E731
+        return Estimate(name + _named(freeze), "bound", measure, TRUTH + _named(freeze))
+
+    def derivative(name: str, **options: Any) -> Estimate:
+        arguments: dict[str, Any] = quiet | options
+        return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
+
+    yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **walk))
+    yield Estimate(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **walk))
+    for freeze in sets:
+        yield bound("analytic edges", freeze)
+    yield bound("local edges", edges="local")
+    yield bound("attention edges", edges="attention")
+    yield bound("exact edges", edges="exact")
+    yield bound("exact edges", ("attention",), edges="exact")
+    yield bound("two blocks composed", edges="exact", group=2)
+    if to_layer == "y":
+        if from_layer == 0:
+            yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
+        yield Estimate(
+            "top-logit gradient", "proxy", lambda model, ids: one_cotangent(model, ids, of="top_logit", **walk)
+        )
+    yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **walk))
+    options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
+    yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", **options)
+    yield derivative(f"sketch of {n_probes}, spectral", **options)
+    raised = derivative(f"sketch of {n_probes}, certified", **options | {"method": "sketch_upper"})
+    yield replace(raised, kind="bound", bounds=TRUTH)
+    for freeze in reversed(sets[1:]):
+        yield derivative(TRUTH + _named(freeze), freeze=freeze)
+    yield derivative("Frobenius norm", norm="frobenius")
+    yield derivative(TRUTH)
+    swapped = read | {
+        "to_layer": to_layer, "n_replacements": n_replacements, "seed": seed, "progress": False,
+        "candidates": candidates,
+    }  # fmt: skip
+    yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
+
+
+def _named(frozen: tuple[str, ...]) -> str:
+    """The part of an estimate's name that says what is frozen."""
+    held = "all" if len(frozen) == len(choices_of(Freezable)) else " and ".join(frozen)
+    return f", {held} frozen" if frozen else ""
+
+
+def chosen(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:
+    """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
+    if names is None:
+        return estimates
+    wanted = list(names)
+    for name in wanted:
+        if not any(estimate.name.startswith(name) for estimate in estimates):
+            raise InputError(
+                f"estimates= has {name!r}, and no estimate's name starts so.",
+                f"Choose from: {', '.join(r.name for r in estimates)}.",
+            )
+    kept = {r.name for r in estimates if r.name.startswith(tuple(wanted))} | {TRUTH, NULL}
+    kept |= {r.bounds for r in estimates if r.name in kept and r.bounds}
+    return [r for r in estimates if r.name in kept]

@@ -1,0 +1,1 @@
+"""True sensitivities: exact norms of Jacobian blocks, sketches of them, and certified upper bounds."""

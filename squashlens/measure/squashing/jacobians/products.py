@@ -1,0 +1,108 @@
+"""Vector–Jacobian products of one token's output, and a sketch that takes as many of them as its accuracy needs."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from squashlens._typing import RowsKept, Target
+from squashlens.bars import bar
+from squashlens.engine.anatomy import width
+from squashlens.engine.budget import cotangents, cotangents_on_graph, require_products
+from squashlens.engine.differentiating.replay import record, replayable
+from squashlens.engine.differentiating.spans import open_spans
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.running.streamed import implementation
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.rows import (
+    Batches,
+    at_query,
+    cost_message,
+    require_causal,
+    spectral_of,
+    storage_for,
+)
+from squashlens.remarks import remark
+from squashlens.theory.norms import mean_interval, spectral_norms
+
+FIRST = 16  # probes of a sketch with rtol= before its interval is computed for the first time
+ByToken = Float[Tensor, "prompt position"]
+
+
+class Products:
+    """Products uᵀJ_i for cotangents u at one token, block by block if the model allows it, else on the whole graph."""
+
+    def __init__(
+        self, session: Session, hooks: Sequence[Hook | Recipe], from_layer: int, top: int, to: Target, query: int,
+        batch_size: int | None, progress: bool,
+    ) -> None:  # fmt: skip
+        model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
+        self.session, self.query, self.progress = session, query, progress
+        blockwise = top > from_layer and replayable(model, hooks)
+        if blockwise:
+            batch = batch_size or cotangents(model, prompts, n)
+            require_products(model, prompts, n, batch)
+            replay = record(model, ids, hooks, from_layer, top)
+            self.attention = "streamed, block by block"
+
+            def products(directions: Float[Tensor, "cotangent d"]) -> Iterator[Tensor]:
+                entering = replay.calls[from_layer][0]
+                cotangents_of_all = directions.to(entering.device, entering.dtype)[:, None].expand(-1, prompts, -1)
+                return replay.gradients(query, to, cotangents_of_all, batch)
+        else:
+            self.attention = implementation(model)
+            batch = batch_size or cotangents_on_graph(model, prompts, n)
+            span = open_spans(model, ids, hooks, [from_layer], top)[from_layer]
+
+            def products(directions: Float[Tensor, "cotangent d"]) -> Iterator[Tensor]:
+                return at_query(span.outputs[to], query, span.leaf, directions, batch)()
+
+        self._products = products
+
+    def along(self, directions: Float[Tensor, "cotangent d"]) -> Batches:
+        """A function that computes the products along `directions` in batches, anew at each call."""
+
+        def again() -> Iterator[Tensor]:
+            with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as shown:
+                for rows in self._products(directions):
+                    yield require_causal(rows, self.query, "The model")
+                    shown.update(len(rows))
+
+        return again
+
+    def spectral(self, directions: Float[Tensor, "cotangent d"], rows: RowsKept) -> tuple[ByToken, RowsKept]:
+        """The spectral norms, and how the rows were stored."""
+        model, reach, count = self.session.model, self.query + 1, len(directions)
+        like = next(model.parameters())
+        storage = storage_for(rows, len(self.session.ids), reach, count, width(model), like)
+        message = cost_message(storage, reach, count)
+        if self.progress and message:
+            tqdm.write(message)
+        return spectral_of(self.along(directions), storage, reach, count, spectral_norms, self.progress), storage.way
+
+
+def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
+    """A Frobenius norm sketched until its interval is narrow enough, the ends of the interval, and provenance facts."""
+    d, generator = width(products.session.model), torch.Generator().manual_seed(seed)
+    squares: list[Tensor] = []
+    taken = 0
+    while True:
+        more = min(d - taken, max(FIRST, taken // 2))
+        directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
+        squares += [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
+        taken += more
+        mean, half = mean_interval(torch.cat(squares))
+        ends = {"low": (mean - half).clamp(min=0).sqrt(), "high": (mean + half).sqrt()}
+        reached = float(((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max())
+        if reached <= rtol or taken == d:
+            break
+    if reached > rtol:
+        remark(
+            f"rtol={rtol:g} was not reached after {taken} probes, as many as the exact norm takes; the interval is "
+            f"±{reached:.1%}."
+        )
+    sketch = {"kind": "estimate", "probes": taken, "seed": seed, "rtol": rtol, "reached": reached}
+    return mean.sqrt(), ends, {"sketch": sketch}

@@ -1,0 +1,149 @@
+"""Norms of Jacobian blocks from their rows, which are computed a few at a time and for all positions at once.
+
+The Frobenius norm is a running sum. A spectral norm needs all rows of a block together. There are three ways to store
+them, which give the same numbers: *hold* keeps the blocks of all positions in memory, n · k · d numbers; *spill* writes
+them to a temporary file and reads it back position by position; *repeat* keeps the blocks of a few positions and
+repeats the products for the next ones.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Norm, RowsKept
+from squashlens.bars import bar
+from squashlens.engine.capturing.capture import REPORT_ABOVE
+from squashlens.engine.differentiating.spans import differentiable, vjps
+from squashlens.engine.memory import available, human
+from squashlens.errors import CapacityError, UnsoundModelError
+from squashlens.theory.norms import squared_frobenius
+
+Batch = Float[Tensor, "cotangent prompt position in"]
+Batches = Callable[[], Iterator[Batch]]  # each call goes through all of them again
+Spectral = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the rows of the blocks are stored: the way, the size in bytes, and the number of positions at a time."""
+
+    way: RowsKept
+    size: int
+    positions: int
+
+
+def storage_for(kept: RowsKept, prompts: int, reach: int, rows: int, d: int, like: Tensor) -> Storage:
+    """The requested storage, or the first of hold, spill and repeat that fits. Raises if it does not fit."""
+    each = prompts * rows * d * max(4, like.dtype.itemsize)
+    size, free = reach * each, available(like.device) // 2
+    disk = psutil.disk_usage(tempfile.gettempdir()).free // 2
+    if kept == "hold" or (kept == "auto" and size <= free):
+        _require(size, free, f"Holding all rows of the Jacobian on {like.device}", "Use rows='spill' or 'repeat'.")
+        return Storage("hold", size, reach)
+    if kept == "spill" or (kept == "auto" and size <= disk):
+        _require(size, disk, "Writing all rows of the Jacobian", "Use rows='repeat', or point TMPDIR to a larger disk.")
+        return Storage("spill", size, reach)
+    _require(each, free, "The Jacobian block of one position", "Use norm='frobenius', which needs no stored rows.")
+    return Storage("repeat", size, max(1, free // each))
+
+
+def _require(size: int, limit: int, what: str, remedy: str) -> None:
+    """Raise if `size` bytes exceed `limit`, which is half of the free space."""
+    if size > limit:
+        raise CapacityError(
+            f"{what} needs {human(size)}, which exceeds the limit of {human(limit)} (half of the free space).", remedy
+        )
+
+
+def cost_message(storage: Storage, reach: int, rows: int) -> str | None:
+    """A line about the size and products of a spectral norm, or None if they are small."""
+    if storage.size <= REPORT_ABOVE and storage.way == "hold":
+        return None
+    where = {
+        "hold": "kept in memory", "spill": f"written to {tempfile.gettempdir()}", "repeat": "computed repeatedly",
+    }[storage.way]  # fmt: skip
+    passes = -(-reach // storage.positions)
+    return f"jacobian: rows of {reach} blocks, {human(storage.size)}, {where}; {passes} × {rows} products"
+
+
+def frobenius_of(batches: Batches) -> Float[Tensor, "prompt position"]:
+    """The root of the sum of squares of all rows."""
+    return reduce(torch.add, map(squared_frobenius, batches())).sqrt()
+
+
+def spectral_of(
+    batches: Batches, storage: Storage, reach: int, rows: int, norms: Spectral, progress: bool
+) -> Float[Tensor, "prompt position"]:
+    """The spectral norm of the block of each position; zero from position `reach` on."""
+    found: list[Tensor] = []
+    width = 0
+    for start in range(0, reach, storage.positions):
+        stop = min(reach, start + storage.positions)
+        with tempfile.TemporaryDirectory() as folder:
+            kept, done, device = None, 0, torch.device("cpu")
+            for batch in batches():
+                if kept is None:
+                    width, device = batch.shape[2], batch.device
+                    kept = _buffer((batch.shape[1], stop - start, rows, batch.shape[3]), batch, storage.way, folder)
+                part = rearrange(batch[:, :, start:stop], "k p i d -> p i k d")
+                kept[:, :, done : done + len(batch)] = part
+                done += len(batch)
+            if kept is None:
+                raise CapacityError("The Jacobian has no rows to compute norms of.", "Give at least one cotangent.")
+            places = bar(range(stop - start), desc="norms", unit="token", progress=progress)
+            found.append(torch.stack([norms(kept[:, place].to(device)) for place in places], dim=1))
+            del kept
+    whole = torch.cat(found, dim=1)
+    return torch.nn.functional.pad(whole, (0, width - reach))
+
+
+def _buffer(shape: tuple[int, ...], like: Tensor, way: RowsKept, folder: str) -> Tensor:
+    """An empty tensor for the rows, in memory or in a file of `folder`."""
+    if way != "spill":
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    kind = np.float64 if like.dtype == torch.float64 else np.float32
+    return torch.from_numpy(np.memmap(Path(folder) / "rows", kind, "w+", shape=shape))
+
+
+def norms_at(
+    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"],
+    norm: Norm, directions: Float[Tensor, "cotangent d"], batch: int, norms: Spectral,
+) -> Float[Tensor, "prompt position"]:  # fmt: skip
+    """Norms of the derivative of `output` at the query with respect to each token of the leaf, on an existing graph."""
+    batches, reach = at_query(output, query, leaf, directions, batch), query + 1
+    if norm == "frobenius":
+        return frobenius_of(batches)
+    return spectral_of(batches, Storage("hold", 0, reach), reach, len(directions), norms, progress=False)
+
+
+def at_query(
+    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"],
+    directions: Float[Tensor, "cotangent d"], batch: int,
+) -> Batches:  # fmt: skip
+    """A function that computes the products of one token's output with each direction, `batch` at a time."""
+    with differentiable():
+        alone = output[:, query]
+    # Prompts do not interact, so one backward pass serves all of them.
+    cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, *alone.shape)
+    return lambda: (require_causal(rows, query, "The model") for (rows,) in vjps(alone, [leaf], cotangents, batch))
+
+
+def require_causal(
+    rows: Float[Tensor, "cotangent prompt position in"], query: int, what: str
+) -> Float[Tensor, "cotangent prompt position in"]:
+    """The given rows of a derivative at the query. Raises if the derivative by a later token is not zero."""
+    if bool(rows[:, :, query + 1 :].count_nonzero()):  # true for NaN too
+        raise UnsoundModelError(
+            f"{what} lets tokens after position {query} influence that position, so that it is not causal.",
+            "Remove hooks that do this, if there are any; the measurement holds for causal models only.",
+        )
+    return rows

@@ -1,0 +1,115 @@
+"""The path bound, its null and the true Jacobian norm of every token, in one call and one result."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import AttentionKind, Bos, Bridge, Norm
+from squashlens.bars import bar
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.proving.registry import measured
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.bound import path_bound
+from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.measure.unequal import one_by_one
+from squashlens.results import attributes
+from squashlens.theory.trends import association, difference
+
+ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
+
+
+@measured
+@one_by_one(always=True)
+def sensitivity(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    norm: Norm = "spectral",
+    query: int = -1,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
+
+    The result also says how well the bound and the null rank the tokens, compared with the Jacobian. Several prompts
+    are measured one by one.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: as in `path_bound`.
+        norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
+            root of the sum of squares.
+        query: as in `path_bound`.
+        bos: as in `path_bound`.
+        progress: as in `path_bound`.
+
+    Returns:
+        Dataset. Over (position) up to the query, all dimensionless: `path_bound`, with the constants 1; `null`, the
+        same under uniform attention; `bound_over_null`, their ratio; `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `jacobian_frozen`,
+        the same with attention patterns held constant, as the theorem assumes. Over (estimate), with these five as
+        coordinate: `rank_agreement`, Spearman's ρ with the Jacobian, and `position_trend`, Spearman's ρ with the
+        position. Each has `…_low` and `…_high`, the ends of a 95 % interval, and `…_p`, the p-value of no association,
+        Holm-corrected for the estimates tested; both allow for dependence between neighbouring tokens
+        (`squashlens.theory.trends`). Scalars: `agreement_over_null`, ρ of the path bound minus ρ of the null, with
+        `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave out the
+        query token and a leading BOS, whose values are of another kind. ρ is NaN for a constant quantity or with
+        fewer than three tokens; intervals need four tokens.
+
+        Several prompts have a leading dimension `prompt`, and each has the numbers of a call for it alone. After a
+        prompt's own tokens, whose number is the coordinate `length`, values are NaN, `token` is "" and `token_id` is
+        −1.
+
+    Raises:
+        InputError: a query outside the prompt.
+
+    Source: Barbero et al. 2024, Theorem 5.1.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =", progress=False)
+    >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
+    (True, 1.0)
+    """
+    session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query)
+    shared = {"query": session.query(query), "bos": "as-given"}
+    ids, reach = session.ids, session.query(query) + 1
+    derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
+    found: dict[str, xr.DataArray] = {}
+    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity", progress=progress) as shown:
+        kinds: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
+        for name, attention in kinds.items():
+            found[name] = path_bound(model, ids, attention=attention, **shared)
+            shown.update()
+        found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
+            attributes("path bound relative to uniform attention", "1", session.facts)
+        )
+        for name, freeze in derived.items():
+            found[name] = jacobian_norms(model, ids, norm=norm, freeze=freeze, progress=progress, **shared)
+            shown.update()
+    dataset = xr.Dataset({n: a.rename(n) for n, a in found.items()}).isel(position=slice(reach))
+    plain = slice(session.facts["bos_count"], reach - 1)
+    inner = dataset.isel(position=plain)
+    for name, (dims, values, text) in _ranks(inner).items():
+        dataset[name] = (dims, values, attributes(text, "1", session.facts))
+    dataset = dataset.assign_coords(estimate=list(ESTIMATES))
+    return dataset.assign_attrs(attributes("sensitivity of the query's representation", "1", session.facts))
+
+
+def _ranks(inner: xr.Dataset) -> dict[str, tuple[tuple[str, ...], Any, str]]:
+    """Rank correlations of the estimates with the Jacobian and the position, and the bound's gain over its null."""
+    table = torch.tensor(np.stack([inner[name].values for name in ESTIMATES]), dtype=torch.float64)
+    truth, tokens = table[ESTIMATES.index("jacobian")], table.shape[-1]
+    agreement = association(table, truth)
+    itself = torch.tensor([name == "jacobian" for name in ESTIMATES])  # agrees with itself, so it is not tested
+    agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan)).corrected()
+    trend = association(table, torch.arange(tokens, dtype=torch.float64)).corrected()
+    parts = agreement.named("rank_agreement", "Spearman correlation with the Jacobian norm")
+    parts |= trend.named("position_trend", "Spearman correlation with the position")
+    found: dict[str, Any] = {name: (("estimate",), values.numpy(), text) for name, (values, text) in parts.items()}
+    ends = difference(table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth)
+    text = "rank agreement of the path bound minus that of its null"
+    for side, value, end in zip(("", "_low", "_high"), ends, ("", ", 2.5 %", ", 97.5 %"), strict=True):
+        found[f"agreement_over_null{side}"] = ((), value, text + end)
+    return found | {"compared_tokens": ((), tokens, "tokens in the correlations")}

@@ -1,0 +1,253 @@
+"""The attention paths that the path bound sums over: by number of hops, the strongest ones, and their depth limit."""
+
+import math
+
+import numpy as np
+import torch
+import xarray as xr
+
+from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive
+from squashlens.engine.anatomy import n_blocks
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.proving.registry import measured
+from squashlens.errors import InputError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing._attention import one_hot, patterns_of, written_out
+from squashlens.theory.paths import by_hops, heaviest_paths, sweep
+
+
+@measured
+def hops(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    attention: AttentionKind = "model",
+    query: int = -1,
+    from_layer: int = 0,
+    to_layer: Target = "y",
+    bos: Bos = "family",
+) -> xr.DataArray:
+    """The share of attention paths into the query by number of attention steps (hops) and by starting token.
+
+    For k hops it is the coefficient of t^k in row n of ``∏ (tA + I)``, divided by the sum over all k and positions. A
+    path with 0 hops stays in the residual stream of the query; a path with L hops attends in every block. Summed over
+    hops, it is the path bound with constants 1, normalised to sum to 1.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        attention: as in `path_bound`.
+        query: as in `path_bound`.
+        from_layer: as in `path_bound`.
+        to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
+            final norm.
+        bos: as in `path_bound`.
+
+    Returns:
+        DataArray (hop, position): float64, dimensionless, sums to 1. The coordinate `null` has the same shares under
+        uniform attention, which is what causality alone gives.
+
+    Raises:
+        InputError: several prompts, or a query or layer that does not exist.
+
+    Source: the path sum of Barbero et al. 2024, Theorem 5.1.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> shares = sl.paths.hops(model, "How many ones are in the following sequence? 110 =")
+    >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
+    [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
+    """
+    one_of(attention, AttentionKind, "attention")
+    session = _one_prompt(
+        model, prompt, bos, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
+    )
+    (top,) = session.spans(from_layer, to_layer).values()
+    patterns = patterns_of(session, attention, range(from_layer, top))
+    counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0]
+    dims, coords = session.coords()
+    variables = {"hops": (("hop", *dims), counts / counts.sum(), "share of attention paths", "1")}
+    uniform = patterns_of(session, "uniform", range(from_layer, top))
+    null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(from_layer, top))])[:, 0]
+    coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
+    return session.dataset("attention paths by hops", coords, variables)["hops"]
+
+
+@measured
+def strongest_paths(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    k: int = 10,
+    attention: AttentionKind = "model",
+    query: int = -1,
+    from_layer: int = 0,
+    to_layer: Target = "y",
+    bos: Bos = "family",
+) -> xr.Dataset:
+    """The k paths of largest weight into the query: their positions in every layer, weights and shares.
+
+    A path visits one position in each layer. Its weight is the product of ᾱ_ji = α_ji + δ_ji along it, with constants
+    1 and attention averaged over heads. The search is exact (k-best Viterbi).
+
+    Args:
+        model: as in `path_bound`.
+        prompt: as in `hops`.
+        k: number of paths, 10 by default; fewer are returned if fewer exist.
+        attention: as in `path_bound`.
+        query: as in `path_bound`.
+        from_layer: as in `path_bound`.
+        to_layer: as in `hops`.
+        bos: as in `path_bound`.
+
+    Returns:
+        Dataset. Over (path, layer), from `from_layer` to the target: `position_at`, the position that the path visits.
+        Over (path), float64 and dimensionless: `weight`; `share`, the weight divided by the sum over all paths;
+        `over_null`, the weight divided by that of the same path under uniform attention.
+
+    Raises:
+        InputError: several prompts, or a query or layer that does not exist.
+        CapacityError: the full attention patterns do not fit into memory.
+
+    Source: the path sum of Barbero et al. 2024, Theorem 5.1.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> best = sl.paths.strongest_paths(model, "How many ones are in the following sequence? 110 =", k=3)
+    >>> best["position_at"].sel(layer=6).values.tolist()   # all end at the query
+    [13, 13, 13]
+    """
+    one_of(attention, AttentionKind, "attention")
+    positive(k, "k", "a number of paths")
+    session = _one_prompt(
+        model,
+        prompt,
+        bos,
+        "strongest_paths",
+        k=k,
+        attention=attention,
+        query=query,
+        from_layer=from_layer,
+        to_layer=to_layer,
+    )
+    (top,) = session.spans(from_layer, to_layer).values()
+    patterns = patterns_of(session, attention, range(from_layer, top))
+    down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
+    *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
+    if down:
+        weights, walks = heaviest_paths(down, session.query(query), k)
+    else:
+        weights, walks = torch.ones(1, dtype=torch.float64), torch.tensor([[session.query(query)]])
+    null = torch.ones(len(weights), dtype=torch.float64)
+    uniform, same = patterns_of(session, "uniform", range(from_layer, top)), walks[:, 1:] == walks[:, :-1]
+    for step, block in enumerate(range(from_layer, top)):
+        alpha = written_out(session, uniform[block])[walks[:, step + 1], walks[:, step]]
+        null *= alpha + same[:, step].double()
+    _, coords = session.coords()
+    coords |= {"path": np.arange(len(weights)), "layer": np.arange(from_layer, top + 1)}
+    return session.dataset(
+        "strongest attention paths into the query",
+        coords,
+        {
+            "position_at": (("path", "layer"), walks, "position of the path in each layer", "token"),
+            "weight": (("path",), weights, "product of attention and residual weights", "1"),
+            "share": (("path",), weights / everything.sum(), "share of all paths' weight", "1"),
+            "over_null": (("path",), weights / null, "weight over that of the same walk under uniform attention", "1"),
+        },
+    )
+
+
+@measured
+def depth_limit(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    depth: int = 64,
+    query: int = -1,
+    bos: Bos = "family",
+) -> xr.Dataset:
+    """The limit of attention paths when one block's attention is repeated: all paths start at the first token.
+
+    This is Proposition 5.2 (B.8). For each block with head-averaged attention Λ, it follows row n of
+    ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is triangular, so that its eigenvalues are its diagonal entries. All parts
+    with an eigenvalue below 1 decay, the slowest at the rate ``(1 + max_{i>1} α_ii) / 2``. Repeated diagonal entries
+    may add a polynomial factor; the limit is the same, but the rate is reached later.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: as in `hops`.
+        depth: number of times that each block's attention is repeated, at least 4; 64 by default.
+        query: as in `path_bound`.
+        bos: as in `path_bound`.
+
+    Returns:
+        Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
+        first token and at later tokens. Over (block): `predicted_rate`, the rate above; `observed_rate`, the factor by
+        which the rest shrinks with each repetition, over the last quarter of the depths at which it is above rounding
+        error; `absorbing`, the number of later tokens that attend only to themselves. The proposition assumes that
+        there are none, since paths that reach them stay there.
+
+    Raises:
+        InputError: several prompts, a query outside the prompt, or a depth below 4.
+        CapacityError: the full attention patterns do not fit into memory.
+
+    Source: Barbero et al. 2024, Proposition 5.2 (B.8).
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ds = sl.paths.depth_limit(model, "How many ones are in the following sequence? 110 =")
+    >>> bool((ds["first_share"].diff("depth") >= -1e-12).all())   # mass never leaves the first token
+    True
+    """
+    positive(depth, "depth", "a number of layers")
+    if depth < 4:
+        raise InputError(f"depth={depth!r} is too small to estimate a rate.", "Give a whole number of at least 4.")
+    session = _one_prompt(model, prompt, bos, "depth_limit", depth=depth, query=query)
+    last, blocks = session.query(query), range(n_blocks(session.model))
+    patterns = {b: written_out(session, p) for b, p in patterns_of(session, "model", blocks).items()}
+    shares, rest, predicted, observed, absorbing = [], [], [], [], []
+    for block in blocks:
+        row = one_hot(session, query)
+        rows = torch.cat([row, *sweep(row, [patterns[block]] * depth, gain=0.5)])
+        shares.append(rows[:, 0])
+        rest.append(rows[:, 1:].sum(dim=-1))  # not 1 minus the first share, since float32 rows sum to 1 only roughly
+        own = patterns[block].diagonal()[1 : last + 1].double()
+        absorbs = own > 1 - SELF
+        absorbing.append(int(absorbs.sum()))
+        below = own[~absorbs]
+        predicted.append((1 + below.max().item()) / 2 if len(below) else math.nan)
+        observed.append(_rate(rest[-1]))
+    return session.dataset(
+        "depth limit of repeated attention",
+        {"block": list(blocks), "depth": np.arange(depth + 1)},
+        {
+            "first_share": (("block", "depth"), torch.stack(shares), "share of paths from the first token", "1"),
+            "rest": (("block", "depth"), torch.stack(rest), "share of paths from later tokens", "1"),
+            "predicted_rate": (("block",), np.array(predicted), "(1 + largest self-attention) / 2", "1"),
+            "observed_rate": (("block",), np.array(observed), "factor on the rest with each repetition", "1"),
+            "absorbing": (("block",), np.array(absorbing), "later tokens that attend only to themselves", "1"),
+        },
+    )
+
+
+SELF = 1e-6  # rows of float32 attention sum to 1 within this
+ROUNDING = 1e-10  # a rest below this may be rounding error
+
+
+def _rate(rest: torch.Tensor) -> float:
+    """The factor by which the rest shrinks in a step, over the last quarter of the steps above rounding error."""
+    clear = int((rest > ROUNDING).sum())
+    if clear < 4:
+        return math.nan
+    start = clear - 1 - max(1, clear // 4)
+    return float((rest[clear - 1] / rest[start]) ** (1 / (clear - 1 - start)))
+
+
+def _one_prompt(model: Bridge, prompt: PromptOrCapture, bos: Bos, function: str, **arguments: object) -> Session:
+    """The session of a measurement that takes a single prompt. Raises for several."""
+    session = Session.start(model, prompt, bos, function, **arguments)
+    if len(session.ids) != 1:
+        raise InputError(
+            f"{function} takes a single prompt, and {len(session.ids)} were given.", f"Call {function} for each prompt."
+        )
+    return session

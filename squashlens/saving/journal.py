@@ -1,0 +1,234 @@
+"""Journals: files that keep the findings of a long search, so that it can be interrupted and resumed.
+
+A journal is an SQLite database. It has a row for each fact about the search and a row for each finding, with a digest
+of the finding and the facts. Several processes may use one file at the same time. A process that is killed loses only
+the finding that it was working on.
+
+On a local disk SQLite uses a write-ahead log (WAL). Processes share this log through memory, so it does not work
+between machines (https://sqlite.org/wal.html, section 1). On a network file system, recognized by the names that Linux
+and macOS use, the older rollback journal is used instead, with a warning. It is equally safe if the locks of the file
+system work, which many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5). Therefore only one
+machine at a time should write there.
+
+Each finding is written by a separate connection, which is closed at once. So SQLite's files next to the journal
+(`-wal`, `-shm`) exist only during a write or after a process was killed. In the latter case they contain findings, and
+must stay with the journal until the next search opens it.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from squashlens.errors import InputError, OutputError
+from squashlens.remarks import remark
+from squashlens.saving.files import require_output
+
+APPLICATION = 0x53714C4A  # "SqLJ", in the header of every journal
+HEADER = b"SQLite format 3\x00"
+FORM = 1  # version of the tables
+PATIENCE = 60.0  # seconds to wait while another process holds the file
+NETWORK = {
+    "nfs",
+    "nfs3",
+    "nfs4",
+    "cifs",
+    "smb2",
+    "smb3",
+    "smbfs",
+    "afpfs",
+    "afs",
+    "9p",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+}
+NETWORK |= {"webdav", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.davfs", "fuse.s3fs", "fuse.rclone", "macfuse"}
+UNWRITTEN = {  # by the beginning of SQLite's name for the error; any other error means that the file is damaged
+    "SQLITE_FULL": "Free some space there, or choose a folder on another disk.",
+    "SQLITE_BUSY": f"Another process has held it for {PATIENCE:.0f} s: wait for it to finish, or give another name.",
+    "SQLITE_LOCKED": "Another process is writing to it: wait for it to finish, or give another name.",
+    "SQLITE_READONLY": "Allow writing to it and its folder, or give another name.",
+    "SQLITE_CANTOPEN": "Allow writing to it and its folder, or give another name.",
+    "SQLITE_PERM": "Allow writing to it and its folder, or give another name.",
+    "SQLITE_IOERR": "Check the disk and its free space, or choose a folder on another disk.",
+    "SQLITE_NOMEM": "Free some memory.",
+}
+ANOTHER = "Give another name, or delete it."
+
+
+class Journal:
+    """Findings of a search by name. Each is written to the file at once, and read back instead of computed again.
+
+    Without a path nothing is stored. A file of another search (other weights, another call), a damaged file, or a file
+    that is not a journal raises an error and is not changed. If two processes compute the same finding, both use the
+    one that was written first.
+    """
+
+    def __init__(self, path: str | Path | None, facts: Mapping[str, Any]) -> None:
+        self.path = checked(path)
+        self.facts: Any = json.loads(json.dumps(facts, default=str))
+        self.found: dict[str, Any] = {}
+        self._log = self.path is None or _logs_work(self.path)
+        if self.path is not None and self.path.exists() and self.path.stat().st_size:
+            with self._opened(self.path) as database:
+                if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+                    raise self._damaged("its pages do not fit together")
+                if _tables(database):  # otherwise another process has created the file but not yet its tables
+                    self._require_same(database)
+                    names = [name for (name,) in database.execute("SELECT name FROM findings")]
+                    self.found = {name: self._value(database, name) for name in names}
+
+    def get(self, name: str, find: Callable[[], Any]) -> Any:
+        """The finding under this name; `find` computes it if there is none. Findings are numbers, texts, or lists."""
+        if name not in self.found:
+            self.keep({name: find()})
+        return self.found[name]
+
+    def keep(self, findings: Mapping[str, Any]) -> None:
+        """Store findings by name: all of them or, if that fails, none."""
+        if self.path is None:
+            self.found |= findings
+            return
+        new = {name: json.dumps(value) for name, value in findings.items()}
+        form = "wal" if self._log else "delete"
+        with self._opened(self.path) as database:
+            if _tables(database):
+                self._require_same(database)  # before the file is changed in any way
+                _set_form(database, form)
+            database.execute("BEGIN IMMEDIATE")
+            if _tables(database):
+                self._require_same(database)
+            else:
+                self._begin(database)
+                new = {name: json.dumps(value) for name, value in self.found.items()} | new  # if the file was deleted
+            rows = [(name, text, self._digest(name, text)) for name, text in new.items()]
+            database.executemany("INSERT OR IGNORE INTO findings VALUES (?, ?, ?)", rows)
+            kept = {name: self._value(database, name) for name in findings}
+            database.execute("COMMIT")
+            _set_form(database, form)
+        self.found |= kept
+
+    def _begin(self, database: sqlite3.Connection) -> None:
+        """Create the tables of an empty file."""
+        database.execute(f"PRAGMA application_id = {APPLICATION}")
+        database.execute(f"PRAGMA user_version = {FORM}")
+        database.execute("CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        database.execute("CREATE TABLE findings (name TEXT PRIMARY KEY, value TEXT NOT NULL, digest TEXT NOT NULL)")
+        database.executemany("INSERT INTO facts VALUES (?, ?)", [(n, json.dumps(v)) for n, v in self.facts.items()])
+
+    def _require_same(self, database: sqlite3.Connection) -> None:
+        facts = {name: self._parsed(text) for name, text in database.execute("SELECT name, value FROM facts")}
+        others = _different(facts, self.facts)
+        if others:
+            raise InputError(
+                f"{self.path} was saved for a different {', '.join(others)}.",
+                "Give another name, or delete the file to start again.",
+            )
+
+    def _value(self, database: sqlite3.Connection, name: str) -> Any:
+        text, digest = database.execute("SELECT value, digest FROM findings WHERE name = ?", (name,)).fetchone()
+        if digest != self._digest(name, text):
+            raise self._damaged(f"the finding {name[:60]!r} was changed")
+        return self._parsed(text)
+
+    def _parsed(self, text: Any) -> Any:
+        try:
+            return json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise self._damaged("a value is not JSON") from error
+
+    def _digest(self, name: str, text: Any) -> str:
+        whole = json.dumps([self.facts, name, str(text)], sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(f"{self.path} is a damaged journal: {why}.", ANOTHER)
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[sqlite3.Connection]:
+        """A connection that is closed at the end; errors of SQLite become errors of squashlens."""
+        checked(path)
+        try:
+            with closing(sqlite3.connect(os.path.realpath(path), timeout=PATIENCE, isolation_level=None)) as database:
+                database.execute("PRAGMA synchronous = FULL")
+                yield database
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorname", "")
+            remedy = next((remedy for name, remedy in UNWRITTEN.items() if code.startswith(name)), None)
+            if remedy is None:
+                raise self._damaged(str(error)) from error
+            raise OutputError(f"Cannot write {str(path)!r}: {error}.", remedy) from error
+
+
+def checked(path: str | Path | None) -> Path | None:
+    """The path of a journal; an error unless the file is a journal or can be created. None if there is no path."""
+    if path is None:
+        return None
+    path = require_output(path, argument="resume")
+    if not path.exists():
+        return path
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", "Allow reading, or give another name.") from error
+    if header and (not header.startswith(HEADER) or int.from_bytes(header[68:72], "big") != APPLICATION):
+        raise InputError(f"{path} is not a journal of a search.", ANOTHER)
+    if header and int.from_bytes(header[60:64], "big") != FORM:
+        raise InputError(f"{path} is a journal from another version of squashlens.", ANOTHER)
+    return path
+
+
+def _tables(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+
+
+def _set_form(database: sqlite3.Connection, form: str) -> None:
+    """Set the journal mode of SQLite, a property of the file that any process may set while no process writes."""
+    if database.execute("PRAGMA journal_mode").fetchone()[0] == form:
+        return
+    try:
+        database.execute(f"PRAGMA journal_mode = {form}")
+    except sqlite3.OperationalError as error:
+        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):  # another process is using the file
+            raise
+
+
+def _logs_work(path: Path) -> bool:
+    """Whether the file is on a disk of this machine; if it is on a network file system, a warning is given."""
+    kind = _file_system(path)
+    if kind in NETWORK:
+        remark(
+            f"{path} is on a network file system ({kind}). A rollback journal is used, and only one machine at a time "
+            "may write to it."
+        )
+    return kind not in NETWORK
+
+
+def _file_system(path: Path) -> str:
+    """The system's name for the kind of file system that a path is on; empty if it is unknown."""
+    place = os.path.realpath(path)
+    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+    while place not in mounts and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    return mounts.get(place, "").lower()
+
+
+def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the facts that differ; for a group of facts, such as a call, the names inside the group."""
+    found = []
+    for name in sorted({*one, *other}):
+        a, b = one.get(name), other.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += [f"{name}: {inner}" for inner in _different(a, b)]
+        elif a != b:
+            found.append(name)
+    return found

@@ -1,0 +1,188 @@
+"""Attention without the whole pattern: a few rows at a time, computed from queries and keys and then discarded.
+
+Every function goes over blocks of rows ``α_j = softmax(s_j)``, where s are the model's logits: scaled, capped, masked,
+with sinks. A pattern has n² numbers for each head, and one row has n. So memory grows with n, and only time with n².
+
+A block has whole rows, so the softmax needs nothing from the forward pass.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+# Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
+CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
+LONGEST, SHORTEST = 256, 16  # most and fewest rows of a block
+LINEAR = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention of one block as queries and keys, with logits ``s_jk = cap · tanh(scale · q_j · k_k / cap)``.
+
+    Queries and keys include bias, head norm and rotation. Query head h reads key group h // (heads / groups). A query
+    sees its own key and the keys before it; with `window`, only the last `window` of these; with `mask`, which is added
+    to the logits, the keys that it leaves. A sink is a logit of a key without a value.
+    """
+
+    queries: Float[Tensor, "prompt head query dot"]
+    keys: Float[Tensor, "prompt group key dot"]
+    scale: float
+    cap: float | None = None
+    window: int | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    mask: Float[Tensor, "#prompt #head query key"] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which weights are computed: at least float32."""
+        return torch.promote_types(self.queries.dtype, torch.float32)
+
+    def to(self, device: torch.device) -> "Attention":
+        """The same attention on another device."""
+        return replace(self, queries=self.queries.to(device), keys=self.keys.to(device))
+
+    def double(self) -> "Attention":
+        """The same attention in float64."""
+        return replace(self, queries=self.queries.double(), keys=self.keys.double())
+
+    def of_group(self, group: int) -> "Attention":
+        """The attention of the query heads that read one key/value group."""
+        each = self.queries.shape[1] // self.keys.shape[1]
+        heads = slice(group * each, (group + 1) * each)
+        mask = self.mask if self.mask is None or self.mask.shape[1] == 1 else self.mask[:, heads]
+        return replace(
+            self, queries=self.queries[:, heads], keys=self.keys[:, group : group + 1], mask=mask,
+            sinks=None if self.sinks is None else self.sinks[heads],
+        )  # fmt: skip
+
+    def largest_product(self) -> float:
+        """An upper bound on ‖q_j‖ ‖k_i‖ · scale; rounding of a logit is proportional to it, however small the logit."""
+        return self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * abs(self.scale)
+
+    def visible(self, rows: slice, keys: slice) -> Bool[Tensor, "query key"]:
+        """Which keys a block of rows may see in at least one prompt and head."""
+        (prompts, heads, _, _), groups = self.queries.shape, self.keys.shape[1]
+        flat = self.queries.new_zeros(prompts, groups, heads // groups, rows.stop - rows.start, keys.stop - keys.start)
+        return unmasked(self._masked(flat, rows, keys)).flatten(0, 2).any(dim=0)
+
+    def blocks(self, copies: int = 1, rows: slice | None = None) -> Iterator[tuple[slice, slice]]:
+        """Blocks of rows, each with the keys that it may see; `copies` of its weights must fit into a block."""
+        prompts, heads, n, _ = self.queries.shape
+        start, stop = (0, n) if rows is None else (rows.start, rows.stop)
+        cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (copies * prompts * heads)
+        while start < stop:
+            if self.mask is not None:
+                size, first, last = cells // self.keys.shape[2], 0, self.keys.shape[2]
+            else:
+                first = 0 if self.window is None else max(0, start - self.window + 1)
+                size, last = cells // (start + 1 - first), None
+            end = min(stop, start + min(LONGEST, max(SHORTEST, size)))
+            yield slice(start, end), slice(first, end if last is None else last)
+            start = end
+
+    def weights(
+        self, rows: slice, keys: slice, *, slope: bool = False
+    ) -> tuple[Float[Tensor, "prompt group each query key"], Float[Tensor, "prompt group each query key"] | None]:
+        """The weights α of a block of rows, and with `slope` the derivative of the cap (None without a cap)."""
+        groups = self.keys.shape[1]
+        queries = rearrange(self.queries[:, :, rows], "p (c e) j v -> p c (e j) v", c=groups).to(self.dtype)
+        products = (queries * self.scale) @ self.keys[:, :, keys].to(self.dtype).mT
+        logits = rearrange(products, "p c (e j) k -> p c e j k", j=rows.stop - rows.start)
+        cap_slope = None
+        if self.cap is not None:  # in place, since a block fills the cache
+            logits.div_(self.cap).tanh_()
+            cap_slope = 1 - logits**2 if slope else None
+            logits.mul_(self.cap)
+        logits = self._masked(logits, rows, keys)
+        if self.sinks is None:
+            return logits.softmax(dim=-1), cap_slope
+        sink = rearrange(self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups).expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1], cap_slope
+
+    def _masked(self, logits: Tensor, rows: slice, keys: slice) -> Tensor:
+        if self.mask is not None:
+            mask = self.mask[:, :, rows, keys].to(self.dtype)
+            heads = self.keys.shape[1] if mask.shape[1] > 1 else 1
+            return logits + rearrange(mask, "p (c e) j k -> p c e j k", c=heads)
+        device = logits.device
+        if self.window is None:  # only the last square of the block has keys to mask
+            size = rows.stop - rows.start
+            later = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
+            logits[..., rows.start - keys.start :].masked_fill_(later, -torch.inf)
+            return logits
+        distance = torch.arange(rows.start, rows.stop, device=device)[:, None] - torch.arange(
+            keys.start, keys.stop, device=device
+        )
+        return logits.masked_fill_((distance < 0) | (distance >= self.window), -torch.inf)
+
+    def averaged(self) -> Float[Tensor, "prompt query key"]:
+        """The whole pattern A averaged over heads: n² numbers."""
+        prompts, _, n, _ = self.queries.shape
+        found = torch.zeros(prompts, n, n, dtype=self.dtype, device=self.queries.device)
+        for block, keys in self.blocks():
+            found[:, block, keys] = self.weights(block, keys)[0].mean(dim=(1, 2))
+        return found
+
+    def pushed(self, rows: Float[Tensor, "*row prompt query"]) -> Float[Tensor, "*row prompt key"]:
+        """``r A`` for several rows r, A averaged over heads, in float64."""
+        flat = rows.reshape(-1, *rows.shape[-2:])[:, :, None]
+        return self.pushed_by_head(flat).mean(dim=2).reshape(rows.shape).to(rows.device)
+
+    def pushed_by_head(self, rows: Float[Tensor, "row prompt #head query"]) -> Float[Tensor, "row prompt head key"]:
+        """``r_h A_h`` for every head, in float64, on the device of the queries; the row r_h may differ by head."""
+        prompts, heads, n, _ = self.queries.shape
+        rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
+        total = torch.zeros(len(rows), prompts, heads, n, dtype=torch.float64, device=self.queries.device)
+        for block, keys in self.blocks(rows=nonzero_range(rows.flatten(0, 2).any(dim=0))):
+            weights, _ = self.weights(block, keys)
+            left = rearrange(rows[..., block].to(weights.dtype), "r p (c e) j -> p c e r j", c=self.keys.shape[1])
+            total[..., keys] += rearrange(left @ weights, "p c e r k -> r p (c e) k")
+        return total
+
+
+def unmasked(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:
+    """Which keys are not masked: masked logits are −∞, or the lowest number of this or a narrower dtype."""
+    lowest = max(torch.finfo(scores.dtype).min, torch.finfo(torch.float32).min)
+    return scores > lowest / 2
+
+
+def nonzero_range(rows: Bool[Tensor, " query"]) -> slice:
+    """The slice from the first to the last row that is True; empty if none is."""
+    places = rows.nonzero()
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+
+def attention_output(
+    attention: Attention, values: Float[Tensor, "prompt group key value"]
+) -> Float[Tensor, "prompt head query value"]:
+    """The output ``Σ_k α_jk w_k`` of every head, by a fused kernel if one supports this attention, else by blocks."""
+    fused = attention.cap is None and attention.sinks is None and attention.window is None
+    n = attention.queries.shape[2]
+    if fused and not (attention.mask is None and n != attention.keys.shape[2]):
+        each = attention.queries.shape[1] // attention.keys.shape[1]
+        keys, spread = (repeat(x, "p c k v -> p (c e) k v", e=each) for x in (attention.keys, values))
+        try:
+            # Other kernels would silently compute the whole pattern; blocks of rows are better than that.
+            with sdpa_kernel(LINEAR), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # each kernel warns why it cannot be used
+                return scaled_dot_product_attention(
+                    attention.queries, keys, spread, attn_mask=attention.mask,
+                    is_causal=attention.mask is None, scale=attention.scale,
+                )  # fmt: skip
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+    found = attention.queries.new_empty(*attention.queries.shape[:-1], values.shape[-1])
+    for rows, keys in attention.blocks():
+        weights, _ = attention.weights(rows, keys)
+        mixed = rearrange(weights, "p c e j k -> p c (e j) k") @ values[:, :, keys].to(weights.dtype)
+        found[:, :, rows] = rearrange(mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start).to(found.dtype)
+    return found

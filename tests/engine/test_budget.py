@@ -1,0 +1,119 @@
+"""Estimates against the allocator's own peak, and refusals before memory runs out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import Gemma2Config, GemmaConfig, GPT2Config, LlamaConfig
+
+import squashlens as sl
+from squashlens.engine import budget, memory
+from squashlens.engine.running.forward import forward
+from squashlens.errors import CapacityError
+from squashlens.measure.squashing.certificates.certified import Norms
+from tests.cases import save_random
+
+BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
+
+
+def sized(d: int, mlp: int, heads: int, groups: int, head: int) -> dict[str, Any]:
+    return BASE | {
+        "hidden_size": d, "intermediate_size": mlp, "num_hidden_layers": 4, "num_attention_heads": heads,
+        "num_key_value_heads": groups, "head_dim": head,
+    }  # fmt: skip
+
+
+SHAPES: dict[str, Any] = {
+    "wide MLP": GemmaConfig(**sized(128, 1024, 4, 1, 32)),
+    "wide heads": LlamaConfig(**sized(128, 128, 8, 8, 64)),
+    "cap and window": Gemma2Config(**sized(128, 512, 4, 2, 32), sliding_window=128),
+    "no gate": GPT2Config(
+        vocab_size=60, n_embd=128, n_layer=4, n_head=4, n_positions=4096, bos_token_id=2, eos_token_id=1
+    ),
+}
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """The most bytes of tensors alive at once, of those that the work allocates."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
+        work()
+    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
+    alive = most = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        alive += event.nbytes()
+        most = max(most, alive)
+    return most
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_estimates_are_within_a_quarter_of_the_peak(shape: str, tmp_path: Any) -> None:
+    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)
+    sl.path_bound(model, torch.tensor([2, 3, 4]))  # what is proved at first use is not what is estimated
+    n, many = 1200, 300
+    ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
+    ids[0] = 2
+    with torch.no_grad():
+        passing = peak(lambda: forward(model, ids[None], []))
+    bound = peak(lambda: sl.path_bound(model, ids))
+    options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16, "progress": False}
+    products = peak(lambda: sl.jacobian_norms(model, ids[:many], **options))
+    assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
+    assert budget.bound_bytes(model, 1, n) == pytest.approx(bound, rel=0.25)
+    assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("shape", "n", "source"), [("wide heads", 160, 3), pytest.param("no gate", 240, 2, marks=pytest.mark.slow)]
+)
+def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp_path: Any) -> None:
+    """Through few blocks: the profiler keeps every allocation of every product, gigabytes of them through two."""
+    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)
+    sl.path_bound(model, torch.tensor([2, 3, 4]))
+    size = 80
+    ids = torch.tensor([2, *torch.randint(3, 60, (n - 1,), generator=torch.Generator().manual_seed(0)).tolist()])
+    options: Any = {
+        "constants": "measured",
+        "edges": "local",
+        "from_layer": source,
+        "vjp_batch_size": size,
+        "progress": False,
+    }
+    most = peak(lambda: sl.path_bound(model, ids, **options))
+    vectors = Norms(total=2 * (n + 1), steps=2).vectors(128)
+    assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = sl.tokenize(tiny, "How many ones are in the following sequence? 110 =")[0]
+    room = budget.products_bytes(tiny, 1, len(ids), 40)
+    monkeypatch.setattr(budget, "available", lambda device: room)
+    with pytest.raises(CapacityError, match="vjp_batch_size=128 needs") as refusal:
+        sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=128)
+    fits = int(str(refusal.value).split("vjp_batch_size=")[-1].rstrip("."))
+    assert 1 <= fits <= 40
+    sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=fits, progress=False)
+
+
+def test_what_fits_exactly_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is free counts, and not what the machine has."""
+    machine = type("machine", (), {"available": 3_000_000_000, "total": 8_000_000_000})
+    monkeypatch.setattr("squashlens.engine.memory.psutil.virtual_memory", lambda: machine)
+    cpu = torch.device("cpu")
+    memory.require_room(3_000_000_000, cpu, "This", "Use less.")
+    with pytest.raises(CapacityError, match=r"This needs 3\.5 GB and cpu has 3 GB free\. Use less\."):
+        memory.require_room(3_500_000_000, cpu, "This", "Use less.")
+    with pytest.raises(CapacityError):
+        memory.require_room(3_000_000_001, cpu, "This", "Use less.")
+
+
+def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:
+    """Beyond what a block of rows takes, which does not grow."""
+    estimates: list[Any] = [
+        budget.pass_bytes, budget.bound_bytes, lambda m, p, n: budget.products_bytes(m, p, n, 4),
+        lambda m, p, n: budget.local_bytes(m, n, 64, 95),
+    ]  # fmt: skip
+    for estimate in estimates:
+        at = [estimate(tiny, 1, n) for n in (20_000, 40_000, 80_000)]
+        assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]), rel=0.05)

@@ -1,0 +1,347 @@
+"""A checkpoint that does not hold what its configuration describes is refused, whatever is wrong with it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from squashlens.engine.proving import proof
+from squashlens.errors import ModelAccessError
+from tests.cases import CONFIGS, EXPERTS, MORE, random_model, save_random
+
+Weights = dict[str, Tensor]
+Change = Callable[[Weights], Any]
+
+# A matrix that is not square and the embeddings, by the end of their names; Gemma 2 and GPT-2 have tied heads.
+PLACES = {
+    "gemma2": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
+    "llama": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
+    "qwen3": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
+    "olmo2": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
+    "gpt2": ("h.1.mlp.c_fc.weight", "wte.weight"),
+    "neox": ("layers.1.mlp.dense_h_to_4h.weight", "embed_in.weight"),
+}
+
+
+def damaged(folder: Path, into: Path, change: Change) -> Path:
+    """A copy of a checkpoint with its tensors changed in place, or replaced by those that are returned."""
+    shutil.copytree(folder, into)
+    weights = load_file(into / "model.safetensors")
+    changed = change(weights)
+    save_file(changed if isinstance(changed, dict) else weights, into / "model.safetensors", {"format": "pt"})
+    return into
+
+
+def edited(folder: Path, into: Path, **settings: Any) -> Path:
+    """A copy of a checkpoint with other settings in its config.json; None takes one out."""
+    shutil.copytree(folder, into)
+    config = json.loads((into / "config.json").read_text()) | settings
+    (into / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return into
+
+
+def load(folder: Path, **how: Any) -> Any:
+    return sl.load(folder, device="cpu", progress=False, **how)
+
+
+def key(weights: Weights, end: str) -> str:
+    return next(name for name in weights if name.endswith(end))
+
+
+def put(end: str, change: Callable[[Tensor], Tensor]) -> Change:
+    def apply(weights: Weights) -> None:
+        name = key(weights, end)
+        weights[name] = change(weights[name]).contiguous()
+
+    return apply
+
+
+def with_row(value: float) -> Callable[[Tensor], Tensor]:
+    def change(tensor: Tensor) -> Tensor:
+        return tensor.index_fill(0, torch.tensor([3]), value)
+
+    return change
+
+
+@pytest.mark.parametrize("family", PLACES)
+def test_every_damage_is_refused_by_name(family: str, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    matrix, embedding = PLACES[family]
+    cases: dict[str, tuple[Change, str]] = {
+        "dropped": (lambda w: w.pop(key(w, matrix)) is None, rf"missing: \S*{matrix}"),
+        "renamed": (lambda w: w.update({"x": w.pop(key(w, matrix))}), rf"missing: \S*{matrix}; left over: x"),
+        "transposed": (put(matrix, lambda t: t.T), rf"of another shape: \S*{matrix} \(stored"),
+        "left over": (lambda w: w.update({"model.layers.7.w": torch.ones(3)}), r"left over: model\.layers\.7\.w"),
+        "int8": (put(matrix, lambda t: (50 * t).to(torch.int8)), rf"{matrix} of \S* is stored as I8"),
+        "bool": (put(matrix, lambda t: t > 0), rf"{matrix} of \S* is stored as BOOL"),
+        "no embeddings": (lambda w: w.pop(key(w, embedding)) is None, rf"missing: .*{embedding}"),
+        "NaN": (
+            put(embedding, with_row(float("nan"))),
+            rf"{embedding} of \S* has 16 NaN or infinite entries of 960, .* \(3, 0\)",
+        ),
+        "infinite": (put(matrix, with_row(-float("inf"))), rf"{matrix} of \S* has \d+ NaN or infinite entries of \d+"),
+        "two names": (lambda w: w.update({key(w, matrix).split(".", 1)[1]: w[key(w, matrix)] + 1}), "two names: "),
+        "all gone": (lambda w: w.clear(), "has no tensors"),
+    }
+    for name, (change, complaint) in cases.items():
+        with pytest.raises(ModelAccessError, match=complaint):
+            load(damaged(folder_of(family), tmp_path / name, change))
+
+
+def test_heads_tied_and_not(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """A head that is tied may be stored or not; stored with other numbers, nothing says which of the two is meant."""
+
+    def second_head(by: float) -> Change:
+        return lambda w: w.update({"lm_head.weight": w[key(w, "embed_tokens.weight")] + by})
+
+    same = load(damaged(folder_of("gemma2"), tmp_path / "same", second_head(0.0)))
+    assert proof.status(same) == "verified"
+    with pytest.raises(ModelAccessError, match="ties lm_head.weight .* different numbers"):
+        load(damaged(folder_of("gemma2"), tmp_path / "other", second_head(0.1)))
+    with pytest.raises(ModelAccessError, match="ties lm_head.weight"):
+        load(edited(folder_of("llama"), tmp_path / "tied", tie_word_embeddings=True))
+    with pytest.raises(ModelAccessError, match="missing: lm_head.weight"):
+        load(edited(folder_of("gemma2"), tmp_path / "untied", tie_word_embeddings=False))
+    with pytest.raises(ModelAccessError, match="missing: lm_head.weight"):
+        load(damaged(folder_of("llama"), tmp_path / "headless", lambda w: w.pop("lm_head.weight") is None))
+
+
+def frequencies(family: str) -> Tensor:
+    buffers = random_model((CONFIGS | MORE)[family]).named_buffers()
+    return next(buffer for name, buffer in buffers if name.endswith("inv_freq")).clone()
+
+
+def masks(stem: str, mask: Tensor, value: float) -> Weights:
+    named = {stem.format(i) + "bias": mask.clone() for i in range(3)}
+    return named | {stem.format(i) + "masked_bias": torch.tensor(value) for i in range(3)}
+
+
+def test_what_old_checkpoints_store_and_no_number_depends_on(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Causal masks and rotary frequencies are made from the configuration today: stored ones may be left over if they
+    are what is made. With other values the checkpoint describes another model."""
+    square = torch.ones(1, 1, 64, 64)
+    gpt2, neox, rotary = "transformer.h.{}.attn.", "gpt_neox.layers.{}.attention.", "rotary_emb.inv_freq"
+    own = {f"model.layers.{i}.self_attn.{rotary}": frequencies("llama") for i in range(3)}
+    harmless: list[tuple[str, Weights]] = [
+        ("gpt2", masks(gpt2, square.tril().byte(), -1e4)),
+        ("neox", masks(neox, square.tril().bool(), -1e9) | {neox.format(1) + rotary: frequencies("neox")}),
+        ("llama", own),
+        ("llama", {name: f.half() for name, f in own.items()}),
+        ("llama", {"model.position_ids": torch.arange(64)[None]}),
+    ]
+    for i, (family, extra) in enumerate(harmless):
+        folder = damaged(folder_of(family), tmp_path / str(i), lambda w, extra=extra: w.update(extra))
+        plain, old = load(folder_of(family)), load(folder)
+        assert torch.equal(plain(torch.tensor([[2, 5, 6]])), old(torch.tensor([[2, 5, 6]])))
+    harmful: list[tuple[str, Weights]] = [
+        ("gpt2", masks(gpt2, square.byte(), -1e4)),
+        ("gpt2", masks(gpt2, square.tril().byte(), 0.0)),
+        (
+            "gpt2",
+            {"transformer.h.7.attn.c_attn.bias": torch.ones(48)},
+        ),  # which transformers' pattern for masks fits too
+        ("neox", {neox.format(1) + rotary: 1.001 * frequencies("neox")}),
+        ("llama", {name: 1.01 * f for name, f in own.items()}),
+        ("llama", {"model.position_ids": torch.arange(64)[None].flip(1)}),
+    ]
+    for i, (family, extra) in enumerate(harmful):
+        with pytest.raises(ModelAccessError, match="left over: "):
+            load(damaged(folder_of(family), tmp_path / f"harmful {i}", lambda w, extra=extra: w.update(extra)))
+
+
+def test_a_model_by_its_own_names_or_its_bases_and_in_any_floating_format(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    ids = torch.tensor([[2, 5, 6]])
+    for family, prefix in (("llama", "model."), ("gpt2", "transformer.")):
+        base = damaged(
+            folder_of(family), tmp_path / family, lambda w, p=prefix: {k.removeprefix(p): v for k, v in w.items()}
+        )
+        assert torch.equal(load(base)(ids), load(folder_of(family))(ids))
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        folder = damaged(
+            folder_of("llama"), tmp_path / str(dtype), lambda w, d=dtype: {k: v.to(d) for k, v in w.items()}
+        )
+        assert proof.status(load(folder)) == "verified"
+    wide = damaged(folder_of("llama"), tmp_path / "wide", put("up_proj.weight", with_row(1e6)))
+    with pytest.raises(ModelAccessError, match="Or load it with dtype=torch.bfloat16"):
+        load(wide, dtype="float16")
+
+
+def test_the_class_that_the_configuration_names(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    llama = folder_of("llama")
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "foreign": ({"architectures": ["FooForCausalLM"]}, "builds LlamaForCausalLM .* names FooForCausalLM"),
+        "other type": ({"model_type": "mistral"}, "builds MistralForCausalLM .* names LlamaForCausalLM"),
+        "absent": ({"architectures": None}, "names no class under architectures"),
+        "empty": ({"architectures": []}, "names no class under architectures"),
+        "text": ({"architectures": "LlamaForCausalLM"}, "names no class under architectures"),
+        "own code": ({"auto_map": {"AutoModelForCausalLM": "mine.Llama2"}}, "its own Python code"),
+        "fewer": ({"num_hidden_layers": 2}, "left over: model.layers.2.*"),
+        "more": ({"num_hidden_layers": 4}, "missing: model.layers.3.* and 5 more"),
+    }
+    for name, (settings, complaint) in cases.items():
+        with pytest.raises(ModelAccessError, match=complaint):
+            load(edited(llama, tmp_path / name, **settings))
+    load(edited(llama, tmp_path / "same", auto_map={"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}))
+
+
+def test_files_that_are_cut_off_or_no_checkpoint(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    whole = (folder_of("llama") / "model.safetensors").read_bytes()
+    for name, content in {
+        "cut": whole[:-40],
+        "header": whole[:60],
+        "empty": b"",
+        "text": b"\x10" + 7 * b"\0" + b"{?",
+    }.items():
+        shutil.copytree(folder_of("llama"), tmp_path / name)
+        (tmp_path / name / "model.safetensors").write_bytes(content)
+        with pytest.raises(ModelAccessError, match="damaged or truncated"):
+            load(tmp_path / name)
+    shutil.copytree(folder_of("llama"), tmp_path / "ranks")
+    shutil.copy(
+        folder_of("llama") / "model.safetensors", tmp_path / "ranks/shard-00000-model-00001-of-00001.safetensors"
+    )
+    with pytest.raises(ModelAccessError, match="one weight file for each process"):
+        load(tmp_path / "ranks")
+
+
+def test_an_adapter_is_not_left_out_in_silence(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(folder_of("llama"), tmp_path / "both")
+    (tmp_path / "both/adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
+    (tmp_path / "alone").mkdir()
+    shutil.copy(tmp_path / "both/adapter_config.json", tmp_path / "alone")
+    for name in ("both", "alone"):
+        with pytest.raises(ModelAccessError, match="has an adapter"):
+            load(tmp_path / name)
+
+
+@pytest.fixture(scope="module")
+def shards(folder_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Llama in four files and an index."""
+    folder = tmp_path_factory.mktemp("shards") / "llama"
+    AutoModelForCausalLM.from_pretrained(folder_of("llama")).save_pretrained(folder, max_shard_size="8KB")
+    assert len(list(folder.glob("model-*.safetensors"))) == 4
+    return folder
+
+
+def test_shards(shards: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    ids = torch.tensor([[2, 5, 6]])
+    assert torch.equal(load(shards)(ids), load(folder_of("llama"))(ids))
+    first, second, *_ = sorted(path.name for path in shards.glob("model-*.safetensors"))
+
+    def index(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+        path = folder / "model.safetensors.index.json"
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(change(content) or content))
+
+    def twice(folder: Path) -> None:
+        name, tensor = next(iter(load_file(folder / first).items()))
+        save_file(load_file(folder / second) | {name: tensor + 1}, folder / second, {"format": "pt"})
+
+    def swapped(content: dict[str, Any]) -> None:
+        name = next(name for name, file in content["weight_map"].items() if file == first)
+        content["weight_map"][name] = second
+
+    cases: dict[str, tuple[Callable[[Path], Any], str]] = {
+        "lost": (lambda f: (f / second).unlink(), f"lacks {second}"),
+        "cut": (lambda f: (f / second).write_bytes((f / second).read_bytes()[:-9]), "damaged or truncated"),
+        "absent tensor": (
+            lambda f: index(f, lambda c: c["weight_map"].update({"model.x": first})),
+            "lists tensors that are not in their files: model.x",
+        ),
+        "swapped": (lambda f: index(f, swapped), "lists tensors that are not in their files"),
+        "twice": (twice, f"twice, in {first} and {second}"),
+        "no mapping": (lambda f: index(f, lambda c: [c]), "not a valid index of weight files"),
+        "nothing mapped": (lambda f: index(f, lambda c: {"weight_map": {}, "metadata": {}}), "has no tensors"),
+        "no metadata": (
+            lambda f: index(f, lambda c: {"weight_map": c["weight_map"]}),
+            "not a valid index of weight files",
+        ),
+        "no json": (
+            lambda f: (f / "model.safetensors.index.json").write_text("{"),
+            "not a valid index of weight files",
+        ),
+    }
+    for name, (change, complaint) in cases.items():
+        shutil.copytree(shards, tmp_path / name)
+        change(tmp_path / name)
+        with pytest.raises(ModelAccessError, match=complaint):
+            load(tmp_path / name)
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
+    """The experts of a mixture are stored one by one and stacked while loading."""
+    whole = save_random(EXPERTS[family], tmp_path / "whole")
+    matrix = "experts.2.w1.weight" if family == "mixtral" else "experts.2.up_proj.weight"
+    cases: dict[str, tuple[Change, str]] = {
+        "dropped": (lambda w: w.pop(key(w, matrix)) is None, "cannot be stacked"),
+        "transposed": (put(matrix, lambda t: t.T), "cannot be stacked"),
+        "NaN": (put(matrix, with_row(float("nan"))), "experts.gate_up_proj of .* NaN"),
+        "int8": (put(matrix, lambda t: (50 * t).to(torch.int8)), f"{matrix} of .* is stored as I8"),
+        "one more": (
+            lambda w: w.update({k.replace("experts.2.", "experts.4."): w[k] + 0 for k in list(w) if "experts.2." in k}),
+            "of another shape: ",
+        ),
+    }
+    for name, (change, complaint) in cases.items():
+        with pytest.raises(ModelAccessError, match=complaint):
+            load(damaged(whole, tmp_path / name, change))
+
+
+def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.pop(key(w, "up_proj.weight")) is None)
+    nan = damaged(folder_of("llama"), tmp_path / "nan", put("up_proj.weight", with_row(float("nan"))))
+    ways: list[dict[str, Any]] = [{"quantize": "int8"}, {"verify": False}, {"dtype": "float64"}]
+    for how in ways:
+        with pytest.raises(ModelAccessError, match="missing: "):
+            load(gap, **how)
+        with pytest.raises(ModelAccessError, match="NaN"):
+            load(nan, **how)
+    with pytest.raises(ModelAccessError, match="missing: "):
+        sl.load(gap, device_map="auto", progress=False)
+    on_cpu = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head", "model.layers.0", "model.layers.1")
+    places = dict.fromkeys(on_cpu, "cpu") | {"model.layers.2": "disk"}
+    with pytest.raises(ModelAccessError, match="is offloaded"):
+        sl.load(folder_of("llama"), device_map=places, progress=False)
+
+
+def test_the_refusal_is_all_that_is_printed(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """In a process of its own, where nothing has silenced transformers yet."""
+    gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.update({"x": w.pop(key(w, "up_proj.weight"))}))
+    command = [sys.executable, "-m", "squashlens.cli", "path_bound", "--model", str(gap), "--no-progress"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.count("\n") <= 3
+    assert "missing: model.layers.0.mlp.up_proj.weight; left over: x" in done.stderr
+    assert not any(word in done.stderr for word in ("LOAD REPORT", "MISSING", "Traceback", "Loading weights"))
+
+
+@pytest.mark.parametrize("swap", [("experts.1.w2", "experts.9.w2"), ("experts.1.", "experts.10.")])
+def test_experts_that_are_numbered_with_gaps(swap: tuple[str, str], tmp_path: Path) -> None:
+    """They would be stacked in another order: one expert's matrix with another's gate."""
+    folder = save_random(EXPERTS["mixtral"], tmp_path / "whole")
+    other = damaged(folder, tmp_path / "other", lambda w: {name.replace(*swap): tensor for name, tensor in w.items()})
+    with pytest.raises(ModelAccessError, match="numbered with gaps|missing"):
+        load(other)
+
+
+def test_a_quantization_that_nothing_applies(tmp_path: Path) -> None:
+    """transformers skips methods that it does not know, and casts the integers."""
+    folder = save_random(CONFIGS["llama"], tmp_path / "whole")
+    other = damaged(folder, tmp_path / "other", lambda w: w.update({k: (w[k] * 100).round().to(torch.int8) for k in w}))
+    config = json.loads((other / "config.json").read_text()) | {"quantization_config": {"quant_method": "unheard-of"}}
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelAccessError):
+        load(other)

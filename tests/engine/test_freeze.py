@@ -1,0 +1,120 @@
+"""Freezing: the forward pass stays, one derivative goes; with everything frozen the model is a linear map."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import MixtralConfig
+
+import squashlens as sl
+from squashlens.engine.differentiating.spans import open_spans
+from squashlens.engine.hooking.freeze import freezing, slope_at_zero
+from squashlens.engine.proving.registry import steady
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.session import Session
+from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, random_model, save_random, with_freeze_sets
+from tests.references import frozen_model, jacobian_by_jacrev, raw
+
+IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31]])
+
+
+def without_biases(config: Any, folder: Path) -> Any:
+    model = random_model(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+    model.save_pretrained(folder)
+    return sl.load(folder, progress=False)
+
+
+def completeness(model: Any, freeze: Any, query: int = -1) -> float:
+    """|Σ_i J_i v⁽⁰⁾_i − y_n| relative to |y_n|, from the graph that the Jacobian is taken of."""
+    with steady(model):
+        session = Session.start(model, IDS, "as-given", "completeness")
+        span = open_spans(model, session.ids, freezing(freeze), [0], 3)[0]
+    output, leaf = span.outputs["y"][:, query], span.leaf
+    rows = [torch.autograd.grad(output[0, k], leaf, retain_graph=True)[0] for k in range(output.shape[-1])]
+    found = torch.stack([(row * leaf).sum() for row in rows])
+    return ((found - output[0]).norm() / output[0].norm()).item()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+def test_everything_frozen_is_linear_and_nothing_less(family: str, tmp_path: Path) -> None:
+    model = without_biases((CONFIGS | MORE)[family], tmp_path)
+    assert completeness(model, FREEZABLE) < 1e-5
+    assert completeness(model, FREEZABLE, query=3) < 1e-5
+    for left_out in FREEZABLE:
+        assert completeness(model, [name for name in FREEZABLE if name != left_out]) > 1e-3, left_out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_passes_stay_as_they_are(family: str, bridge_of: Any) -> None:
+    model = bridge_of(family)
+    with torch.no_grad():
+        logits = model(IDS)
+        for hook in (sl.hooks.freeze_attention(), sl.hooks.freeze_gates()):
+            with sl.applied(model, hook):
+                assert torch.equal(model(IDS), logits), hook
+        with sl.applied(model, sl.hooks.freeze_norms()):
+            assert (model(IDS) - logits).abs().max() <= 2e-6 * logits.abs().max()
+
+
+@pytest.mark.parametrize(("family", "freeze"), with_freeze_sets(FAMILIES))
+def test_jacobian_of_a_plain_model_with_constants(
+    family: str, freeze: tuple[str, ...], bridge_of: Any, plain_of: Any
+) -> None:
+    """The twin: a plain model whose patterns, norm factors and gates are numbers, differentiated by jacrev."""
+    plain = frozen_model(plain_of(family), IDS, freeze)
+    expected = np.linalg.svd(jacobian_by_jacrev(plain, IDS, 5).detach().numpy(), compute_uv=False)[:, 0]
+    found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5, bos="as-given", progress=False)
+    np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
+    assert sl.provenance(found)["call"]["freeze"] == list(freeze)
+
+
+def test_blocks_can_be_chosen(tiny: Any) -> None:
+    free = sl.jacobian_norms(tiny, "1101 =", progress=False)
+    for factory in (sl.hooks.freeze_norms, sl.hooks.freeze_gates):
+        with sl.applied(tiny, factory(blocks=(2, 3))):
+            some = sl.jacobian_norms(tiny, "1101 =", progress=False)
+        with sl.applied(tiny, factory()):
+            every = sl.jacobian_norms(tiny, "1101 =", progress=False)
+        points = {hook.split(":")[0] for hook in sl.provenance(some)["ambient_hooks"]}
+        assert points
+        assert all(point.startswith(("blocks.2.", "blocks.3.")) for point in points)
+        for a, b in itertools.combinations((free, some, every), 2):
+            assert np.abs(a / b - 1).max() > 1e-3
+
+
+def test_norms_frozen_say_nothing_of_it(tiny: Any, recwarn: pytest.WarningsRecorder) -> None:
+    sl.jacobian_norms(tiny, "110 =", freeze="norms", progress=False)
+    assert not [w for w in recwarn if "hook_scale" in str(w.message)]
+
+
+def test_the_ratio_at_zero_is_the_slope() -> None:
+    """gelu(x)/x → ½, silu → ½, relu → 0 by autograd's convention."""
+
+    class Model:
+        def __init__(self, name: str) -> None:
+            config = type("C", (), {"hidden_act": name, "model_type": "any"})()
+            config.get_text_config = lambda: config
+            self.original_model = type("M", (), {"config": config})()
+
+    for name, slope in (("gelu", 0.5), ("silu", 0.5), ("relu", 0.0), ("gelu_new", 0.5)):
+        assert raw(slope_at_zero)(Model(name)) == pytest.approx(slope)
+    with pytest.raises(UnsoundModelError, match="activation function of any is not known"):
+        raw(slope_at_zero)(Model("wave"))
+
+
+def test_mixtures_of_experts_are_refused(tmp_path: Path) -> None:
+    model = sl.load(save_random(MixtralConfig(**COMMON, num_local_experts=4), tmp_path), progress=False)
+    with pytest.raises(UnsoundModelError, match="Mixtral.* is neither gated nor plain"):
+        sl.jacobian_norms(model, IDS, freeze="gates", bos="as-given", progress=False)
+
+
+def test_unknown_names_are_refused(tiny: Any) -> None:
+    with pytest.raises(InputError, match="freeze='gate' is not a choice"):
+        raw(sl.jacobian_norms)(tiny, "1 =", freeze=("norms", "gate"))

@@ -1,0 +1,83 @@
+"""What prompts may be given as, and what they may not."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from transformers import BatchEncoding
+
+import squashlens as sl
+from squashlens.engine.text.prompts import each_of
+from squashlens.errors import InputError
+from tests.references import raw
+
+IDS = [2, 4, 4, 3, 76]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        IDS, tuple(IDS), [IDS], (tuple(IDS),), np.array(IDS), np.array([IDS], dtype=np.int16), torch.tensor(IDS),
+        np.array(IDS, dtype=np.uint64), [np.int64(i) for i in IDS], [torch.tensor(i) for i in IDS],
+        [torch.tensor(IDS)], [np.array(IDS)], torch.tensor([IDS], dtype=torch.int32), "110 =", ["110 ="],
+        np.array(["110 ="]), np.str_("110 ="), pd.Series(IDS), pd.Series(["110 ="]),
+        pd.Series(IDS, index=range(5, 0, -1)), xr.DataArray(IDS), pd.DataFrame([IDS]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_ids_in_any_form_are_the_prompt(tiny: Any, given: Any) -> None:
+    assert raw(sl.tokenize)(tiny, given).tolist() == [IDS]
+
+
+def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
+    bound = sl.path_bound(tiny, "110 =")
+    for given in (IDS, (tuple(IDS),), np.array(IDS)):
+        np.testing.assert_array_equal(sl.path_bound(tiny, given), bound)
+        assert sl.capture(tiny, given).ids.tolist() == [IDS]
+        assert sl.hooks.find_positions(tiny, given, "1") == (1, 2)
+        assert int(sl.next_token(tiny, given)["token_id"][0]) == int(sl.next_token(tiny, "110 =")["token_id"][0])
+        assert sl.paths.hops(tiny, given).equals(sl.paths.hops(tiny, "110 ="))
+        with sl.applied(tiny, sl.hooks.mean_residual([1], given)):
+            pass
+    both = sl.tokenize(tiny, [IDS, [2, 3, 3, 4, 76]])
+    assert both.tolist() == [IDS, [2, 3, 3, 4, 76]]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ([], "empty"), ((), "empty"), ([[]], "empty"), ([IDS, []], "empty"), (np.zeros((0, 3), dtype=int), "empty"),
+        ([2, 4.0], r"integers, got 4\.0 \(float\)"), ([2, True], r"got True \(bool\)"), ([2, None], "got None"),
+        ([2, float("nan")], "got nan"), ([2, np.bool_(True)], "bool"), (np.array(IDS) * 1.0, "integers, got float64"),
+        (np.array([True]), "integers, got bool"), ([2, -1], "run from -1"), ([2, 10**9], "to 1000000000"),
+        ([2, 10**30], "not a token id"),
+        (np.array([2, 2**63], dtype=np.uint64), "not a token id"), (np.ma.array([2, 4], mask=[0, 1]), "masked array"),
+        (["110 =", 2], "mixture of int and str"),
+        ([IDS, "110 ="], "mixture of a list and"),
+        ([IDS, 2], "mixture of a list and int"), ([[IDS]], "a list inside a list"), (np.array([[[2]]]), "3 axes"),
+        ([IDS, [2, 4]], "2 to 5 tokens"), ({2, 4}, "are of type set"), ({"a": 1}, "are of type dict"),
+        (b"110 =", "are of type bytes"),
+        (None, "are of type NoneType"), (7, "are of type int"), (np.array(7), "0 axes"),
+        (np.array([IDS], dtype=object), "object"),
+        (["1", "2 2"], "2 to 3 tokens"), ([torch.tensor([IDS, IDS])], "2 rows"), (iter(IDS), "no order of tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,  # addresses differ between workers
+)  # fmt: skip
+def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        raw(sl.tokenize)(tiny, given)
+
+
+@pytest.mark.parametrize("given", [{"input_ids": IDS}, BatchEncoding({"input_ids": IDS})])
+def test_what_a_tokenizer_returns_is_told_how_to_give(tiny: Any, given: Any) -> None:
+    for function in (sl.tokenize, raw(sl.tokenize)):
+        with pytest.raises(InputError, match=r'Give its token ids: `\["input_ids"\]`'):
+            function(tiny, given)
+
+
+def test_strings_of_digits_are_texts() -> None:
+    assert each_of(["1", "2"]) == ["1", "2"]
+    assert each_of(np.array([[2, 4], [3, 5]])) == [[2, 4], [3, 5]]

@@ -1,0 +1,356 @@
+"""Models of `boot_native` and compiled programs: against their weights in plain float64, and against closed forms."""
+
+import copy
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+import squashlens as sl
+from squashlens import hooks as change
+from squashlens.engine.differentiating.replay import replayable
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.proving import proof
+from squashlens.engine.proving.registry import fingerprint_of
+from squashlens.engine.running.generate import Prompt, generate
+from squashlens.engine.running.streamed import implementation, patterns_written
+from squashlens.errors import InputError, UnsoundModelError
+from tests import captured
+from tests.native import KINDS, Plain, compiled, native, previous_token
+
+IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
+EDGES = ("local", "analytic", "attention", "exact")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> Any:
+    return native(request.param)
+
+
+def jacobian(plain: Plain, ids: torch.Tensor, source: int = 0) -> torch.Tensor:
+    """∂y_n/∂v⁽ˢ⁾ of the last token, (position, out, in), by the plain function."""
+    start = plain.run(plain.embedded(ids), range(source))
+    rest = range(source, plain.cfg.n_layers)
+    last = torch.func.jacrev(lambda stream: plain.norm("ln_out", plain.run(stream, rest))[-1])(start)
+    return last.transpose(0, 1)
+
+
+def test_everything_that_is_captured_is_what_the_weights_say(model: Any) -> None:
+    plain = Plain(model)
+    streams = [plain.embedded(IDS)]
+    for number in range(3):
+        streams.append(plain.block(number, streams[-1]))
+    patterns = list(plain.patterns)
+    run = sl.capture(model, IDS)
+    for layer in range(4):
+        torch.testing.assert_close(run.residuals[layer][0].double(), streams[layer], rtol=1e-4, atol=1e-4)
+    for block in range(3):
+        torch.testing.assert_close(run.patterns[block][0].double(), patterns[block], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.y[0].double(), plain.norm("ln_out", streams[-1]), rtol=1e-4, atol=1e-4)
+    answer = sl.next_token(model, IDS, k=int(model.cfg.d_vocab_out))
+    truth = plain.logits(IDS)[-1].softmax(dim=-1)
+    np.testing.assert_allclose(answer.values, truth[answer["token_id"].values], rtol=1e-3, atol=1e-5)
+    assert list(answer["token"].values) == [f"#{i}" for i in answer["token_id"].values]
+    facts = sl.provenance(answer)
+    assert (facts["proof"], facts["architecture"]) == ("verified against its own module", "NativeModel")
+    assert facts["attention_implementation"] == "streamed"
+
+
+def test_streams_equal_those_with_patterns(model: Any) -> None:
+    assert implementation(model) == "streamed"
+    found = sl.path_bound(model, IDS)
+    with patterns_written("the test"):
+        truth = sl.path_bound(model, IDS)
+    plain = Plain(model)
+    plain.run(plain.embedded(IDS))
+    row = torch.eye(len(IDS), dtype=torch.float64)[-1]
+    for pattern in reversed(plain.patterns):
+        row = 2 * (row @ (pattern.mean(dim=0) + torch.eye(len(IDS))))
+    for bound in (found, truth):
+        np.testing.assert_allclose(bound.values, row.numpy(), rtol=1e-4)
+
+
+def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
+    plain = Plain(model)
+    for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
+        truth = torch.linalg.matrix_norm(jacobian(plain, IDS, source), ord=2).numpy()
+        found = sl.jacobian_norms(model, IDS, from_layer=source, progress=False)
+        np.testing.assert_allclose(found.values, truth, rtol=1e-3, atol=1e-4 * truth.max())
+        bounds = [
+            sl.path_bound(model, IDS, constants="measured", edges=edges, from_layer=source, progress=False).values
+            for edges in EDGES
+        ]
+        for bound in bounds:
+            assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
+        whole = sl.path_bound(
+            model, IDS, constants="measured", edges="exact", group=3 - source, from_layer=source, progress=False
+        )
+        np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
+        assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "attention_only", "like_llama"])
+def test_frozen_models_are_linear_and_bounded(kind: str) -> None:
+    """Without biases and with everything frozen, Σ_i J_i v⁽⁰⁾_i = y_n; and the certificate is above those norms."""
+    model = native(kind)
+    with torch.no_grad():
+        for name, parameter in model.original_model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+    for freeze in (("attention",), ("attention", "norms", "gates")):
+        truth = sl.jacobian_norms(model, IDS, freeze=freeze, progress=False)
+        for edges in EDGES:
+            if edges == "local" and not replayable(model, freezing(freeze)):
+                continue
+            bound = sl.path_bound(model, IDS, constants="measured", edges=edges, freeze=freeze, progress=False)
+            assert (bound.values >= truth.values * (1 - 1e-4)).all()
+
+
+def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
+    """y_n = v_n + Σ_i α_ni W v_i, with α of logits β [i = n − 1] and W from tokens to outputs.
+
+    Frozen: ∂y_n/∂v_i = α_ni W, of norm α_ni, and I + α_nn W, of norm (α + √(α² + 4))/2. Not frozen, for i < n:
+    α_ni (W + β' (w_i − z_n) eᵀ), e the index n − 1, of norm α_ni √(1 + (β ‖w_i − z_n‖)²).
+    """
+    symbols, n, beta = 4, 9, 5.0  # √9 β is a float32 number, so that β is what is stored
+    model = compiled(previous_token(symbols, n, beta), "previous_1")
+    ids = torch.tensor([2, 0, 1, 3, 3])
+    k = len(ids)
+    alpha = torch.zeros(k, k, dtype=torch.float64)
+    for j in range(k):
+        weights = torch.tensor([math.exp(beta) if i == j - 1 else 1.0 for i in range(j + 1)], dtype=torch.float64)
+        alpha[j, : j + 1] = weights / weights.sum()
+    run = sl.capture(model, ids)
+    torch.testing.assert_close(run.patterns[0][0, 0].double(), alpha, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(sl.path_bound(model, ids).values, 2 * (alpha[-1] + torch.eye(k)[-1]), rtol=1e-5)
+    own = float(alpha[-1, -1])
+    frozen = alpha[-1].clone()
+    frozen[-1] = (own + math.sqrt(own**2 + 4)) / 2
+    np.testing.assert_allclose(
+        sl.jacobian_norms(model, ids, freeze="attention", progress=False).values, frozen, rtol=1e-5, atol=1e-6
+    )
+    given = torch.eye(symbols, dtype=torch.float64)[ids]
+    away = (given - alpha[-1] @ given).norm(dim=-1)
+    free = (alpha[-1] * (1 + (beta * away).square()).sqrt())[:-1]
+    np.testing.assert_allclose(sl.jacobian_norms(model, ids, progress=False).values[:-1], free, rtol=1e-4)
+    for edges in EDGES:
+        bound = sl.path_bound(model, ids, constants="measured", edges=edges, progress=False)
+        assert (bound.values[:-1] >= free.numpy()).all(), edges
+        held = sl.path_bound(model, ids, constants="measured", edges=edges, freeze="attention", progress=False)
+        assert (held.values >= frozen.numpy() * (1 - 1e-12)).all(), edges
+        if edges == "exact":
+            np.testing.assert_allclose(bound.values[:-1], free, rtol=1e-6)
+            np.testing.assert_allclose(held.values, frozen, rtol=1e-6)
+    answer = sl.next_token(model, ids)
+    assert (int(answer["token_id"][0]), answer["token"].values[0]) == (3, "#3"), "the token before the last"
+    assert sl.provenance(answer)["proof"] == "verified against its own module"
+    effect = sl.substitution_effect(model, ids, progress=False)
+    assert int(effect["effect"].values.argmax()) in (3, 4)
+
+
+def test_collapse_and_mechanism_are_those_of_plain_runs() -> None:
+    for kind in ("layer_norm", "attention_only"):
+        model = native(kind)
+        plain = Plain(model)
+        sequence = sl.prompts.repeated(model, 1, 6)
+        lengths = [2, 6]
+        found = captured.collapse(model, sequence, lengths=lengths, norm="l1", scale="absolute", progress=False)
+        for place, length in enumerate(lengths):
+            ids = torch.tensor(sequence.plain(length).ids(sequence.trunk))
+            longer = torch.cat([ids, ids[-1:]])
+            ys = [plain.run(plain.embedded(one))[-1] for one in (ids, longer)]
+            there = found["distance_y"].values[place]
+            np.testing.assert_allclose(there, float((ys[0] - ys[1]).abs().sum()), rtol=1e-4)
+        why = captured.mechanism(model, sequence, progress=False)
+        np.testing.assert_allclose(why["share"].sum("part"), 1, rtol=1e-5)
+        assert (why["observed"] <= why["bound"] * (1 + 1e-5)).all()
+        if kind == "attention_only":
+            assert not why["share"].sel(part="mlp").any()
+
+
+def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any) -> None:
+    """A native bridge shows `hook_attn_scores` the pattern, and ignores what comes back: squashlens sees to both."""
+    with torch.no_grad():
+        before = model(IDS[None])
+    mark = fingerprint_of(model)
+    hidden = torch.zeros(len(IDS), len(IDS), dtype=torch.float64)
+    hidden[3:, 2] = -torch.inf
+    truth = Plain(model, hidden).logits(IDS)[-1]
+    with sl.applied(model, change.mask_attention(range(3, 7), [2])), torch.no_grad():
+        found = model(IDS[None])[0, -1]
+        assert fingerprint_of(model) == mark
+        facts = sl.provenance(sl.path_bound(model, IDS))
+        assert (facts["proof"], facts["fingerprint"]) == ("verified against its own module", mark)
+        norms = sl.jacobian_norms(model, IDS, progress=False)
+        bound = sl.path_bound(model, IDS, constants="measured", progress=False)
+    torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-4)
+    exact = torch.linalg.matrix_norm(jacobian(Plain(model, hidden), IDS), ord=2).numpy()
+    np.testing.assert_allclose(norms.values, exact, rtol=1e-3, atol=1e-4 * exact.max())
+    assert (bound.values >= exact * (1 - 1e-9)).all()
+    with torch.no_grad():
+        assert torch.equal(model(IDS[None]), before)
+    assert not any("forward" in vars(block.attn) for block in model.blocks)
+    with sl.applied(model, change.attention_temperature(2.0)):
+        assert torch.allclose(Plain(model).weights["head.weight"].float(), model.original_model.head.weight)
+        run = sl.capture(model, IDS)
+    weights = Plain(model)
+    weights.block(0, weights.embedded(IDS))
+    expected = weights.patterns[0].sqrt()
+    expected = expected / expected.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(run.patterns[0][0].double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        change.sliding_window(2), change.uniform_attention(), change.zero_pattern([1]),
+        change.zero_values([1]), change.zero_residual([1]),
+        change.freeze_attention(), change.freeze_norms(), change.freeze_gates(), change.mean_residual([1], IDS),
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["attention_only", "like_llama"])
+def test_every_intervention_can_be_measured_under(kind: str, hook: Any) -> None:
+    model = native(kind)
+    with sl.applied(model, hook):
+        found = sl.sensitivity(model, IDS, progress=False)
+    assert np.isfinite(found["jacobian"]).all()
+
+
+def test_hooks_hung_on_the_logits_by_transformerlens_are_refused() -> None:
+    model = native()
+    with (
+        model.hooks(fwd_hooks=[("blocks.1.attn.hook_attn_scores", lambda t, hook: t * 0)]),
+        pytest.raises(UnsoundModelError, match=r"blocks\.1\.attn\.hook_attn_scores.*ignores"),
+    ):
+        sl.path_bound(model, IDS)
+    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda t, hook: t * 0)]):
+        found = sl.path_bound(model, IDS)
+    assert sl.provenance(found)["ambient_hooks"] == ["blocks.1.attn.hook_pattern: " + found_name(model)]
+
+
+def found_name(model: Any) -> str:
+    return "test_hooks_hung_on_the_logits_by_transformerlens_are_refused.<locals>.<lambda>"
+
+
+def test_attention_to_later_tokens_is_refused() -> None:
+    """A program compiled without `causal=True` reads what is to come."""
+    program = previous_token(4, 6, 5.0, causal=False)
+    model = compiled(program, "previous_1")
+    for measure in (sl.path_bound, sl.capture, sl.jacobian_norms, sl.next_token, sl.sensitivity):
+        with pytest.raises(UnsoundModelError, match=r"attend to later.*causal=True"):
+            measure(model, torch.tensor([2, 0, 1]))
+
+
+@pytest.mark.parametrize("spoil", ["scale", "cap", "eps", "mask", "rotary", "activation"])
+def test_a_module_that_is_not_what_its_configuration_says_is_refused(spoil: str) -> None:
+    model = native("like_llama" if spoil == "rotary" else "layer_norm")
+    block = model.original_model.layers[1]
+    attention = block.attn.original_component
+    if spoil == "scale":
+        attention.scale *= 1.01
+    elif spoil == "cap":
+        attention.attn_scores_soft_cap = 1.0
+    elif spoil == "eps":
+        block.ln1.original_component.eps = 0.1
+    elif spoil == "mask":
+        attention.causal_mask[3, 4] = False
+    elif spoil == "rotary":
+        attention.rotary.cos_cached.mul_(0.9)
+    else:
+        block.mlp.original_component.act = torch.nn.functional.relu
+    with pytest.raises(UnsoundModelError):
+        sl.path_bound(model, IDS)
+
+
+def test_it_is_proved_again_when_its_weights_change() -> None:
+    model = native()
+    first = sl.path_bound(model, IDS)
+    with torch.no_grad():
+        model.blocks[1].attn.q.weight.mul_(2)
+    second = sl.path_bound(model, IDS)
+    assert sl.provenance(first)["fingerprint"] != sl.provenance(second)["fingerprint"]
+    plain = Plain(model)
+    plain.run(plain.embedded(IDS))
+    torch.testing.assert_close(sl.capture(model, IDS).patterns[1][0].double(), plain.patterns[1], rtol=1e-4, atol=1e-5)
+    model.cfg.eps = 0.5
+    model.original_model.cfg.eps = 0.5
+    with pytest.raises(UnsoundModelError):
+        sl.path_bound(model, IDS)
+
+
+def test_generation_is_a_plain_loop() -> None:
+    model = native(d_vocab_out=20)
+    plain, ids = Plain(model), [3, 4, 0]
+    (said,) = generate(model, [Prompt((3, 4, 0), 4)])
+    for _ in range(4):
+        ids.append(int(plain.logits(torch.tensor(ids))[-1].argmax()))
+    assert said[0].ids == tuple(ids[3:])
+    drawn = [next(generate(model, [Prompt((3, 4, 0), 4, seed)], temperature=3.0))[0].ids for seed in ("a", "a", "b")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    with pytest.raises(InputError, match=r"6 tokens and puts out 4 outcomes.*next_token"):
+        list(generate(native("program"), [Prompt((3, 4, 0), 4)]))
+
+
+def test_a_twin_is_what_boot_native_draws() -> None:
+    model = native("like_llama")
+    twin, other = with_random_weights(model, 3), with_random_weights(model, 4)
+    config = copy.deepcopy(model.cfg)
+    config.seed = 3
+    truth = TransformerBridge.boot_native(config)
+    for (name, ours), theirs in zip(
+        twin.original_model.state_dict().items(), truth.original_model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(ours, theirs), name
+    assert not torch.equal(twin.blocks[0].attn.q.weight, other.blocks[0].attn.q.weight)
+    assert proof.status(twin) == "verified against its own module"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    for kind in ("layer_norm", "like_llama"):
+        model = native(kind, dtype=dtype)
+        truth = torch.linalg.matrix_norm(jacobian(Plain(model), IDS), ord=2).numpy()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of half precision, which a certificate does not speak of
+            found = sl.path_bound(model, IDS, constants="measured", progress=False)
+        assert (found.values >= truth * (1 - 1e-2 * (dtype.itemsize < 4) - 1e-9)).all()
+        loose = {torch.float64: 1e-5, torch.float16: 5e-2, torch.bfloat16: 0.3}[dtype]
+        norms = sl.jacobian_norms(model, IDS, progress=False)
+        np.testing.assert_allclose(norms.values, truth, rtol=loose, atol=loose * truth.max())
+
+
+def test_what_is_too_long_or_unknown_is_refused(model: Any) -> None:
+    long = torch.zeros(int(model.cfg.n_ctx) + 1, dtype=torch.long)
+    with pytest.raises(InputError, match="context"):
+        sl.path_bound(model, long)
+    with pytest.raises(InputError, match="tokenizer"):
+        sl.path_bound(model, "some text")
+    with pytest.raises(InputError, match="vocabulary"):
+        sl.path_bound(model, torch.tensor([int(model.cfg.d_vocab)]))
+
+
+@pytest.mark.parametrize("kind", ["attention_only", "program"])
+def test_other_verbs_run(kind: str) -> None:
+    model, few = native(kind), IDS[:4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = sl.audit(model, few, estimates=["paper form", "local edges", "top-logit gradient"], progress=False)
+    assert np.isfinite(table["value"]).any()
+    for verb in (sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit):
+        verb(model, few)
+    sl.needle(model, [[1, 2, 0]], [1], ["a"], [1], progress=False)
+    sl.separator_ablation(model, sl.prompts.repeated(model, 1, 4, separator=2, every=2), progress=False)
+    sl.windows(model, sl.prompts.repeated(model, 1, 3), [2], lengths=[3], progress=False)
+
+
+def test_bridges_of_other_modules_are_refused() -> None:
+    model = native()
+    model.original_model.__class__ = type("Strange", (torch.nn.Module,), {})
+    with pytest.raises(InputError, match="Strange"):
+        sl.path_bound(model, IDS)

@@ -1,0 +1,183 @@
+"""A growing sequence that is run once: what is measured of it runs nothing, and says what the sequence says."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.engine.running import forward
+from squashlens.errors import InputError, StaleCaptureError
+from tests import captured
+
+REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "collapse": sl.collapse,
+    "another norm": lambda m, given: sl.collapse(m, given, norm="l1"),
+    "another scale": lambda m, given: sl.collapse(m, given, scale="relative"),
+    "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
+    "by head": lambda m, given: sl.collapse(m, given, heads="value"),
+    "by slice": lambda m, given: sl.collapse(m, given, heads="slice"),
+    "precision": sl.precision,
+    "mechanism": sl.mechanism,
+}
+
+
+def tail(model: Any) -> Any:
+    return sl.prompts.build(model, [7, 8, 7, 9, 9, 8, 7, 7], prefix=[2, 5, 11], separator=13, every=3)
+
+
+@contextmanager
+def passes_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The number of tokens of every forward pass that the engine runs."""
+    counted: list[int] = []
+    run = forward.run
+
+    def counting(model: Any, ids: Any, context: Any = None) -> Any:
+        counted.append(ids.numel())
+        return run(model, ids, context)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forward, "run", counting)
+        yield counted
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_measurements_of_a_capture_run_no_pass(
+    family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bridge_of(family)
+    sl.collapse(model, tail(model))  # what is proved of a model, is proved once: that logits follow from y
+    with passes_counted(monkeypatch) as counted:
+        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], n_samples=2, progress=False)
+        assert len(counted) > 1, "passes are counted"
+        counted.clear()
+        for name, measure in REDUCTIONS.items():
+            found = measure(model, pairs)
+            assert not counted, name
+            assert "contrast" in found or name in ("precision", "mechanism")
+        sl.collapse(model, tail(model))
+        assert counted
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "neox"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_capture_says_what_its_sequence_says(name: str, family: str, bridge_of: Callable[..., Any]) -> None:
+    model, measure = bridge_of(family), REDUCTIONS[name]
+    at_once, apart = measure(model, sl.capture(model, tail(model), progress=False)), measure(model, tail(model))
+    assert "distance" in at_once or "attention_tv" in at_once or "bits_needed" in at_once
+    size = float(sl.capture(model, tail(model), progress=False).v.values.abs().max())
+    for variable in ("distance", "distance_y", "attention_tv", "self_weight", "head_distance", "observed", "bound"):
+        if variable in apart:
+            np.testing.assert_allclose(at_once[variable], apart[variable], atol=1e-4 * max(1.0, size))
+    assert set(apart.data_vars) <= set(at_once.data_vars)  # a capture also has a noise floor
+
+
+def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    pairs = sl.capture(model, tail(model), lengths=[2, 5, 8], baselines=["contrast", "unrelated"], progress=False)
+    ds = sl.collapse(model, pairs, norm="l2")
+    v, star = pairs.v.values.double(), pairs.star.values.double()
+    np.testing.assert_allclose(ds["distance"], (v - star).norm(dim=-1)[:-1], rtol=1e-6)
+    assert pairs.contrast is not None
+    np.testing.assert_allclose(ds["contrast_y"], (v[-1] - pairs.contrast.values[-1].double()).norm(dim=-1), rtol=1e-6)
+    assert ds["unrelated"].sizes["draw"] == 3
+    assert ds["length"].values.tolist() == [2, 5, 8]
+    assert sl.provenance(ds)["capture"] == {
+        "baselines": ["contrast", "unrelated"], "tokens_per_pass": None, "n_samples": 3, "passes": "auto",
+        "noise_lengths": 4, "seed": 0,
+    }  # fmt: skip
+
+
+def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any]) -> None:
+    model, other = bridge_of("llama"), bridge_of("gemma")
+    pairs = sl.capture(model, tail(model), progress=False)
+    for measure in (sl.collapse, sl.precision, sl.mechanism, sl.precision_by_block):
+        with pytest.raises(StaleCaptureError, match="other weights or configuration"):
+            measure(other, pairs)
+        with sl.applied(model, sl.hooks.mask_tokens([1])), pytest.raises(StaleCaptureError, match="other hooks"):
+            measure(model, pairs)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda c: c.v.values.data.add_(1e-3), lambda c: c.star.values.numpy().__imul__(2),
+        lambda c: c.v.others["blocks.1.attn.hook_pattern"].zero_(), lambda c: c.values.neg_(), lambda c: c.ids.add_(1),
+        lambda c: c.replay.star.add_(1), lambda c: c.unrelated[1].values.add_(1), lambda c: c.options.update(seed=7),
+    ],
+    ids=["v", "v* through numpy", "patterns", "values", "ids", "replay", "unrelated", "options"],
+)  # fmt: skip
+def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2, progress=False)
+    sl.collapse(model, pairs)
+    edit(pairs)
+    with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
+        sl.collapse(model, pairs)
+
+
+def test_a_capture_keeps_its_labels(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    pairs = sl.capture(model, tail(model), lengths=[5, 6], progress=False)
+    for other in ({"lengths": (7, 8)}, {"sequence": pairs.sequence.separated((), ())}):
+        with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
+            sl.collapse(model, replace(pairs, **other))
+    assert pairs == pairs
+    assert len({pairs, replace(pairs)}) == 2
+    assert len(repr(pairs)) < 300
+
+
+def test_an_edited_capture_of_a_prompt_is_refused(tiny: Any) -> None:
+    run = sl.capture(tiny, "How many ones are in the following sequence? 11 =", progress=False)
+    sl.path_bound(tiny, run, progress=False)
+    run.patterns[2][0, 1, 4, 0] += 0.5
+    with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
+        sl.path_bound(tiny, run, progress=False)
+
+
+def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    bare = sl.capture(model, tail(model), patterns=False, noise_lengths=0, progress=False)
+    for measure in (sl.mechanism, lambda m, given: sl.collapse(m, given, heads="value")):
+        with pytest.raises(InputError, match="this capture does not have"):
+            measure(model, bare)
+    assert "noise_floor" not in sl.collapse(model, bare)
+    assert sl.precision(model, bare)["bits_needed"].isnull().all()
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [
+        ({"lengths": [2]}, "prompt"), ({"baselines": ["contrast"]}, "prompt"), ({"noise_lengths": 2}, "prompt"),
+        ({"passes": "separate"}, "prompt"), ({"tokens_per_pass": 4}, "prompt"), ({"n_samples": 2}, "prompt"),
+        ({"seed": 1}, "prompt"),
+        ({"layers": [0]}, "sequence"), ({"store": "device"}, "sequence"), ({"residuals": False}, "sequence"),
+        ({"bos": "none"}, "sequence"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_the_other_kind_are_refused(option: Any, kind: str, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    given = tail(model) if kind == "sequence" else torch.tensor([2, 5, 11, 7])
+    with pytest.raises(InputError, match=f"and a {kind} was given"):
+        sl.capture(model, given, progress=False, **option)
+
+
+def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=2)
+    pairs = sl.capture(tiny, ones, lengths=[3, 6], patterns=False, progress=False)
+    quiet: Any = {"progress": False}
+    for measure in (
+        lambda given: sl.separator_ablation(tiny, given, kinds=["delete"], **quiet),
+        lambda given: sl.compare(tiny, given, {"masked": sl.hooks.mask_tokens([1])}, **quiet),
+        lambda given: sl.windows(tiny, given, [4], sinks=[0], **quiet),
+        lambda given: sl.search_separators(tiny, given, separators=[","], every=[2], n_placements=5, **quiet),
+        lambda given: sl.precision_by_block(tiny, given, formats=["bfloat16"], **quiet),
+    ):
+        assert measure(pairs)["length"].values.tolist() == [3, 6]
+    every = captured.precision_and_blocks(tiny, ones, formats=["bfloat16"])
+    assert every["distance"].sizes["length"] == 6

@@ -1,0 +1,174 @@
+"""Shared passes against a pass for each prompt, on every family, with windows shorter than the prompts."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.engine.anatomy import pattern_site
+from squashlens.engine.hooking.edits import edits
+from squashlens.engine.running import passes
+from squashlens.engine.running.passes import read
+from squashlens.errors import CapacityError, InputError
+from squashlens.sequences import Branch
+from tests.cases import FAMILIES
+from tests.references import last_streams, raw
+
+TRUNK = (2, *torch.randint(3, 60, (17,), generator=torch.Generator().manual_seed(1)).tolist())
+FOREIGN = next(t for t in range(3, 60) if t not in TRUNK)
+SITES = ["blocks.0.hook_resid_pre", "blocks.2.hook_resid_post", "ln_final.hook_out", "blocks.1.attn.hook_z"]
+SITES += [pattern_site(2)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_of: Any) -> None:
+    model, plain = bridge_of(family), plain_of(family)
+    branches = [
+        Branch(5),
+        Branch(7, (11,)),
+        Branch(7, (11, 12)),
+        Branch(18, (3, 4, 5)),
+        Branch(3, TRUNK[3:6]),
+        Branch(18),
+    ]
+    readings = read(model, TRUNK, branches, ["blocks.2.hook_resid_post", "ln_final.hook_out"], tokens_per_pass=3)
+    assert readings.route == "shared"
+    for place, branch in enumerate(branches):
+        expected = last_streams(plain, branch.ids(TRUNK))[-2:]
+        for row, site in zip(expected, readings.values, strict=True):
+            torch.testing.assert_close(readings.values[site][place], row, rtol=0, atol=1e-5 * row.abs().max().item())
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "mistral", "gpt2"])
+@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_routes_agree_on_anything(family: str, bridge_of: Any, data: st.DataObject) -> None:
+    """Any branches, any tokens_per_pass, positions with gaps or without: rows, heads and pattern rows are the same."""
+    model = bridge_of(family)
+    one = st.builds(Branch, st.integers(1, len(TRUNK)), st.lists(st.integers(3, 59), max_size=4).map(tuple))
+    branches = data.draw(st.lists(one, min_size=1, max_size=6))
+    tokens_per_pass = data.draw(st.integers(1, 8))
+    gaps = data.draw(st.none() | st.lists(st.integers(1, 3), min_size=len(TRUNK), max_size=len(TRUNK)))
+    positions = None if gaps is None else tuple(torch.tensor(gaps).cumsum(0).tolist())
+    shared = read(model, TRUNK, branches, SITES, positions=positions, tokens_per_pass=tokens_per_pass)
+    separate = read(model, TRUNK, branches, SITES, positions=positions, passes="separate")
+    for site in SITES:
+        scale = max(1.0, separate.values[site].abs().max().item())
+        torch.testing.assert_close(shared.values[site], separate.values[site], rtol=0, atol=1e-5 * scale)
+    weights = shared.values[pattern_site(2)].sum(dim=-1)
+    torch.testing.assert_close(weights, torch.ones_like(weights))
+
+
+def test_positions_without_gaps_change_nothing_and_gaps_do(bridge_of: Any) -> None:
+    model, branches = bridge_of("llama"), [Branch(9, (4,)), Branch(18)]
+    plain = read(model, TRUNK, branches, SITES)
+    counted = read(model, TRUNK, branches, SITES, positions=tuple(range(18)))
+    gapped = read(model, TRUNK, branches, SITES, positions=(*range(5), *range(9, 22)))
+    site = SITES[1]
+    torch.testing.assert_close(counted.values[site], plain.values[site], rtol=0, atol=1e-5)
+    assert (gapped.values[site] - plain.values[site]).abs().max() > 1e-2
+
+
+def test_a_branch_does_not_join_the_trunk_across_a_gap() -> None:
+    trunk, positions = (7, 7, 7, 7), (0, 1, 3, 4)
+    assert Branch(1, (7, 7)).along(trunk) == Branch(3)
+    assert Branch(1, (7, 7)).along(trunk, positions) == Branch(2, (7,))
+    assert Branch(3, (7, 8)).along(trunk, positions) == Branch(4, (8,))
+    assert Branch(4, (7,)).along(trunk) == Branch(4, (7,))
+
+
+def test_how_many_passes(bridge_of: Any) -> None:
+    model, counted = bridge_of("llama"), []
+    look = sl.hooks.Hook("count", "blocks.0.hook_resid_pre", lambda t: counted.append(t.shape[1]))
+    with sl.applied(model, look):
+        read(model, TRUNK, [Branch(4), Branch(9), Branch(3, TRUNK[3:9])], SITES)
+        assert counted == [9]
+        counted.clear()
+        read(model, TRUNK, [Branch(k, (FOREIGN,)) for k in range(1, 11)], SITES, tokens_per_pass=4)
+        assert counted == [10, 4, 4, 2]
+        counted.clear()
+        assert (
+            read(model, TRUNK, [Branch(4), Branch(4), Branch(4, (FOREIGN,))], SITES, passes="separate").route
+            == "separate"
+        )
+        assert counted == [4, 5]
+
+
+def test_editing_hooks_end_the_sharing(bridge_of: Any) -> None:
+    """A hook by position would hit another token in a shared pass; looking is harmless, in place or not."""
+    model, branches = bridge_of("llama"), [Branch(9, (FOREIGN,)), Branch(6)]
+
+    def overwrite(t: torch.Tensor) -> None:
+        t[:, 3] = 0.0
+
+    returned = sl.hooks.Hook("zero", "blocks.1.hook_resid_pre", lambda t: t.index_fill(1, torch.tensor([3]), 0.0))
+    in_place = sl.hooks.Hook("overwrite", "blocks.1.hook_resid_pre", overwrite)
+    values = []
+    for hook in (returned, in_place):
+        with sl.applied(model, hook):
+            found = read(model, TRUNK, branches, SITES)
+            assert found.route.startswith("separate, since ")
+            values.append(found.values[SITES[1]])
+            with pytest.raises(InputError, match="gives wrong numbers here"):
+                read(model, TRUNK, branches, SITES, passes="shared")
+    assert torch.equal(*values)
+    with sl.applied(model, sl.hooks.Hook("double", "blocks.1.hook_resid_pre", lambda t: t * 2)):
+        assert read(model, TRUNK, branches, SITES).route == "separate, since hooks edit at blocks.1.hook_in"
+    assert (values[0] - read(model, TRUNK, branches, SITES).values[SITES[1]]).abs().max() > 1e-3
+
+
+def test_torch_hooks_are_seen_too(bridge_of: Any) -> None:
+    model, module = bridge_of("llama"), bridge_of("llama").original_model.model.norm
+    ids = torch.tensor([TRUNK])
+
+    def write(out: torch.Tensor) -> None:
+        out.mul_(2)
+
+    for register, expected in (
+        (lambda: module.register_forward_hook(lambda m, a, out: None), False),
+        (lambda: module.register_forward_hook(lambda m, a, out: out * 2), True),
+        (lambda: module.register_forward_hook(lambda m, a, out: write(out)), True),
+        (lambda: module.register_forward_pre_hook(lambda m, a: None), False),
+        (lambda: module.register_forward_pre_hook(lambda m, a: (a[0] * 2,)), True),
+    ):
+        handle = register()
+        try:
+            with torch.no_grad(), edits(model) as edited:
+                model(ids)
+        finally:
+            handle.remove()
+        assert bool(edited) is expected
+    with torch.no_grad(), edits(model) as edited:
+        model(ids)
+    assert not edited
+
+
+def test_a_model_whose_passes_cannot_be_shared_is_run_prompt_by_prompt(
+    bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bridge_of("qwen2")
+    monkeypatch.setattr(passes, "_can_share_passes", lambda *_: False)
+    found = read(model, TRUNK, [Branch(9, (4,))], SITES)
+    assert found.route == "separate, since its prompts cannot share a pass"
+
+
+def test_sharing_is_tried_before_it_is_believed(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask that lets branches see one another is found out."""
+    model = sl.load(folder_of("llama"), device="cpu", progress=False)  # of which nothing has been tried
+    honest = passes.context
+    monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
+    assert read(model, TRUNK, [Branch(9, (4,))], SITES).route.startswith("separate, since its prompts")
+
+
+def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bridge_of("llama")
+    with pytest.raises(InputError, match="tokens_per_pass=0"):
+        read(model, TRUNK, [Branch(3)], SITES, tokens_per_pass=0)
+    with pytest.raises(InputError, match="passes='fast'"):
+        raw(read)(model, TRUNK, [Branch(3)], SITES, passes="fast")
+    monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
+    with pytest.raises(CapacityError, match="Keeping the activations of every length needs"):
+        read(model, TRUNK, [Branch(3)] * 9, SITES)

@@ -1,0 +1,123 @@
+"""`load` hands out what it has proved; a family that fails the proof is refused, also through a foreign bridge."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPTJConfig, OlmoConfig, StableLmConfig
+
+import squashlens as sl
+from squashlens.engine.proving import proof
+from squashlens.errors import UnsoundModelError
+from tests.cases import COMMON, CONFIGS, FAMILIES, random_model, save_random
+
+NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
+FAULTY: dict[str, tuple[Any, str]] = {
+    # its bridge computes other logits
+    "stablelm": (StableLmConfig(**NO_HEAD_DIM), "logits is off by"),
+    # its bridge shows hooks a pattern that the model never uses
+    "gptj": (
+        GPTJConfig(vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, rotary_dim=4),
+        "attention-pattern hooks of GPTJForCausalLM have no effect",
+    ),
+    # its bridge cannot go on from an edited norm scale
+    "olmo": (OlmoConfig(**NO_HEAD_DIM), "norm-scale hooks of OlmoForCausalLM fails"),
+}
+
+
+def foreign(config: Any, folder: Path) -> Any:
+    """A bridge booted by TransformerLens, not by us."""
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    inner = AutoModelForCausalLM.from_pretrained(save_random(config, folder), attn_implementation="eager").eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build_bridge_from_module(inner, type(inner).__name__, hf_config=inner.config, tokenizer=None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_good_families_are_verified(family: str, bridge_of: Callable[..., Any]) -> None:
+    assert proof.status(bridge_of(family)) == "verified"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_good_families_are_verified_in_other_dtypes(
+    family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]
+) -> None:
+    model = bridge_of(family, dtype)
+    assert proof.status(model) == "verified"
+    bound = sl.path_bound(model, torch.tensor([2, 5, 6]), bos="one")
+    assert sl.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
+    assert bound.dtype == "float64"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
+    bridge = foreign(CONFIGS[family], tmp_path)
+    assert proof.status(bridge) == "unverified"
+    sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
+    assert proof.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
+
+
+@pytest.mark.parametrize("family", FAULTY)
+def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
+    config, complaint = FAULTY[family]
+    with pytest.raises(UnsoundModelError, match=complaint):
+        sl.load(save_random(config, tmp_path), progress=False)
+
+
+@pytest.mark.parametrize("family", FAULTY)
+def test_faulty_foreign_bridges_are_refused(family: str, tmp_path: Path) -> None:
+    config, complaint = FAULTY[family]
+    with pytest.raises(UnsoundModelError, match=complaint):
+        sl.path_bound(foreign(config, tmp_path), torch.tensor([2, 5, 6]), bos="as-given")
+
+
+def test_unverified_is_said_in_the_result(tmp_path: Path) -> None:
+    folder = save_random(FAULTY["stablelm"][0], tmp_path)
+    model = sl.load(folder, verify=False, progress=False)
+    result = sl.path_bound(model, torch.tensor([2, 5, 6]), bos="as-given")
+    assert sl.provenance(result)["proof"] == "unverified"
+
+
+@pytest.mark.parametrize("spoil", ["weight", "pattern"])
+def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path]) -> None:
+    """A bridge with one weight changed, or one head's pattern, is not the plain model."""
+    model = sl.load(folder_of("gemma"), progress=False)
+    plain = random_model(CONFIGS["gemma"])
+    proof.prove(model, plain)  # the same seed gives the same weights
+    if spoil == "weight":
+        with torch.no_grad():
+            plain.model.layers[1].mlp.down_proj.weight[0, 0] += 0.05
+        with pytest.raises(UnsoundModelError, match="is off by"):
+            proof.prove(model, plain)
+    else:
+        hook = sl.hooks.Hook("spoil", "blocks.{block}.attn.hook_pattern", lambda p: p.flip(1), blocks=(2,))
+        with sl.applied(model, hook), pytest.raises(UnsoundModelError, match="is off by"):
+            proof.prove(model, plain)
+
+
+def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None:
+    bridge = foreign(CONFIGS["llama"], tmp_path)
+    bridge.add_hook("blocks.1.attn.hook_pattern", lambda p, hook: p * 0)
+
+    def torch_hook(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        return out * 2
+
+    mlp = bridge.original_model.model.layers[0].mlp.down_proj
+    mlp.register_forward_hook(torch_hook)
+    assert proof.status(bridge) == "unverified"
+    doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
+    assert proof.status(bridge) == "verified as it stands"
+    named = sl.provenance(doubled)["ambient_hooks"]
+    assert len(named) == 2
+    assert "lambda" in named[0]
+    assert "torch_hook" in named[1]
+    assert torch_hook in mlp._forward_hooks.values()
+    bridge.reset_hooks()
+    mlp._forward_hooks.clear()
+    assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one"))

@@ -1,0 +1,289 @@
+"""Weights in int8 against a twin without torchao: the same model with each matrix rounded by the formula."""
+
+import contextlib
+import copy
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+from transformers import AutoModelForCausalLM, MixtralConfig
+
+import squashlens as sl
+from squashlens import zoo
+from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.loading.quantized import require_quantizer, round_weights, stored_as, torchao_silenced
+from squashlens.engine.proving.fingerprint import fingerprint
+from squashlens.engine.proving.proof import prove, shared_copy
+from squashlens.engine.running.streamed import implementation, patterns_written
+from squashlens.errors import InputError, ModelAccessError, StaleCaptureError, UnsoundModelError
+from tests import captured
+from tests.cases import COMMON, CONFIGS, random_model, save_random
+from tests.references import jacobian_by_jacrev, path_sum, plain_outputs, raw
+
+quantization = pytest.importorskip("torchao.quantization", reason="torchao is missing: pip install squashlens[quant]")
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
+WHOLE = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi")
+GIVEN: dict[str, Any] = {"bos": "as-given"}
+QUIET: dict[str, Any] = {"progress": False}
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers and the scale of each row, in float32 as torchao has them, which multiplies by 1/s."""
+    scale = weight.float().abs().amax(dim=1, keepdim=True) / 127.5
+    return (weight.float() * (1.0 / scale)).round().clamp(-128, 127), scale
+
+
+def twin_of(plain: Any) -> Any:
+    """A copy with every matrix between embeddings and output head rounded, its weights ordinary numbers."""
+    twin = copy.deepcopy(plain)
+    for name, module in twin.named_modules():
+        if isinstance(module, nn.Linear) and name != "lm_head":
+            whole, scale = rounded(module.weight)
+            module.weight.data = (whole.double() * scale.double()).to(module.weight.dtype)
+    return twin
+
+
+@pytest.fixture(scope="module")
+def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
+    held: dict[Any, Any] = {}
+
+    def get(name: str, dtype: torch.dtype = torch.float32) -> Any:
+        if (name, dtype) not in held:
+            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8", progress=False)
+        return held[name, dtype]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def int8_tiny() -> Any:
+    return sl.load("tiny-gemma", device="cpu", quantize="int8", progress=False)
+
+
+@pytest.fixture(scope="module")
+def twin_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled model with rounded weights, as a checkpoint of its own that is loaded as any other."""
+    folder = tmp_path_factory.mktemp("twin") / "tiny-gemma"
+    shutil.copytree(zoo.folder("tiny-gemma"), folder)
+    twin_of(AutoModelForCausalLM.from_pretrained(folder)).save_pretrained(folder)
+    return sl.load(folder, device="cpu", progress=False)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_weights_are_rounded_as_the_formula_says(name: str, plain_of: Any) -> None:
+    plain = plain_of(name)
+    found = copy.deepcopy(plain).requires_grad_(False)
+    round_weights(found, "int8")
+    untouched = 0
+    for (place, before), after in zip(plain.named_parameters(), found.parameters(), strict=True):
+        if type(after) is nn.Parameter:
+            untouched += 1
+            assert before.ndim == 1 or "embed" in place or "lm_head" in place
+            assert torch.equal(before, after)
+            continue
+        whole, scale = rounded(before.detach())
+        assert torch.equal(after.qdata, whole.to(torch.int8))
+        assert torch.equal(after.scale, scale)
+        off = (before - after.qdata * after.scale).abs() / scale
+        assert 0.3 < off.max() <= 0.5 + 1e-4
+    assert 0 < untouched < len(list(plain.parameters()))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_logits_equal_those_of_rounded_weights(name: str, int8_of: Any, plain_of: Any) -> None:
+    plain = plain_of(name)
+    with torch.no_grad():
+        found = int8_of(name)(IDS, use_cache=False)
+        truth, unrounded = twin_of(plain)(IDS).logits, plain(IDS).logits
+    size = unrounded.abs().max().item()
+    torch.testing.assert_close(found, truth, rtol=0, atol=2e-5 * size)
+    assert (found - unrounded).abs().max() > 1e-3 * size  # the rounding can be seen at all
+
+
+@pytest.mark.parametrize("name", ["gemma2", "llama", "qwen3"])
+def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: Any, plain_of: Any) -> None:
+    model, plain = int8_of(name, torch.float64), copy.deepcopy(plain_of(name)).double()
+    twin = twin_of(plain)
+    assert dtype_of(model) == torch.float64
+    jacobian = jacobian_by_jacrev(twin, IDS, -1).detach()
+    found = sl.jacobian_norms(model, IDS, **GIVEN)
+    np.testing.assert_allclose(found.values, torch.linalg.svdvals(jacobian)[:, 0].numpy(), rtol=1e-5)
+    other = torch.linalg.svdvals(jacobian_by_jacrev(plain, IDS, -1).detach())[:, 0].numpy()
+    assert np.abs(found.values / other - 1).max() > 1e-3
+    patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
+    bound = sl.path_bound(model, IDS, **GIVEN)
+    np.testing.assert_allclose(bound.values, path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)
+
+
+PROMPT = "How many ones are in the following sequence? 1101, 110 ="
+PANELS = sl.prompts.figure5
+KINDS = ("delete", "mask", "zero_value")
+MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
+    "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
+    "masked": lambda m: sl.path_bound(m, PROMPT),
+    "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
+    "sketch": lambda m: sl.jacobian_norms(m, PROMPT, method="sketch"),
+    "sensitivity": lambda m: sl.sensitivity(m, PROMPT)["jacobian"],
+    "collapse": lambda m: captured.collapse(m, PANELS(m, 24)["a"], baselines=["contrast"], **QUIET)["distance"],
+    "ablation": lambda m: sl.separator_ablation(m, PANELS(m, 24)["d"], kinds=KINDS, **QUIET)["distance"],
+    "substitution": lambda m: sl.substitution_effect(m, PROMPT, **QUIET)["effect"],
+}
+
+
+@pytest.mark.parametrize("what", MEASUREMENTS)
+def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_tiny: Any, twin_tiny: Any) -> None:
+    found, truth, unrounded = (MEASUREMENTS[what](m).values for m in (int8_tiny, twin_tiny, tiny))
+    size = np.nanmax(np.abs(truth))
+    np.testing.assert_allclose(found, truth, rtol=2e-3, atol=1e-4 * size)
+    assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
+
+
+@pytest.mark.parametrize("hook", [sl.hooks.mask_tokens((9, 12)), sl.hooks.sliding_window(5)], ids=repr)
+def test_hooks_bite_on_rounded_weights(hook: Any, int8_tiny: Any, twin_tiny: Any) -> None:
+    free = sl.jacobian_norms(int8_tiny, PROMPT)
+    with sl.applied(int8_tiny, hook), sl.applied(twin_tiny, hook):
+        found, truth = sl.jacobian_norms(int8_tiny, PROMPT), sl.jacobian_norms(twin_tiny, PROMPT)
+    np.testing.assert_allclose(found.values, truth.values, rtol=1e-3, atol=1e-5)
+    assert np.abs(found.values - free.values).max() > 0.01
+
+
+def test_noise_floor_goes_with_the_shape_of_the_batch(int8_tiny: Any) -> None:
+    sequence = PANELS(int8_tiny, 48)["a"]
+    found = captured.collapse(int8_tiny, sequence, noise_lengths=3, **QUIET)
+    lengths = found["replayed"].values
+    alone = captured.collapse(int8_tiny, sequence, lengths=lengths.tolist(), passes="separate", **QUIET)
+    difference = np.abs(found["distance"].sel(length=lengths).values - alone["distance"].values)
+    assert (difference <= found["noise_floor"].values).all()
+    assert 0 < difference.max() <= found["noise_floor"].max() < 2e-2
+
+
+def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
+    assert implementation(int8_tiny) == "streamed"
+    ids = sl.tokenize(int8_tiny, PROMPT)
+    streamed, fact = (sl.path_bound(int8_tiny, ids, **GIVEN) for _ in range(2))
+    assert sl.provenance(fact)["attention_implementation"].startswith("streamed")
+    with patterns_written("the test"):
+        eager = sl.path_bound(int8_tiny, ids, **GIVEN)
+    np.testing.assert_allclose(streamed.values, eager.values, rtol=1e-5)
+    with sl.applied(int8_tiny, sl.hooks.mask_tokens((3,))):
+        assert implementation(int8_tiny).startswith("eager, since a hook is at")
+
+
+def test_results_say_how_weights_are_kept(tiny: Any, int8_tiny: Any) -> None:
+    plain, kept = (sl.provenance(sl.path_bound(m, PROMPT)) for m in (tiny, int8_tiny))
+    assert (plain["quantized"], kept["quantized"]) == (None, "int8")
+    assert plain["dtype"] == kept["dtype"] == "float32"
+    assert kept["proof"] == "verified"
+    assert plain["fingerprint"] != kept["fingerprint"]
+
+
+@pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])
+def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str) -> None:
+    inner: Any = random_model(CONFIGS["llama"]).requires_grad_(False)
+    blocks = inner.model.layers
+    quantization.quantize_(blocks, getattr(quantization, config)())
+    bridge = build_bridge_from_module(inner, "LlamaForCausalLM", hf_config=inner.config, tokenizer=None, model_name="x")
+    facts = sl.provenance(sl.path_bound(bridge.eval(), IDS, **GIVEN))
+    assert (facts["quantized"], facts["proof"], facts["dtype"]) == (name, "verified as it stands", "float32")
+
+
+def test_other_kinds_go_by_what_the_configuration_says(int8_tiny: Any, tiny: Any, monkeypatch: Any) -> None:
+    assert stored_as(tiny) is None
+    monkeypatch.setattr(tiny.original_model.config, "quantization_config", {"quant_method": "gptq"}, False)
+    assert stored_as(tiny) == "gptq"
+    monkeypatch.setattr(int8_tiny.original_model.config, "quantization_config", {"quant_method": "torchao"}, False)
+    assert stored_as(int8_tiny) == "int8"
+
+
+def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
+    models = [sl.load(folder_of("llama"), device="cpu", quantize="int8", progress=False) for _ in range(2)]
+    before, same = map(fingerprint, models)
+    assert before == same
+    weight: Any = models[0].original_model.model.layers[1].mlp.down_proj.weight
+    seen = {before}
+    for part, change in ((weight.qdata, 1), (weight.scale, 0.5)):
+        kept = part[3, 0].clone()
+        part[3, 0] += change
+        seen.add(fingerprint(models[0]))
+        part[3, 0] = kept
+    assert len(seen) == 3
+    assert fingerprint(models[0]) == before
+
+
+def test_the_proof_is_against_the_rounded_model(int8_of: Any, plain_of: Any) -> None:
+    inner = copy.deepcopy(plain_of("llama")).requires_grad_(False)
+    round_weights(inner, "int8")
+    copied = shared_copy(inner)
+    assert all(a is b for a, b in zip(inner.parameters(), copied.parameters(), strict=True))
+    with pytest.raises(UnsoundModelError, match="does not reproduce the Hugging Face"):
+        prove(int8_of("llama"), plain_of("llama"))
+
+
+def test_a_capture_is_of_the_weights_it_was_made_with(tiny: Any, int8_tiny: Any) -> None:
+    with pytest.raises(StaleCaptureError, match="other weights"):
+        sl.path_bound(int8_tiny, sl.capture(tiny, PROMPT))
+
+
+def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
+    model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8", progress=False)
+    assert dtype_of(model) == torch.bfloat16
+    facts = sl.provenance(sl.jacobian_norms(model, IDS, **GIVEN))
+    assert (facts["dtype"], facts["quantized"]) == ("bfloat16", "int8")
+    with pytest.raises(InputError, match="overflows float16"):
+        sl.load(folder_of("gemma2"), dtype=torch.float16, quantize="int8")
+
+
+def test_certified_bounds_are_refused(int8_tiny: Any) -> None:
+    with pytest.raises(InputError, match=r"quantized \(.*nt8.*Load the model without quantization"):
+        raw(sl.path_bound)(int8_tiny, PROMPT, constants="measured")
+
+
+def test_models_that_cannot_be_rounded_whole_are_refused(folder_of: Any, tmp_path: Path) -> None:
+    mixture = MixtralConfig(**COMMON, num_local_experts=2, num_experts_per_tok=1)
+    refused = [
+        (folder_of("gpt2"), r"transformer\.h\.0\.attn\.c_attn\.weight \(Conv1D\) of GPT2LMHeadModel is not in one"),
+        (folder_of("neox"), "must split weights of GPTNeoXForCausalLM, and weights in int8 cannot"),
+        (save_random(mixture, tmp_path / "mixture"), r"model\.layers\.0\.mlp\..* of MixtralForCausalLM is not in one"),
+    ]
+    for folder, message in refused:
+        with pytest.raises(ModelAccessError, match=message + r"[^.]*\. Load it without quantize="):
+            sl.load(folder, device="cpu", quantize="int8", progress=False)
+
+
+def test_weights_that_are_not_there_or_rounded_already_are_refused() -> None:
+    model = random_model(copy.deepcopy(CONFIGS["llama"]))
+    model.config.quantization_config = {"quant_method": "torchao"}
+    with pytest.raises(InputError, match="already quantized"):
+        round_weights(model, "int8")
+    with pytest.raises(ModelAccessError, match="offloaded"):
+        round_weights(random_model(CONFIGS["llama"]).to("meta"), "int8")
+
+
+def test_what_is_missing_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="quantize='int4' is not a choice.* 'int8'"):
+        raw(require_quantizer)("int4", torch.float32)
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    with pytest.raises(ModelAccessError, match=r"needs torchao.*pip install squashlens\[quant\]"):
+        sl.load("no/such-model", quantize="int8")
+    require_quantizer(None, torch.float32)
+
+
+def test_loggers_are_left_as_they_were() -> None:
+    logger = logging.getLogger("torchao")
+    before = logger.level
+    heard = []
+    with contextlib.suppress(ZeroDivisionError), torchao_silenced():
+        heard += [logger.isEnabledFor(logging.WARNING), logger.isEnabledFor(logging.ERROR)]
+        raise ZeroDivisionError
+    assert heard == [False, True]
+    assert logger.level == before
+    assert logger.isEnabledFor(logging.WARNING)

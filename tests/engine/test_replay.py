@@ -1,0 +1,74 @@
+"""Blocks run again one by one against the whole graph at once, for every freeze set and family."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.engine.anatomy import n_blocks
+from squashlens.engine.differentiating.replay import record, replayable
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.running.streamed import patterns_written
+from squashlens.theory import attention
+from tests.cases import CONFIGS, MORE, with_freeze_sets
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5], [2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])
+
+
+@pytest.mark.parametrize(("name", "freeze"), with_freeze_sets([*CONFIGS, *MORE]))
+def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SHORTEST", 3)
+    monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
+    model = bridge_of(name, torch.float64)
+    for read in ({"query": 8, "norm": "frobenius"}, {"from_layer": 1, "to_layer": 2}):
+        options: Any = read | {"freeze": freeze, "bos": "as-given", "progress": False, "vjp_batch_size": 5}
+        found = sl.jacobian_norms(model, IDS, **options)
+        with patterns_written("the test"):
+            truth = sl.jacobian_norms(model, IDS, **options)
+        np.testing.assert_allclose(found, truth, rtol=2e-6)  # the bridge's softmax is in float32
+        assert float(truth.max()) > 0
+        by_blocks = sl.provenance(found)["attention_implementation"] == "streamed, block by block"
+        assert by_blocks == (not (name == "qwen3" and "norms" in freeze))
+        assert "the test" in sl.provenance(truth)["attention_implementation"]
+
+
+def test_one_row_behind_attention_is_all_that_the_top_block_needs(bridge_of: Any) -> None:
+    """Taken only where it changes nothing: an MLP that mixes tokens would be seen at once."""
+    for name in ("gemma", "gpt2", "neox", "olmo2", "phi"):
+        replay = record(bridge_of(name, torch.float64), IDS, [], 0, 3)
+        assert replay._only_row(2, 8)
+    model = bridge_of("llama", torch.float64)
+    replay = record(model, IDS, [], 0, n_blocks(model))
+    mix = Hook("mix", "blocks.2.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
+    with attached(model, mix):
+        assert not replay._only_row(2, 8)
+
+
+def test_hooks_that_would_see_a_block_twice_forbid_it(bridge_of: Any) -> None:
+    model = bridge_of("llama", torch.float64)
+    assert replayable(model, [])
+    with attached(model, Hook("mine", "blocks.0.hook_mlp_out", lambda t: None)):
+        assert not replayable(model, [])
+    assert replayable(model, freezing(("norms", "gates", "attention")))
+
+
+def test_only_one_block_of_graph_is_alive(bridge_of: Any) -> None:
+    """The number of graphs that are open when a batch comes back does not grow with depth."""
+    model = bridge_of("gemma", torch.float64)
+    replay = record(model, IDS, [], 0, 3)
+    opened: list[int] = []
+    original = type(replay)._opened
+
+    def count(self: Any, block: int, *others: Any) -> Any:
+        opened.append(block)
+        return original(self, block, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(replay), "_opened", count)
+        rows = list(replay.gradients(8, "y", torch.eye(16, dtype=torch.float64)[:, None].expand(-1, 2, -1), 8))
+    assert opened == [2, 2, 2, 1, 0, 2, 1, 0]  # twice to see whether one row will do, then each batch down
+    assert [r.requires_grad for r in rows] == [False, False]
+    assert not any(entering.requires_grad for entering, *_ in replay.calls.values())

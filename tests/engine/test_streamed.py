@@ -1,0 +1,187 @@
+"""Models run without patterns: the same numbers as with them, hooks that bite, and what is not streamed."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import GptOssConfig
+
+import squashlens as sl
+from squashlens.engine.anatomy import residual_site
+from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.proving import registry
+from squashlens.engine.running.forward import forward
+from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
+from squashlens.errors import UnsoundModelError
+from squashlens.theory import attention as module
+from tests.cases import COMMON, CONFIGS, MORE, save_random
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHORTEST", 5)
+    monkeypatch.setattr(module, "CELLS", {"cpu": 1, "cuda": 1})
+
+
+def seen(model: Any, sites: list[str], ids: Tensor = IDS) -> tuple[dict[str, Tensor], Tensor]:
+    kept: dict[str, Tensor] = {}
+    with torch.no_grad():
+        logits = forward(model, ids, [(s, lambda t, s=s: kept.__setitem__(s, t.clone())) for s in sites])
+    return kept, logits
+
+
+@pytest.fixture(scope="module")
+def open_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    held: dict[Any, Any] = {}
+
+    def get(name: str, dtype: torch.dtype) -> Any:
+        if (name, dtype) not in held:
+            folder = save_random((CONFIGS | MORE)[name], tmp_path_factory.mktemp(name))
+            held[name, dtype] = sl.load(folder, device="cpu", dtype=dtype, progress=False)
+        return held[name, dtype]
+
+    return get
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*CONFIGS, *MORE])
+def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, open_model: Any) -> None:
+    model = open_model(name, dtype)
+    assert implementation(model) == "streamed"
+    sites = [residual_site(layer, model) for layer in (0, 1, 2, 3, "y")]
+    found, logits = seen(model, sites)
+    with patterns_written("the test"):
+        truth, expected = seen(model, sites)
+    for site in sites:
+        torch.testing.assert_close(found[site], truth[site], rtol=1e-5, atol=1e-5 * float(truth[site].abs().max()))
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    ids, bos = IDS[0], "as-given"
+    assert sl.provenance(sl.path_bound(model, ids, bos=bos))["attention_implementation"] == "streamed"
+    for options in ({}, {"attention": "uniform"}, {"from_layer": 1, "to_layer": 2, "query": 7}):
+        bound = sl.path_bound(model, ids, bos=bos, **options)
+        with patterns_written("the test"):
+            by_patterns = sl.path_bound(model, ids, bos=bos, **options)
+        np.testing.assert_allclose(bound, by_patterns, rtol=1e-6)
+        assert float(bound.min()) == 0 or options == {} or "attention" in options
+
+
+def test_a_model_is_proved_anew_when_its_weights_are_edited(tmp_path: Any) -> None:
+    """GPT-NeoX's bridge holds queries, keys and values twice; edited in one place the two ways to run it part."""
+    model = sl.load(save_random(MORE["neox"], tmp_path), device="cpu", progress=False)
+    assert why_not_streamed(model) is None
+    with torch.no_grad():
+        model.blocks[1].attn.q.weight.mul_(3)
+    assert "comes out differently" in str(why_not_streamed(model))
+
+
+def test_hooks_bite_as_they_do_with_patterns(open_model: Any) -> None:
+    model = open_model("gemma2", torch.float32)
+    for site in ("blocks.1.hook_resid_pre", "blocks.1.attn.hook_v", "blocks.0.attn.hook_z", "blocks.2.hook_mlp_out"):
+        bent = Hook("bent", site, lambda t: t * torch.linspace(0.2, 2, t.shape[-1]))
+        with attached(model, bent):
+            assert why_not_streamed(model) is None
+            _, edited = seen(model, [])
+            with patterns_written("the test"):
+                _, expected = seen(model, [])
+        torch.testing.assert_close(edited, expected, rtol=1e-5, atol=1e-5)
+        assert (edited - seen(model, [])[1]).abs().max() > 1e-3
+    with attached(model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())):
+        assert "hook_pattern" in str(why_not_streamed(model))
+    assert "hook_rot_k" in str(why_not_streamed(model, ["blocks.1.attn.hook_rot_k"]))
+
+
+def test_a_hook_that_would_not_fire_means_patterns(open_model: Any) -> None:
+    """GPT-2's own attention projects queries, keys and values at once: the bridge's points for them stay silent."""
+    model = open_model("gpt2", torch.float32)
+    assert why_not_streamed(model) is None
+    with attached(model, Hook("zero", "blocks.1.attn.hook_v", torch.zeros_like)):
+        assert "hook_out" in str(why_not_streamed(model))
+        _, edited = seen(model, [])
+    assert (edited - seen(model, [])[1]).abs().max() > 1e-3
+    handle = model.original_model.transformer.register_forward_hook(lambda *_: None)
+    assert "PyTorch" in str(why_not_streamed(model))
+    handle.remove()
+
+
+def test_the_model_is_left_as_it_was(open_model: Any) -> None:
+    model = open_model("gemma3", torch.float32)
+    seen(model, [])  # proved by now
+    attention = model.blocks[1].attn
+    before = (dict(attention.__dict__), model.original_model.config._attn_implementation)
+
+    def fail(block: int, _: Any) -> None:
+        assert inspect.ismethod(attention.__dict__["forward"])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        forward(model, IDS, [], on_attention=fail)
+    assert dict(attention.__dict__) == before[0]
+    assert model.original_model.config._attn_implementation == before[1] == "eager"
+
+
+def test_sinks_are_part_of_the_softmax(tmp_path: Any) -> None:
+    config = GptOssConfig(**COMMON | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 5})
+    model = sl.load(save_random(config, tmp_path), device="cpu", progress=False)
+    with torch.no_grad():
+        for block in model.original_model.model.layers:
+            block.self_attn.original_component.sinks.add_(1.0)
+    sums = sl.path_bound(model, IDS[0], bos="as-given").sum()
+    assert implementation(model) == "streamed", implementation(model)
+    with patterns_written("the test"):
+        np.testing.assert_allclose(sums, sl.path_bound(model, IDS[0], bos="as-given").sum(), rtol=1e-6)
+    assert float(sums) < 0.95 * 4**3  # what goes to the sinks is gone
+
+
+def asked(**options: Any) -> Any:
+    from transformers.masking_utils import causal_mask_function
+
+    return _window_of(**{"q_length": 9, "kv_length": 9, "mask_function": causal_mask_function} | options)
+
+
+def test_only_known_masks_are_taken() -> None:
+    from transformers.masking_utils import (
+        bidirectional_mask_function,
+        chunked_causal_mask_function,
+        sliding_window_causal_mask_function,
+    )
+
+    assert asked().size is None
+    assert asked(mask_function=sliding_window_causal_mask_function(4), local_size=4).size == 4
+    assert asked(mask_function=sliding_window_causal_mask_function(40), local_size=40).size is None
+    chunked = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
+    wrong: list[dict[str, Any]] = [
+        {"mask_function": bidirectional_mask_function},
+        {"mask_function": chunked, "local_size": 4},
+        {"mask_function": chunked},
+        {"mask_function": sliding_window_causal_mask_function(4)},
+        {"local_size": 4},
+        {"mask_function": sliding_window_causal_mask_function(4), "local_size": 5},
+        {"q_offset": 3, "kv_length": 12},
+        {"attention_mask": torch.tensor([[False] + [True] * 8])},
+    ]
+    for options in wrong:
+        with pytest.raises(UnsoundModelError):
+            asked(**options)
+
+
+def test_a_model_whose_attention_cannot_be_handed_over_keeps_its_patterns(
+    open_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from squashlens.engine.running import streamed as wing
+
+    model = open_model("llama", torch.float32)
+    expected = sl.path_bound(model, IDS[0], bos="as-given")
+    monkeypatch.setattr(wing, "attention_output", lambda *given: 1.1 * module.attention_output(*given))
+    registry.forget(model)
+    try:
+        assert "comes out differently" in str(why_not_streamed(model))
+        found = sl.path_bound(model, IDS[0], bos="as-given")
+    finally:
+        registry.forget(model)
+    assert sl.provenance(found)["attention_implementation"].startswith("eager, since")
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

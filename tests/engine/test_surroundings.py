@@ -1,0 +1,127 @@
+"""What in the process has a say in a model's numbers: modes, replaced functions, backward hooks, writes in mid-call."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import squashlens as sl
+from squashlens.engine.differentiating.exact import in_float64
+from squashlens.engine.proving import registry
+from squashlens.engine.proving.surroundings import replaced_functions
+from squashlens.errors import BusyModelError, InputError
+from tests.cases import CONFIGS, MORE, save_random
+
+IDS = torch.tensor([2, 7, 11, 30, 7])
+SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+
+
+class Louder(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 1.2 if func is torch.nn.functional.linear else found
+
+
+class LouderBelow(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def packed() -> AbstractContextManager[Any]:
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t * 1.3)
+
+
+@pytest.mark.parametrize("around", [Louder, LouderBelow, packed], ids=["function", "dispatch", "saved"])
+def test_modes_that_change_numbers_are_refused(around: Callable[[], Any], bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    sl.jacobian_norms(model, IDS, **SHARED)
+    with around(), pytest.raises(InputError, match="is active"):
+        sl.jacobian_norms(model, IDS, **SHARED)
+
+
+def test_modes_of_pytorch_that_look_are_not(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    plain = sl.path_bound(model, IDS, **SHARED)
+    with torch.device("cpu"), torch.autograd.graph.save_on_cpu():
+        assert plain.equals(sl.path_bound(model, IDS, **SHARED))
+    with FlopCounterMode(display=False):  # hangs hooks of its own, under which patterns are written
+        np.testing.assert_allclose(plain, sl.path_bound(model, IDS, **SHARED), rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", [*CONFIGS, *MORE])
+def test_libraries_as_they_are_have_nothing_replaced(family: str, bridge_of: Any) -> None:
+    assert replaced_functions(bridge_of(family)) == []
+
+
+def test_replaced_functions_are_named(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    model = sl.load(folder_of("llama"), device="cpu", progress=False)
+    before = sl.provenance(sl.path_bound(model, IDS, **SHARED))
+    assert (before["proof"], before["replaced_functions"]) == ("verified", [])
+    silu, mlp = torch.nn.functional.silu, modeling_llama.LlamaMLP.forward
+    monkeypatch.setattr(torch.nn.functional, "silu", lambda x, inplace=False: silu(x) * 1.2)
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda self, x: mlp(self, x) * 2)
+    for changed in (model, sl.load(folder_of("llama"), device="cpu", progress=False)):
+        facts = sl.provenance(sl.path_bound(changed, IDS, **SHARED))
+        assert facts["proof"] == "verified as it stands"
+        assert [name.partition(":")[0] for name in facts["replaced_functions"]] == [
+            "torch.nn.functional.silu", "transformers.models.llama.modeling_llama.LlamaMLP.forward"
+        ]  # fmt: skip
+    monkeypatch.undo()
+    assert sl.provenance(sl.path_bound(model, IDS, **SHARED)) == before
+
+
+@pytest.mark.parametrize("edges", ["analytic", "exact"])
+@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
+def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, bridge_of: Any) -> None:
+    model = bridge_of("llama")
+
+    def within(z: torch.Tensor, hook: Any) -> None:
+        if z.requires_grad:
+            z.register_hook(lambda g: g * 1e-6)
+
+    def smaller(*arguments: Any) -> None:
+        return None
+
+    mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
+    hooks: dict[str, Callable[[], Any]] = {
+        "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
+        "module": lambda: Removed(mlp.register_full_backward_hook(smaller)),
+        "every": lambda: Removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
+        "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
+    }
+    with hooks[hang]():
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.path_bound(model, IDS, constants="measured", edges=edges, **SHARED)
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.jacobian_norms(model, IDS, **SHARED)
+
+
+class Removed:
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self.handle.remove()
+
+
+def test_a_write_that_pytorch_does_not_count_is_seen_at_the_end(tmp_path: Path) -> None:
+    model = sl.load(save_random(CONFIGS["llama"], tmp_path), device="cpu", progress=False)
+    weight = model.original_model.model.layers[0].mlp.down_proj
+    weight = getattr(weight, "_original_component", weight).weight
+    with pytest.raises(BusyModelError, match="changed during a measurement"), registry.steady(model):
+        weight.data.mul_(0.2)  # as another thread might
+    before = weight.detach().clone()
+    with pytest.raises(BusyModelError, match="the change is undone"), in_float64(model):
+        weight.data.mul_(0.2)
+    assert torch.equal(weight, before)

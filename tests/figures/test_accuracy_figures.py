@@ -1,0 +1,489 @@
+"""Figures of answers show their Datasets' values, what was not read included, and texts as texts."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.figures._readout import PAIRS
+from squashlens.measure.answers.frequencies import Answer, scored
+from squashlens.results import attributes
+
+MODES = ("answer_only", "cot", "cot_few_shot")
+TOLD = ["answer only", "chain of thought", "chain of thought, examples"]
+LENGTHS = [5, 10, 40]
+SEEDS = 4
+WHO = {"model": "<i>hosted</i>"}
+
+
+def values(points: Any) -> np.ndarray:
+    return np.asarray(points, dtype=np.float64)
+
+
+def hosted(
+    said: Callable[[Any], str], task: str = "sum", lengths: Iterable[int] = LENGTHS, seeds: int = 4, modes: Any = MODES
+) -> xr.Dataset:
+    """What a hosted model might have answered."""
+    one = sl.tasks.find(task)
+    asked = [one.ask(n, seed=seed, mode=mode) for mode in modes for n in lengths for seed in range(seeds)]
+    return scored(one, {question: Answer(said(question), True) for question in asked}, WHO)
+
+
+def slipping(question: Any) -> str:
+    """Off by the seed at 10 items, and by 100 times it at 40; no number at 5 items in the first mode, at even seeds."""
+    if (question.mode, question.length) == ("answer_only", 5) and question.seed % 2 == 0:
+        return "many"
+    slip = {5: 0, 10: 1, 40: 100}[question.length] * question.seed
+    return str(int(question.truth) + slip)
+
+
+@pytest.fixture(scope="module")
+def asked() -> xr.Dataset:
+    return hosted(slipping)
+
+
+@pytest.fixture(scope="module")
+def counted(tiny: Any) -> xr.Dataset:
+    task = sl.tasks.find("taught_count_bernoulli")
+    return sl.evaluate(tiny, task, lengths=[8, 56], seeds=8, progress=False)
+
+
+@pytest.fixture(scope="module")
+def mute(tiny: Any) -> xr.Dataset:
+    return sl.evaluate(
+        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, modes=["answer_only", "cot"], max_new_tokens=4,
+        progress=False
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def joined() -> xr.Dataset:
+    """Made up: four lengths, one of each verdict."""
+    facts = attributes("collapse and readout", "1", {"model": "<b>", "task": {"name": "count & tell"}})
+    over = ("length",)
+    share = np.array([1, 0.75, 0.25, 0])
+    shares = {"accuracy": share, "accuracy_low": share * 0.5, "accuracy_high": 0.5 + share * 0.5}
+    shares |= {
+        "same_argmax": 1 - share,
+        "same_answer": 1 - share / 2,
+        "same_truth": share / 4,
+        "probe_right_y": share**2,
+        "bit_identical": share[::-1],
+        "r2_y": np.array([np.nan, 0.9, 0.4, -3.25]),
+        "r2_low_y": np.array([np.nan, 0.8, 0.3, -4]),
+        "r2_high_y": np.array([np.nan, 0.95, 0.5, -1]),
+        "r2_twin_y": np.array([np.nan, 0.2, 1, 1]),
+        "r2_control_y": np.array([np.nan, 0, 0.1, -1]),
+    }
+    distance = np.array([[4, 1, 2], [0.4, 0.1, 0.2], [0, 0.01, 0.02], [0, 0, 0]])
+    verdict = ["read out", "represented, not read out", "no more than a baseline", "collapsed"]
+    return xr.Dataset(
+        {name: (over, one, {"units": "1"}) for name, one in shares.items()}
+        | {"distance": (("length", "seed"), distance, {"units": "1"}), "verdict": (over, verdict)},
+        coords={"length": [10, 20, 60, 100], "seed": [0, 1, 2]},
+        attrs=facts,
+    )
+
+
+@pytest.fixture(scope="module")
+def probed() -> xr.Dataset:
+    facts = attributes("probe", "1", {"model": "tiny-gemma", "task": {"name": "counting"}})
+    r2 = np.array([[-2e8, np.nan, 0.2], [0.5, np.nan, -0.1]])
+    return xr.Dataset(
+        {"r2": (("layer", "length"), r2), "r2_y": (("length",), [0.9, np.nan, 0.8])},
+        coords={"layer": [0, 1], "length": [8, 16, 64]},
+        attrs=facts,
+    )
+
+
+def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[Any]:
+    return [trace for trace in figure.data if trace.yaxis == yaxis and trace.mode == mode]
+
+
+def test_accuracy_is_drawn_for_each_mode_with_its_interval(asked: xr.Dataset) -> None:
+    figure = sl.figures.accuracy_by_length(asked)
+    assert [trace.name for trace in figure.data] == TOLD
+    for trace, mode in zip(figure.data, MODES, strict=True):
+        here = asked.sel(mode=mode)
+        assert values(trace.x).tolist() == LENGTHS
+        np.testing.assert_array_equal(values(trace.y), here["accuracy"])
+        np.testing.assert_allclose(values(trace.y) + values(trace.error_y.array), here["accuracy_high"])
+        np.testing.assert_allclose(values(trace.y) - values(trace.error_y.arrayminus), here["accuracy_low"])
+        assert trace.hovertemplate == "%{text}<extra></extra>"
+    assert asked["accuracy"].values.tolist() == [[0.5, 0.25, 0.25], [1, 0.25, 0.25], [1, 0.25, 0.25]]
+    assert figure.data[0].text[0] == (
+        "answer only, 5 items<br>50 % right of 4 answers to 1 prompt (95 % interval 15 % to 85 %)"
+        "<br>50 % in the requested form<br>50 % not read: no number 50 %"
+    )
+    assert figure.data[1].text[0].endswith("0 % not read")
+    assert len({trace.line.color for trace in figure.data}) == len({trace.line.dash for trace in figure.data}) == 3
+    assert list(figure.layout.yaxis.range) == [-0.04, 1.04]
+    assert figure.layout.xaxis.title.text == "length (items)"
+    assert figure.layout.title.text == "How often the answer is right"
+    assert figure.layout.title.subtitle.text == "&lt;i&gt;hosted&lt;/i&gt; · sum"
+
+
+def test_answers_in_another_form_have_a_line_of_their_own() -> None:
+    """Where both shares are the same there is one line."""
+    found = hosted(lambda q: f"There are {q.truth} ones." if q.seed else q.truth, modes=["cot"])
+    figure = sl.figures.accuracy_by_length({"a": found, "b": hosted(lambda q: q.truth, modes=["cot"])})
+    assert [trace.name for trace in figure.data] == ["a", "a, in the requested form", "b"]
+    assert values(figure.data[0].y).tolist() == values(figure.data[2].y).tolist() == [1, 1, 1]
+    assert values(figure.data[1].y).tolist() == found["accuracy_strict"].values[0].tolist() == [0.25] * 3
+    assert "25 % right of 4 answers" in figure.data[1].text[0]
+    assert "100 % right of 4 answers" in figure.data[0].text[0]
+
+
+def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
+    """Draws that came out the same are still draws: the interval stands, and says to how many prompts."""
+    few = hosted(lambda q: "1", task="taught_last_alternating", lengths=[1, 76], seeds=16, modes=["answer_only"])
+    assert few["prompts"].values.tolist() == [[2, 2]]
+    (line,) = sl.figures.accuracy_by_length(few).data
+    assert " right of 16 answers to 2 prompts (95 % interval " in line.text[1]
+    one = sl.figures.accuracy_by_length(asked)  # of ones, which are not drawn: what a temperature would give
+    assert " right of 4 answers to 1 prompt (95 %" in one.data[0].text[0]
+    every = hosted(lambda q: "1", task="count_bernoulli", lengths=[50], modes=["cot"])
+    assert every["prompts"].values.tolist() == [[SEEDS]]
+    for found in (every, few.drop_vars("prompts")):  # a result from before they were counted
+        assert " to " not in sl.figures.accuracy_by_length(found).data[0].text[0].partition(" (")[0]
+
+
+def test_lines_go_from_left_to_right(tiny: Any) -> None:
+    """Whatever order lengths are asked in."""
+    task = sl.tasks.find("taught_count_bernoulli")
+    found = sl.evaluate(tiny, task, lengths=[24, 4, 8], seeds=2, progress=False)
+    for figure in (sl.figures.accuracy_by_length(found), sl.figures.error_by_length(found)):
+        assert all(values(trace.x).tolist() == [4, 8, 24] for trace in figure.data if trace.mode == "lines+markers")
+    both = sl.collapse_vs_readout(tiny, task, lengths=[24, 8], seeds=26, n_train=6, n_random_models=0, progress=False)
+    boxes = [trace for trace in sl.figures.collapse_vs_readout(both).data if trace.type == "bar"]
+    assert all(width > 0 for box in boxes for width in box.width)
+    (cells,) = sl.figures.probe(both).data
+    assert list(cells.x)[:2] == ["8", "24"]
+
+
+def test_one_seed_has_no_interval(asked: xr.Dataset, counted: xr.Dataset) -> None:
+    one = hosted(slipping, seeds=1, modes=["cot"])
+    figure = sl.figures.accuracy_by_length({"<b>one</b>": one, "eight": counted, "four": asked})
+    first, second, *others = figure.data
+    assert first.error_y.array is None
+    assert second.error_y.array is not None
+    assert first.text[0].splitlines() == [
+        "&lt;b&gt;one&lt;/b&gt;, chain of thought, 5 items<br>100 % right of 1 answer<br>100 % in the requested form"
+        "<br>0 % not read"
+    ]
+    assert second.name == "eight, answer only"
+    np.testing.assert_array_equal(values(second.y), counted["accuracy"][0])
+    assert [trace.name for trace in others] == [f"four, {name}" for name in TOLD]
+    assert {trace.line.color for trace in others}.isdisjoint({first.line.color, second.line.color})
+    assert len({trace.line.color for trace in others}) == 1
+    assert figure.layout.title.subtitle.text == "&lt;i&gt;hosted&lt;/i&gt;, tiny-gemma · sum, taught_count_bernoulli"
+
+
+def test_a_mode_alone_is_named_under_the_title(counted: xr.Dataset, asked: xr.Dataset) -> None:
+    figure = sl.figures.accuracy_by_length(counted)
+    assert figure.layout.title.subtitle.text == "tiny-gemma · taught_count_bernoulli · answer only"
+    chosen = sl.figures.accuracy_by_length({"a": asked.sel(mode="cot"), "b": asked.sel(mode="cot")})
+    assert [trace.name for trace in chosen.data] == ["a", "b"]
+    np.testing.assert_array_equal(values(chosen.data[0].y), asked["accuracy"].sel(mode="cot"))
+
+
+def test_equal_lines_show_under_one_another(asked: xr.Dataset) -> None:
+    figure = sl.figures.accuracy_by_length({str(k): asked for k in range(8)})
+    sizes, widths = [t.marker.size for t in figure.data], [t.line.width for t in figure.data]
+    assert (np.diff(sizes) < 0).all()
+    assert (np.diff(widths) < 0).all()
+    assert widths[-1] == 2
+    assert sizes[0] < 16
+
+
+def test_more_than_three_tasks_are_counted(asked: xr.Dataset) -> None:
+    names = ["count_ones", "count_bernoulli", "count_word", "sum"]
+    several = {name: hosted(slipping, task=name, seeds=2, modes=["cot"]) for name in names}
+    assert sl.figures.accuracy_by_length(several).layout.title.subtitle.text.endswith("· 4 tasks · chain of thought")
+
+
+def test_errors_single_and_mean(asked: xr.Dataset) -> None:
+    figure = sl.figures.error_by_length(asked)
+    dots = traces(figure, "y", "markers")
+    lines, below = traces(figure, "y"), traces(figure, "y2")
+    assert [line.name for line in lines] == [line.name for line in below] == TOLD
+    for place, mode in enumerate(MODES):
+        here = asked.sel(mode=mode)
+        error = here["error"].values
+        read = np.isfinite(error)
+        np.testing.assert_array_equal(values(dots[place].y), error[read])
+        np.testing.assert_array_equal(values(dots[place].x), np.repeat(LENGTHS, SEEDS).reshape(3, SEEDS)[read])
+        np.testing.assert_array_equal(values(lines[place].y), here["median_error"])
+        bars = lines[place].error_y
+        np.testing.assert_allclose(values(lines[place].y) + values(bars.array), here["error_q3"])
+        np.testing.assert_allclose(values(lines[place].y) - values(bars.arrayminus), here["error_q1"])
+        np.testing.assert_array_equal(values(below[place].y), here["unread"].sum("why"))
+        assert dots[place].marker.color == lines[place].line.color == below[place].line.color
+    assert values(lines[0].y).tolist() == [0, 1.5, 150]
+    assert values(below[0].y).tolist() == [0.5, 0, 0]
+    assert "chain of thought, 10 items, seed 2<br>answer 12, right answer 10" in dots[1].text
+    assert lines[0].text[0] == (
+        "answer only, 5 items<br>50 % not read: no number 50 %<br>median error 0 items, quartiles 0 and 0, mean 0"
+    )
+    assert figure.layout.yaxis.title.text == "median error (items)"
+    assert figure.layout.yaxis2.title.text == "share<br>not read"
+    assert figure.layout.xaxis2.title.text == "length (items)"
+    shown = [trace.name for trace in figure.data if trace.showlegend]
+    assert sorted(shown) == sorted([*TOLD, "single answers"])
+
+
+def test_panels_of_errors_share_modes_and_colours(asked: xr.Dataset, counted: xr.Dataset) -> None:
+    """Five labels: three rows of two, the last with a free place."""
+    several = {"<u>": asked} | {str(k): counted for k in range(4)}
+    figure = sl.figures.error_by_length(several)
+    assert [note.text for note in figure.layout.annotations] == ["&lt;u&gt;", "0", "1", "2", "3"]
+    colours = {trace.line.color for trace in figure.data if trace.name == "answer only"}
+    assert len(colours) == 1
+    axes = sorted({trace.yaxis for trace in figure.data})
+    assert len(axes) == 10
+    means = [trace for trace in figure.data if trace.marker.size == 8]
+    assert len(means) == 3 + 4
+    for trace in means[3:]:
+        np.testing.assert_array_equal(values(trace.y), counted["median_error"][0])
+    assert counted["mean_error"].max() > 0
+    tops = {getattr(figure.layout, axis.replace("y", "yaxis")).domain for axis in axes}
+    assert len(tops) == 6
+
+
+def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset) -> None:
+    assert bool((mute["unread"].sum("why") == 1).all())
+    figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
+    assert "no answer was read" in [note.text for note in figure.layout.annotations]
+    (dots,) = [trace for trace in figure.data if trace.name == "single answers" and trace.showlegend]
+    assert len(dots.x) > 0  # else the legend leaves it out
+    (below,) = [trace for trace in traces(figure, "y3") if trace.name == "chain of thought"]
+    assert values(below.y).tolist() == [1, 1]
+    assert "100 % not read" in below.text[0]
+    accuracy = sl.figures.accuracy_by_length(mute)
+    assert values(accuracy.data[0].y).tolist() == [0, 0]
+    assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]
+    frequencies = sl.figures.answer_frequencies(sl.answer_frequencies(mute))
+    bars = [bar for bar in frequencies.data if bar.name == "not read"]
+    assert [values(bar.y).tolist() for bar in bars] == [[1], [1]]
+    assert [bar.text for bar in bars] == [("100 %",), ("100 %",)]
+
+
+def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
+    """Long runs of one digit look like numbers, and are none."""
+    task = sl.tasks.find("taught_copy_repeated")
+    copied = sl.evaluate(tiny, task, lengths=[4, 16], progress=False)
+    with pytest.raises(InputError, match="not numbers and have no error. Draw accuracy_by_length"):
+        sl.figures.error_by_length(copied)
+    figure = sl.figures.answer_frequencies(sl.answer_frequencies(copied))
+    said, _, unread = figure.data
+    assert values(said.x).tolist() == [0, 1]
+    assert list(figure.layout.xaxis.ticktext) == ["1111", "1111111… (16)"]
+    assert said.hovertext[1] == f"{'1' * 16}: given to 50 % of questions, right for 50 %"
+    assert unread.text == ("0 %",)  # and not what is left of a subtraction
+
+
+def test_frequencies_stand_at_their_numbers(asked: xr.Dataset) -> None:
+    counts = sl.answer_frequencies(asked)
+    figure = sl.figures.answer_frequencies({"<s>": counts})
+    numbers = values([int(value) for value in counts["value"].values])
+    bars = iter(figure.data)
+    for row, mode in enumerate(MODES, start=1):
+        for name in ("said", "truth"):
+            bar, own = next(bars), counts[name].sel(mode=mode).values
+            assert values(bar.x).tolist() == numbers[own > 0].tolist()
+            assert values(bar.y).tolist() == own[own > 0].tolist()
+            assert bar.showlegend == (row == 1)
+            assert bar.width >= 0.9
+        unread = next(bars)
+        assert values(unread.y)[0] == float(counts["unread"].sel(mode=mode))
+        assert unread.yaxis == f"y{2 * row}"
+    assert next(bars, None) is None
+    assert figure.data[2].text == ("16.7 %",)
+    assert figure.data[3].hovertext[0] == "5: given to 33.3 % of questions, right for 33.3 %"
+    beyond = "25 % of answers are numbers beyond this axis"  # 140, 240 and 340, of 12 answers
+    assert counts["said"].sel(mode="cot", value=["140", "240", "340"]).sum() == pytest.approx(0.25)
+    assert figure.layout.annotations[1].text == f"&lt;s&gt;, chain of thought, {beyond}"
+    assert list(figure.layout.xaxis.range) == [4, 41]
+
+
+def test_answers_are_text(counted: xr.Dataset) -> None:
+    counts = sl.answer_frequencies(counted).isel(value=slice(0, 2)).assign_coords(value=["<b>x</b>", "7"])
+    figure = sl.figures.answer_frequencies(counts)
+    assert list(figure.layout.xaxis.ticktext) == ["&lt;b&gt;x&lt;/b&gt;", "7"]
+    assert figure.data[0].hovertext[0].startswith("&lt;b&gt;x&lt;/b&gt;: given to ")
+
+
+def test_a_hundred_values_have_room() -> None:
+    many = hosted(lambda q: q.truth, lengths=range(1, 101), seeds=1, modes=["cot"])
+    figure = sl.figures.answer_frequencies(sl.answer_frequencies(many))
+    said, truth, _ = figure.data
+    assert values(said.x).tolist() == values(truth.x).tolist() == [*range(1, 101)]
+    assert list(figure.layout.xaxis.range) == [0, 101]
+    assert said.width <= 1
+
+
+def test_collapse_vs_readout_draws_shares_and_r2(joined: xr.Dataset) -> None:
+    figure = sl.figures.collapse_vs_readout(joined)
+    accuracy, probe, r2, twin, control = traces(figure, "y")
+    for panel, names in (("y", ["accuracy", "probe_right_y"]), ("y2", list(PAIRS))):
+        for trace, name in zip(traces(figure, panel)[: len(names)], names, strict=True):
+            np.testing.assert_array_equal(values(trace.y), joined[name])
+            assert values(trace.x).tolist() == [10, 20, 60, 100]
+    assert [trace.name for trace in traces(figure, "y2")] == [name for name, *_ in PAIRS.values()]
+    np.testing.assert_allclose(values(accuracy.y) + values(accuracy.error_y.array), joined["accuracy_high"])
+    np.testing.assert_allclose(values(accuracy.y) - values(accuracy.error_y.arrayminus), joined["accuracy_low"])
+    np.testing.assert_array_equal(values(r2.y), [np.nan, 0.9, 0.4, 0])
+    assert list(r2.marker.symbol) == ["circle", "circle", "circle", "triangle-down"]
+    assert r2.text[3] == "R² of the probe of y, 100 items: -3.25"
+    np.testing.assert_allclose(values(r2.error_y.array)[1:], [0.05, 0.1, 0])
+    np.testing.assert_allclose(values(r2.error_y.arrayminus)[1:], [0.1, 0.1, 0])
+    np.testing.assert_array_equal(values(twin.y), joined["r2_twin_y"])
+    assert (twin.name, control.name) == ("R² with random weights", "R² of the control task")
+    assert probe.text[1] == "predicted by the probe of y, 20 items: 56.2 %"
+    assert figure.layout.title.subtitle.text == (
+        "&lt;b&gt; · count &amp; tell · no R² at 10 items · ▼ R² is below 0 · ▼ D is 0"
+    )
+
+
+def test_collapse_vs_readout_draws_distances_and_their_zeros(joined: xr.Dataset) -> None:
+    figure = sl.figures.collapse_vs_readout(joined)
+    (line,), (band,) = traces(figure, "y3"), traces(figure, "y3", "none")
+    ground = 0.005  # half of the least there is
+    assert values(line.y).tolist() == [2, 0.2, 0.01, ground]
+    assert values(band.y).tolist() == [4, 0.4, 0.02, ground, ground, ground, 0.1, 1]
+    assert list(line.marker.symbol)[2:] == ["circle", "triangle-down"]
+    assert line.text[2:] == (
+        "D, 60 items: median 0.01, 0 to 0.02",
+        "D, 100 items: median 0, 0 to 0",
+    )
+    assert (figure.layout.yaxis3.type, figure.layout.yaxis3.title.text) == ("log", "D ÷ rms(v)")
+    absolute = joined.copy(deep=True)
+    absolute["distance"].attrs["units"] = "model"
+    assert sl.figures.collapse_vs_readout(absolute).layout.yaxis3.title.text == "D"
+    gone = joined.copy(deep=True)
+    gone["distance"][:] = 0
+    assert values(traces(sl.figures.collapse_vs_readout(gone), "y3")[0].y).tolist() == [1, 1, 1, 1]
+
+
+def test_collapse_vs_readout_without_a_probe(joined: xr.Dataset) -> None:
+    without = joined.drop_vars([name for name in joined if str(name).startswith(("r2", "probe"))])
+    figure = sl.figures.collapse_vs_readout(without)
+    assert [trace.name for trace in traces(figure, "y")] == ["answered correctly"]
+    assert len(traces(figure, "y2")) == len(PAIRS)
+    assert "no probe at these lengths" in figure.layout.title.subtitle.text
+
+
+def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
+    figure = sl.figures.collapse_vs_readout(joined)
+    boxes = [trace for trace in figure.data if trace.type == "bar"]
+    reach = {box.name: (float(box.x[0] - box.width[0] / 2), float(box.x[0] + box.width[0] / 2)) for box in boxes}
+    assert reach == {
+        "read out": (5, 15),
+        "represented, not read out": (15, 40),
+        "collapsed": (80, 120),
+        "no more than a baseline": (40, 80),
+    }
+    assert all(box.legend == "legend2" and box.showlegend and box.yaxis == "y4" for box in boxes)
+    assert len({box.marker.color for box in boxes}) == 4
+    other = joined.assign(verdict=("length", ["<b>?</b>"] * 4))
+    (box,) = [trace for trace in sl.figures.collapse_vs_readout(other).data if trace.type == "bar"]
+    assert box.name == "&lt;b&gt;?&lt;/b&gt;"
+    assert values(box.customdata).tolist() == [10, 20, 60, 100]
+
+
+def test_collapse_vs_readout_of_one_seed_and_one_length(joined: xr.Dataset) -> None:
+    figure = sl.figures.collapse_vs_readout(joined.isel(seed=[0], length=[0]))
+    assert all(trace.error_y.array is None for trace in traces(figure, "y"))
+    assert not traces(figure, "y3", "none")
+    (line,) = traces(figure, "y3")
+    assert (values(line.y).tolist(), line.name) == ([4], "D, last layer")
+    (box,) = [trace for trace in figure.data if trace.type == "bar"]
+    assert (box.x[0], box.width[0]) == (10, 1)
+
+
+def test_probe_is_a_map_with_y_on_top(probed: xr.Dataset) -> None:
+    figure = sl.figures.probe(probed)
+    (cells,) = figure.data
+    expected = np.vstack([probed["r2"].values, probed["r2_y"].values])
+    np.testing.assert_array_equal(values(cells.customdata), expected)
+    np.testing.assert_array_equal(values(cells.z), expected.astype(np.float32))
+    assert (list(cells.x), list(cells.y)) == (["8", "16", "64"], ["0", "1", "y"])
+    assert (cells.zmin, cells.zmax, cells.hoverongaps) == (0, 1, False)
+    assert cells.hovertemplate == "layer %{y}, length %{x}<br>R²: %{customdata:.4g}<extra></extra>"
+    assert cells.colorbar.ticktext[0] == "≤ 0"
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("category", "category")
+    note = "white: no R²"
+    assert figure.layout.title.subtitle.text == f"tiny-gemma · counting · {note}"
+    full = probed.isel(length=[0, 2])
+    assert sl.figures.probe(full).layout.title.subtitle.text == "tiny-gemma · counting"
+
+
+def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:
+    twins = probed.assign(r2_twin=probed["r2"] / 2, r2_twin_y=("length", [1, np.nan, 0.99]))
+    figure = sl.figures.probe(twins)
+    own, other = figure.data
+    np.testing.assert_array_equal(values(own.customdata)[2], probed["r2_y"])
+    np.testing.assert_array_equal(values(other.customdata)[2], [1, np.nan, 0.99])
+    titles = [note.text for note in figure.layout.annotations]
+    assert titles == ["this model", "random weights, same architecture"]
+    assert (own.showscale, other.showscale) == (True, False)
+    none = twins.assign(r2_twin_y=("length", [np.nan] * 3))
+    assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"
+
+
+def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Dataset) -> None:
+    overall = probed.assign(r2_overall=("layer", [0.1, 0.3]), r2_overall_y=((), 0.7))
+    (cells,) = sl.figures.probe(overall).data
+    assert list(cells.x) == ["8", "16", "64", "all"]
+    assert values(cells.customdata)[:, 3].tolist() == [0.1, 0.3, 0.7]
+    np.testing.assert_array_equal(values(cells.customdata)[2, :3], probed["r2_y"])
+
+
+@pytest.mark.parametrize(
+    ("name", "maker", "missing"),
+    [
+        ("accuracy_by_length", "squashlens.evaluate", "accuracy"),
+        ("error_by_length", "squashlens.evaluate", "median_error"),
+        ("answer_frequencies", "squashlens.answer_frequencies", "said"),
+        ("collapse_vs_readout", "squashlens.collapse_vs_readout", "accuracy"),
+        ("probe", "squashlens.probe", "r2"),
+    ],
+)
+def test_other_datasets_are_refused(name: str, maker: str, missing: str, asked: xr.Dataset) -> None:
+    draw = getattr(sl.figures, name)
+    with pytest.raises(InputError, match=f"(There is no {missing} over|it has no '.*' over) .*{maker}"):
+        draw(asked[["prompt"]])
+    if name in ("accuracy_by_length", "error_by_length", "answer_frequencies"):
+        with pytest.raises(
+            InputError, match=f"There is no {missing} over .* of '&lt;b&gt;'. Give the unchanged result of {maker}"
+        ):
+            draw({"<b>": asked[["prompt"]]})
+        with pytest.raises(InputError, match=f"nothing to draw. Give a result of {maker}"):
+            draw({})
+
+
+def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:
+    both = sl.results.joined({"one": asked, "two": asked}, "model")
+    with pytest.raises(InputError, match=r"There is no accuracy over \(mode, length\)"):
+        sl.figures.accuracy_by_length(both)
+    chosen = sl.figures.accuracy_by_length(both.sel(model="two"))
+    np.testing.assert_array_equal(values(chosen.data[0].y), asked["accuracy"][0])
+
+
+def test_figures_leave_their_numbers_alone(asked: xr.Dataset, joined: xr.Dataset, probed: xr.Dataset) -> None:
+    """And draw the same twice."""
+    for draw, ds in (
+        (sl.figures.accuracy_by_length, asked),
+        (sl.figures.error_by_length, asked),
+        (sl.figures.answer_frequencies, sl.answer_frequencies(asked)),
+        (sl.figures.collapse_vs_readout, joined),
+        (sl.figures.probe, probed),
+    ):
+        before = ds.copy(deep=True)
+        assert draw(ds).to_json() == draw(ds).to_json()
+        xr.testing.assert_identical(ds, before)

@@ -1,0 +1,104 @@
+"""Figures of tokenization show every token and every distance of their Datasets and nothing else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.collapse.tokenization import splits, tokenization
+from tests.splitters import splitter
+
+PAIR, OTHER, ANEW = (
+    "one more repeat adds the last token again: a pair",
+    "one more repeat adds something else: no pair",
+    "one more repeat changes earlier tokens: no pair",
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tiny: Any) -> Any:
+    return tokenization(tiny, 9, progress=False)
+
+
+def of_panel(figure: Any, number: int, kind: str) -> list[Any]:
+    axis = "x" if number == 0 else f"x{number + 1}"
+    return [t for t in figure.data if t.xaxis == axis and t.type == kind]
+
+
+@pytest.mark.parametrize("repeat", ["1", "one"])
+@pytest.mark.parametrize("kind", ["threes", "merging", "prefixed"])
+def test_boxes_spell_every_text(kind: str, repeat: str) -> None:
+    ds = splits(splitter(kind), 8, repeat=repeat)
+    figure = sl.figures.splits(ds)
+    colours: dict[int, set[str]] = {}
+    for number, form in enumerate(ds["form"].values):
+        boxes = [
+            (int(y), float(base), float(width), trace)
+            for trace in of_panel(figure, number, "bar")
+            for y, base, width in zip(trace.y, trace.base, trace.x, strict=True)
+        ]
+        for n in ds["repeats"].values:
+            row = sorted((base, width, trace.text[0], trace.marker.color) for y, base, width, trace in boxes if y == n)
+            here = ds.sel(form=form, repeats=n)
+            pieces = here["piece"].values[: here["tokens"].item()]
+            assert [text for *_, text, _ in row] == pieces.tolist()
+            np.testing.assert_array_equal([base for base, *_ in row], np.cumsum([0, *map(len, pieces[:-1])]))
+            assert [width for _, width, *_ in row] == [len(piece) for piece in pieces]
+            for token, (*_, colour) in zip(here["token_id"].values, row, strict=False):
+                colours.setdefault(int(token), set()).add(colour)
+    assert all(len(found) == 1 for found in colours.values())
+    assert len({next(iter(found)) for found in colours.values()}) == len(colours)
+
+
+def test_marks_say_what_one_more_does() -> None:
+    ds = splits(splitter("threes"), 7)
+    joined = {t.name: list(t.y) for t in of_panel(sl.figures.splits(ds), 0, "scatter")}
+    assert joined == {PAIR: [], OTHER: [3, 6], ANEW: [1, 2, 4, 5, 7]}
+    spaced = {t.name: list(t.y) for t in of_panel(sl.figures.splits(splits(splitter("merging"), 4)), 1, "scatter")}
+    assert spaced == {PAIR: [2, 3, 4], OTHER: [1], ANEW: []}
+
+
+def test_the_legend_names_what_is_drawn_once() -> None:
+    for kind, names in (("single", {PAIR, OTHER}), ("threes", {OTHER, ANEW}), ("merging", {PAIR, OTHER, ANEW})):
+        shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend]
+        assert len(shown) == len(set(shown))
+        assert set(shown) == names
+
+
+def test_more_tokens_than_colours_share_the_last() -> None:
+    ds = splits(splitter("single"), 1, repeat="0123456789", joiners={"joined": ""})
+    figure = sl.figures.splits(ds)
+    assert len({t.marker.color for t in figure.data if t.type == "bar"}) == 8
+
+
+def test_both_distances_are_drawn(measured: Any) -> None:
+    for layer in (None, 3):
+        figure = sl.figures.tokenization(measured, layer=layer)
+        here = measured.sel(layer=6 if layer is None else layer)
+        for number, form in enumerate(measured["form"].values):
+            lines = {t.name: t for t in of_panel(figure, number, "scatter")}
+            for name, variable in (("true pair", "distance"), ("two texts", "naive")):
+                np.testing.assert_array_equal(lines[name].y, here[variable].sel(form=form))
+            marked = {PAIR: here["pair"], OTHER: ~here["pair"] & here["grows"], ANEW: ~here["grows"]}
+            for name, which in marked.items():
+                chosen = which.sel(form=form).values
+                assert list(lines[name].x) == here["repeats"].values[chosen].tolist()
+                np.testing.assert_array_equal(lines[name].y, here["naive"].sel(form=form).values[chosen])
+        assert f"layer {6 if layer is None else layer}" in figure.layout.title.text
+        assert figure.layout.yaxis.title.text == "D ÷ rms(v)"
+    titles = [a.text for a in sl.figures.tokenization(measured).layout.annotations]
+    assert titles == ["joined: “111 …”", "spaced: “1 1 1 …”", "commas: “1,1,1 …”", "commas spaced: “1, 1, 1 …”"]
+
+
+def test_zeros_have_no_place_on_a_log_scale(measured: Any) -> None:
+    line = of_panel(sl.figures.tokenization(measured, layer=0), 0, "scatter")[0]
+    assert np.isnan(np.asarray(line.y, dtype=float)).all()  # v and v* end in the same token: layer 0 is identical
+
+
+def test_refusals(measured: Any) -> None:
+    with pytest.raises(InputError, match="it has no 'naive'.*squashlens.tokenization"):
+        sl.figures.tokenization(splits(splitter("single"), 3))
+    with pytest.raises(InputError, match="layer=9"):
+        sl.figures.tokenization(measured, layer=9)

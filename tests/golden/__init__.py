@@ -1,0 +1,1 @@
+"""Golden numbers: what every public measurement gave on seven models when the record was made."""

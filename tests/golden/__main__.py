@@ -1,0 +1,99 @@
+"""`python -m tests.golden record [models]` writes the record; `… check [models]` compares and says how near it came."""
+
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ["TQDM_DISABLE"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from tests.golden import cases, numbers
+
+
+def main() -> None:
+    """Record or check some models, all if none is named."""
+    verb, models = sys.argv[1], sys.argv[2:] or cases.MODELS
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    with tempfile.TemporaryDirectory() as root:
+        for name in models:
+            {"record": record, "check": check}[verb](name, Path(root))
+
+
+def record(name: str, root: Path) -> None:
+    """The numbers of one model, and what they may move by, into its file."""
+    subject = cases.subject(name, root)
+    copies = [moved(subject, root / f"{name} {seed}", seed) for seed in range(numbers.COPIES)]
+    run = sl.capture(subject.model, [subject.prompt], patterns=False)
+    assert run.y is not None
+    streams = torch.stack([*(run.residuals[layer][0] for layer in sorted(run.residuals)), run.y[0]]).double()
+    found, out, entries = {}, 0, 0
+    for measurement in cases.MEASUREMENTS:
+        for call, result in cases.results(subject, measurement):
+            if isinstance(result, Exception):
+                print(f"{name} {measurement} {call}: not recorded, {type(result).__name__}: {result}")
+                continue
+            others = [cases.one(copy, measurement, call) for copy in copies]
+            again = [numbers.arrays(other) for other in others]
+            for variable, array in numbers.arrays(result).items():
+                one = numbers.Named(array.values, array.dims, numbers.sized(variable, array, result, streams))
+                same = [
+                    a[variable].values for a in again if variable in a and a[variable].values.shape == one.values.shape
+                ]
+                if len(same) < len(again):
+                    print(f"{name} {measurement} {call} {variable}: not recorded, other copies give other shapes")
+                    continue
+                half = measurement == "precision_by_run"
+                free = numbers.allowed(variable, one, same, half)
+                of_totals = numbers.allowed_totals(one, same, free, half)
+                found[f"{measurement}/{call}/{variable}"] = (one, free, of_totals)
+                out, entries = out + int(np.isinf(free).sum()), entries + free.size
+                if missing := int(np.isinf(free).sum()):
+                    print(f"{name} {measurement}/{call}/{variable}: {missing} of {free.size} left out")
+    path = numbers.write(name, found)
+    print(f"{name}: {len(found)} arrays, {entries} entries, {out} left out, {path.stat().st_size} bytes", flush=True)
+
+
+def moved(subject: cases.Subject, folder: Path, seed: int) -> cases.Subject:
+    """The model with every weight moved a little."""
+    source = sl.zoo.folder(subject.name) if subject.speaks else subject.opened
+    folder.mkdir()
+    for file in Path(source).iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    plain = AutoModelForCausalLM.from_pretrained(source)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(1 + numbers.MOVED * torch.randn(parameter.shape, generator=generator))
+    plain.save_pretrained(folder)
+    return cases.Subject(subject.name, sl.load(folder, device="cpu", progress=False), folder)
+
+
+def check(name: str, root: Path) -> None:
+    """What is red, and for each measurement the largest share of what an entry may move by."""
+    subject, kept = cases.subject(name, root), numbers.read(name)
+    for measurement in cases.MEASUREMENTS:
+        worst: tuple[float, str] = (0.0, "")
+        for call, result in cases.results(subject, measurement):
+            if isinstance(result, Exception):
+                continue
+            found: dict[str, Any] = numbers.arrays(result)
+            for key, entry in kept.items():
+                if key.startswith(f"{measurement}/{call}/"):
+                    values = found[key.rsplit("/", 1)[1]].values
+                    worst = max(worst, (numbers.used(key, entry, values), key))
+                    if wrong := numbers.differences(key, entry, values):
+                        print(f"RED {name} {key}: {wrong}", flush=True)
+        print(f"{name} {measurement}: at most {worst[0]:.2g} of what is allowed, {worst[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Every public measurement gives what it gave when the record was made: see `numbers` for how near."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.golden import cases, numbers
+
+kept = cache(numbers.read)
+
+
+# What takes the bundled model longest. One of the families has each of these by default too.
+LONG = ("certified", "certified_exact", "audit", "needle", "interventions", "under_hooks", "precision_by_run")
+
+
+def by_default(model: str, measurement: str) -> bool:
+    """A minute's worth: the bundled model, and one family for each measurement in turn; `slow` has all the others."""
+    number, place = cases.MODELS.index(model), list(cases.MEASUREMENTS).index(measurement)
+    return measurement not in LONG if number == 0 else (number + place) % len(cases.FAMILIES) == 0
+
+
+CASES = [
+    pytest.param(model, measurement, marks=() if by_default(model, measurement) else pytest.mark.slow)
+    for model in cases.MODELS
+    for measurement in cases.MEASUREMENTS
+    if any(name.startswith(f"{measurement}/") for name in kept(model))
+]
+
+
+@pytest.fixture(scope="module")
+def subject_of(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], cases.Subject]:
+    root = tmp_path_factory.mktemp("golden")
+
+    @cache
+    def subject(name: str) -> cases.Subject:
+        return cases.Subject(name, tiny, name) if name == "tiny-gemma" else cases.subject(name, Path(root))
+
+    return subject
+
+
+@pytest.mark.parametrize(("model", "measurement"), CASES)
+def test_numbers_are_those_on_record(model: str, measurement: str, subject_of: Any) -> None:
+    recorded = {name: entry for name, entry in kept(model).items() if name.startswith(f"{measurement}/")}
+    found = {
+        f"{measurement}/{call}/{variable}": array.values
+        for call, result in cases.results(subject_of(model), measurement)
+        if not isinstance(result, Exception)
+        for variable, array in numbers.arrays(result).items()
+    }
+    assert set(recorded) <= set(found), f"missing: {sorted(set(recorded) - set(found))}"
+    wrong = {name: numbers.differences(name, entry, found[name]) for name, entry in recorded.items()}
+    wrong = {name: text for name, text in wrong.items() if text}
+    assert not wrong, "\n".join(
+        [f"{model} is not as on record:", *(f"  {name} {text}" for name, text in wrong.items())]
+    )
+
+
+@pytest.mark.parametrize("model", cases.MODELS)
+def test_an_entry_that_moves_is_noticed(model: str) -> None:
+    """Of every seventh number that is compared: most by one percent of the array's largest, all by NaN."""
+    noticed = compared = 0
+    for name, entry in kept(model).items():
+        if "text" in entry:
+            continue
+        values, may = entry["values"].astype(float), numbers.allowances(name, entry)
+        if list(values.shape) != [int(np.prod(entry["shape"]))]:
+            continue  # sampled: its array is not here to be moved
+        for k in np.flatnonzero(np.isfinite(may) & (may >= 0) & np.isfinite(values))[::7]:
+            other = values.copy()
+            other[k] += max(0.01 * np.nanmax(np.abs(values[np.isfinite(values)])), 1e-6)
+            noticed += bool(numbers.differences(name, entry, other.reshape(entry["shape"])))
+            other[k] = np.nan
+            assert numbers.differences(name, entry, other.reshape(entry["shape"]))
+            compared += 1
+    assert compared > 500
+    assert noticed > 0.9 * compared

@@ -1,0 +1,211 @@
+"""Each intervention against a slow twin: the pattern made again, another model on the same weights, an edited input."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import squashlens as sl
+from squashlens import hooks as change
+from squashlens.errors import InputError
+from tests.cases import CONFIGS, FAMILIES, random_model, save_random
+
+IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
+N = IDS.shape[1]
+QUERY, KEY = torch.arange(N)[:, None], torch.arange(N)
+
+
+def patterns(model: Any) -> dict[int, torch.Tensor]:
+    return sl.capture(model, IDS, residuals=False, bos="as-given").patterns
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS, use_cache=False)
+
+
+def renormalised(weights: torch.Tensor) -> torch.Tensor:
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of: Callable[..., Any]) -> None:
+    """Block 0, whose input no mask changes: the old weights over what is left; the other head as it was."""
+    model = bridge_of(family)
+    before = patterns(model)[0]
+    hidden = {
+        change.mask_attention((6, 8), (1, 2, 8), heads=(1,)): torch.isin(QUERY, torch.tensor([6, 8]))
+        & torch.isin(KEY, torch.tensor([1, 2, 8])),
+        change.sliding_window(3, heads=(1,)): QUERY - KEY >= 3,
+        change.sliding_window(2, sink=2, heads=(1,)): (QUERY - KEY >= 2) & (KEY >= 2),
+        change.mask_tokens((0,), heads=(1,)): (KEY == 0).expand(N, N),
+    }
+    for hook, gone in hidden.items():
+        with sl.applied(model, hook):
+            after = patterns(model)[0]
+        left = before[:, 1] * ~(gone & (QUERY > KEY))
+        torch.testing.assert_close(after[:, 1], renormalised(left), rtol=1e-4, atol=1e-6)
+        assert not torch.equal(after[:, 1], before[:, 1])
+        assert torch.equal(after[:, 0], before[:, 0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_temperature_and_uniform(family: str, bridge_of: Callable[..., Any]) -> None:
+    """Weights to the power 1/T, also of a family that caps or windows its logits; evenly over what is seen."""
+    model = bridge_of(family)
+    before = patterns(model)[0]
+    for temperature in (0.5, 2.0):
+        with sl.applied(model, change.attention_temperature(temperature)):
+            after = patterns(model)[0]
+        torch.testing.assert_close(after, renormalised(before ** (1 / temperature)), rtol=1e-3, atol=1e-6)
+    with sl.applied(model, change.uniform_attention()):
+        every = patterns(model)
+    for block, pattern in every.items():
+        seen = (patterns(model)[block] > 0).float()
+        torch.testing.assert_close(pattern, renormalised(seen), rtol=1e-5, atol=1e-7)
+
+
+def test_uniform_attention_makes_the_null_real(bridge_of: Callable[..., Any]) -> None:
+    """Under it the path bound of the model's own attention is the bound's null, windows included."""
+    for family in ("gemma", "mistral"):
+        model = bridge_of(family)
+        null = sl.path_bound(model, IDS, attention="uniform", bos="as-given")
+        with sl.applied(model, change.uniform_attention()):
+            found = sl.path_bound(model, IDS, bos="as-given")
+        torch.testing.assert_close(torch.tensor(found.values), torch.tensor(null.values), rtol=1e-5, atol=1e-7)
+
+
+def test_imposed_window_is_the_native_one(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
+    """Mistral's weights without its window, and the window by hook."""
+    native = bridge_of("mistral")
+    config = type(CONFIGS["mistral"])(**{**CONFIGS["mistral"].to_dict(), "sliding_window": None})
+    random_model(CONFIGS["mistral"]).save_pretrained(tmp_path)
+    save_random(config, tmp_path / "free")
+    (tmp_path / "free" / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    free = sl.load(tmp_path / "free", device="cpu", progress=False)
+    assert not torch.allclose(logits(free), logits(native), atol=1e-3)
+    with sl.applied(free, change.sliding_window(5)):
+        torch.testing.assert_close(logits(free), logits(native), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of(family)
+    plain = logits(model)
+    for hook in (change.sliding_window(N), change.sliding_window(1, sink=N), change.mask_attention((3,), (3, 4)),
+                 change.attention_temperature(1.0), change.zero_residual((N,)),
+                 change.zero_pattern((N - 1,))):  # fmt: skip
+        with sl.applied(model, hook):
+            assert torch.equal(logits(model), plain)
+    with contextlib.suppress(ZeroDivisionError), sl.applied(model, change.sliding_window(2)):
+        assert not torch.equal(logits(model), plain)
+        raise ZeroDivisionError
+    assert torch.equal(logits(model), plain)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, bridge_of: Callable[..., Any]) -> None:
+    """The other tokens, at their old positions, without the masked ones."""
+    model = bridge_of(family)
+    gone = [3, 6]
+    kept = [i for i in range(N) if i not in gone]
+    with sl.applied(model, change.mask_tokens(gone)):
+        masked = logits(model)[:, kept]
+    place = torch.tensor([kept])
+    apart = place[0, :, None] - place[0]
+    seen = {"full_attention": apart >= 0}
+    window = getattr(CONFIGS[family], "sliding_window", None)
+    if window:  # in positions, not in what is left of the tokens
+        seen["sliding_attention"] = (apart >= 0) & (apart < window)
+    masks = {kind: torch.where(s, 0.0, torch.finfo(torch.float32).min)[None, None] for kind, s in seen.items()}
+    mask: Any = masks if family in ("gemma2", "gemma3") else list(masks.values())[-1]
+    with torch.no_grad():
+        short = model(IDS[:, kept], position_ids=place, attention_mask=mask, use_cache=False)
+    torch.testing.assert_close(masked, short, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of(family)
+    before = patterns(model)[0]
+    with sl.applied(model, change.zero_pattern((2, 7), blocks=(0,), heads=(0,))):
+        after = patterns(model)[0]
+    hidden = torch.isin(KEY, torch.tensor([2, 7])) & (QUERY > KEY)
+    assert torch.equal(after[:, 0], before[:, 0].masked_fill(hidden, 0.0))
+    assert torch.equal(after[:, 1:], before[:, 1:])
+    with sl.applied(model, change.zero_residual((4,), blocks=(1,))):
+        streams = sl.capture(model, IDS, patterns=False, bos="as-given").residuals
+    assert (streams[1][0, 4] == 0).all()
+    assert (streams[1][0, 5] != 0).any()
+    seen: list[torch.Tensor] = []
+    look = sl.hooks.Hook("look", "blocks.0.attn.hook_v", lambda v: seen.append(v[0].detach().clone()))
+    with sl.applied(model, change.zero_values((1,), groups=(0,)), look):
+        logits(model)
+    assert (seen[-1][1, 0] == 0).all()
+    assert (seen[-1][2] != 0).any()
+    if seen[-1].shape[1] > 1:
+        assert (seen[-1][1, 1] != 0).any()
+
+
+def test_positions_count_from_the_start_of_a_cache(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    with sl.applied(model, change.sliding_window(3, sink=1)), torch.no_grad():
+        whole = model(IDS, use_cache=False)
+        cache = DynamicCache(config=model.original_model.config)
+        model(IDS[:, :6], past_key_values=cache, use_cache=True)
+        rest = model(IDS[:, 6:], past_key_values=cache, use_cache=True)
+    torch.testing.assert_close(rest, whole[:, 6:], rtol=1e-4, atol=1e-5)
+
+
+def test_hooks_act_in_the_order_given(bridge_of: Callable[..., Any]) -> None:
+    """Two masks commute; a wiped stream is what a later look sees, and not an earlier one."""
+    model, mine, other = bridge_of("gpt2"), change.mask_tokens((2,)), change.sliding_window(4)
+    with sl.applied(model, mine, other):
+        first = logits(model)
+    with sl.applied(model, other, mine):
+        assert torch.equal(logits(model), first)
+
+
+def test_measurements_go_with_them(bridge_of: Callable[..., Any]) -> None:
+    """Nothing is read past a window: bound, certified bound and Jacobian are 0 where L windows do not reach."""
+    model = bridge_of("llama")
+    with sl.applied(model, change.sliding_window(2)):
+        bound = sl.path_bound(model, IDS, bos="as-given")
+        certified = sl.path_bound(model, IDS, constants="measured", bos="as-given", progress=False)
+        truth = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+    for found in (bound, certified, truth):
+        assert (found.values[: N - 1 - 3] == 0).all()
+        assert (found.values[N - 1 - 3 :] > 0).all()
+    assert (certified.values >= truth.values * (1 - 1e-4)).all()
+    assert any("sliding_window(2)" in hook for hook in sl.provenance(truth)["ambient_hooks"])
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: change.sliding_window(0), "window=0"),
+        (lambda: change.sliding_window(3, sink=-1), "sink=-1"),
+        (lambda: change.sliding_window(True), "window=True"),
+        (lambda: change.attention_temperature(0.0), "not a temperature"),
+        (lambda: change.mask_attention((1,), ()), "are not positions"),
+        (lambda: change.zero_pattern((-1,)), "are not positions"),
+        (lambda: change.mask_tokens((1,), heads=()), "are not heads"),
+    ],
+)
+def test_refusals(make: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        make()
+
+
+def test_heads_and_blocks_that_are_not_there(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    with (
+        pytest.raises(InputError, match="There is no head 9"),
+        sl.applied(model, change.sliding_window(2, heads=(9,))),
+    ):
+        logits(model)
+    with pytest.raises(InputError, match="has block 7"), sl.applied(model, change.sliding_window(2, blocks=(7,))):
+        pass

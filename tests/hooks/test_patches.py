@@ -1,0 +1,330 @@
+"""Patches, mean and zero ablation of heads, and scaled attention, against the plain model edited by PyTorch hooks."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens import hooks as change
+from squashlens.engine.running.streamed import patterns_written
+from squashlens.errors import InputError, StaleCaptureError
+from tests.references import layers_of, model_with_streams, raw
+
+FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
+IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
+OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
+OTHER = OTHERS[:1]
+LONGER = torch.tensor([[2, 13, *OTHER[0, 1:].tolist(), 50]])
+PLACES, HEADS = (2, 5), (1, 3)
+GIVEN: dict[str, Any] = {"bos": "as-given"}
+
+
+def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
+    with torch.no_grad():
+        found = model(ids, use_cache=False)
+    return getattr(found, "logits", found)
+
+
+def outputs_of(plain: Any) -> list[Any]:
+    """The modules with the output matrix of each block's attention, which the outputs of all heads enter in a row."""
+    found = []
+    for layer in layers_of(plain):
+        attention = next(getattr(layer, name) for name in ("self_attn", "attention", "attn") if hasattr(layer, name))
+        names = ("o_proj", "dense", "c_proj")
+        found.append(next(getattr(attention, name) for name in names if hasattr(attention, name)))
+    return found
+
+
+def head_outputs(plain: Any, ids: torch.Tensor) -> list[torch.Tensor]:
+    """What enters each output matrix, (prompt, position, head · coordinate)."""
+    seen: list[torch.Tensor] = []
+    handles = [m.register_forward_pre_hook(lambda _module, args: seen.append(args[0])) for m in outputs_of(plain)]
+    logits(plain, ids)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def model_with_heads(plain: Any, places: list[int], heads: Any, blocks: Any, rows: list[torch.Tensor]) -> Any:
+    """A copy of the plain model in which `rows[b]` stand in the columns of `heads` at `find_positions`: PyTorch hooks
+    alone."""
+    changed = copy.deepcopy(plain)
+
+    def put(block: int) -> Any:
+        def before(_module: Any, args: Any) -> Any:
+            whole = args[0].clone()
+            width = whole.shape[-1] // 4
+            for row, place in enumerate(places):
+                for head in heads:
+                    columns = slice(head * width, (head + 1) * width)
+                    whole[:, place, columns] = rows[block][row, columns]
+            return (whole,)
+
+        return before
+
+    for block, module in enumerate(outputs_of(changed)):
+        if block in blocks:
+            module.register_forward_pre_hook(put(block))
+    return changed
+
+
+def close(found: torch.Tensor, truth: torch.Tensor, before: torch.Tensor) -> None:
+    torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-4 * float(truth.abs().max()))
+    assert (found - before).abs().max() > 1e-2 * before.abs().max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_are_zeroed_averaged_and_patched(
+    family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
+) -> None:
+    model, plain, every = bridge_of(family), plain_of(family), list(range(10))
+    before = logits(model)
+    zeros = [torch.zeros(10, 16)] * 3
+    one, many = head_outputs(plain, OTHER), head_outputs(plain, OTHERS)
+    longer = head_outputs(plain, LONGER)
+    means = [(z[0] + z[1]) / 2 for z in many]
+    overall = [z.sum(dim=(0, 1))[None] / 20 for z in many]
+    here, there = list(PLACES), [7, 3]
+    cases: list[tuple[Any, list[int], Any, list[torch.Tensor]]] = [
+        (change.zero_heads(HEADS), every, range(3), zeros),
+        (change.zero_heads(HEADS, (1,), positions=PLACES), here, [1], zeros),
+        (change.mean_heads(HEADS, OTHERS, **GIVEN), every, range(3), means),
+        (change.mean_heads(HEADS, OTHERS, (0, 2), positions=PLACES, **GIVEN), here, [0, 2], [m[here] for m in means]),
+        (change.mean_heads([0], OTHERS, (1,), over="positions", **GIVEN), every, [1],
+         [o.expand(10, -1) for o in overall]),
+        (change.mean_heads([0], OTHERS, positions=PLACES, over="positions", **GIVEN), here, range(3),
+         [o.expand(2, -1) for o in overall]),
+        (change.patch_heads(HEADS, OTHER, **GIVEN), every, range(3), [z[0] for z in one]),
+        (change.patch_heads(HEADS, LONGER, (2,), positions=PLACES, from_positions=there, **GIVEN), here, [2],
+         [z[0, there] for z in longer]),
+    ]  # fmt: skip
+    for hook, places, blocks, rows in cases:
+        heads = [0] if "(0)" in str(hook) else HEADS
+        with sl.applied(model, hook):
+            found = logits(model)
+        close(found, logits(model_with_heads(plain, places, heads, blocks, rows)), before)
+        assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_streams_are_patched(family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]) -> None:
+    model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
+    with torch.no_grad():
+        states = plain(LONGER, use_cache=False, output_hidden_states=True).hidden_states[:3]
+    for there in (PLACES, (7, 3)):
+        options: Any = GIVEN if there == PLACES else GIVEN | {"from_positions": there}
+        rows = [state[0, list(there)] for state in states]
+        with sl.applied(model, change.patch_residual(PLACES, LONGER, (1, 2), **options)):
+            found = logits(model)
+        close(found, logits(model_with_streams(plain, PLACES, 1, rows)), before)
+
+
+def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
+    """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
+    model = bridge_of("llama")
+    held = sl.capture(model, OTHER, **GIVEN)
+    on_disk = sl.capture(model, OTHER, store="disk", folder=tmp_path / "capture", **GIVEN)
+    _, cache = model.run_with_cache(OTHER)
+    _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
+    for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
+        with sl.applied(model, factory(what, OTHER, (1,), **GIVEN)):
+            expected = logits(model)
+        for source in (held, on_disk, cache, single, dict(cache.items())):
+            with sl.applied(model, factory(what, source, (1,))):
+                assert torch.equal(logits(model), expected)
+    with sl.applied(model, change.zero_residual([1], (0,))):
+        hooked = sl.capture(model, OTHER, **GIVEN)
+        _, wiped = model.run_with_cache(OTHER)
+    with sl.applied(model, change.patch_residual(PLACES, hooked, (1,))):
+        named = sl.provenance(sl.next_token(model, IDS, **GIVEN))["ambient_hooks"]
+        found = logits(model)
+    with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
+        assert torch.equal(logits(model), found)
+    assert not torch.equal(found, expected)
+    assert "of a capture " in named[0]
+    with pytest.raises(InputError, match="was taken under hooks"), sl.applied(model, change.patch_heads([0], hooked)):
+        pass
+
+
+def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
+    """Hooks that stand have no part in what is put in place."""
+    model, wipe = bridge_of("llama"), change.zero_residual((1,), blocks=(0,))
+    for hook in (
+        change.patch_residual(PLACES, OTHER, (1,), **GIVEN),
+        change.patch_heads(HEADS, OTHER, (1,), **GIVEN),
+        change.mean_heads(HEADS, OTHERS, (1,), **GIVEN),
+    ):
+        with sl.applied(model, wipe), sl.applied(model, hook):
+            nested = logits(model)
+        with sl.applied(model, wipe, hook):
+            assert torch.equal(logits(model), nested)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
+    """In passes that write attention patterns and in passes that do not; so does a factor of 1."""
+    model = bridge_of(family)
+    before, said = logits(model), sl.next_token(model, IDS, **GIVEN)
+    with patterns_written("the test"):
+        said_written = sl.next_token(model, IDS, **GIVEN)
+    for hook in (
+        change.patch_residual(range(10), IDS, **GIVEN),
+        change.patch_heads(range(4), IDS, **GIVEN),
+        change.patch_heads([2], IDS, (1,), positions=[3, 4], from_positions=[3, 4], **GIVEN),
+        change.mean_heads(range(4), IDS, **GIVEN),
+        change.mean_heads([1], IDS, positions=[0, 9], **GIVEN),
+        change.scale_attention(1.0, [2, 3]),
+        change.scale_attention(7.5, [9]),  # no later token
+        change.zero_heads([0], positions=[10]),
+    ):
+        with sl.applied(model, hook):
+            assert torch.equal(logits(model), before), hook
+            found = sl.next_token(model, IDS, **GIVEN)
+            streams = sl.provenance(found)["attention_implementation"] == "streamed"
+            np.testing.assert_array_equal(found, said if streams else said_written)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("factor", [0.0, 0.25, 3.0])
+def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
+    """Block 0, whose input no hook changes: weights times the factor, over their sum; caps and windows as they are."""
+    model = bridge_of(family)
+    before = sl.capture(model, IDS, residuals=False, **GIVEN).patterns[0]
+    with sl.applied(model, change.scale_attention(factor, PLACES, heads=[1])):
+        after = sl.capture(model, IDS, residuals=False, **GIVEN).patterns[0]
+    times = torch.ones(10, 10)
+    for place in PLACES:
+        times[place + 1 :, place] = factor
+    expected = before[:, 1] * times
+    torch.testing.assert_close(after[:, 1], expected / expected.sum(dim=-1, keepdim=True), rtol=1e-4, atol=1e-6)
+    assert torch.equal(after[:, [0, 2, 3]], before[:, [0, 2, 3]])
+    assert (after[:, 1].sum(dim=-1) - 1).abs().max() < 1e-5
+
+
+def test_factors_multiply_and_none_is_a_mask(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma2")
+    with sl.applied(model, change.scale_attention(0.0, PLACES)):
+        masked = logits(model)
+    with sl.applied(model, change.mask_tokens(PLACES)):
+        assert torch.equal(logits(model), masked)
+    with sl.applied(model, change.scale_attention(0.5, PLACES), raw(change.scale_attention)(np.float32(3), PLACES)):
+        twice = logits(model)
+    with sl.applied(model, change.scale_attention(1.5, PLACES)):
+        torch.testing.assert_close(logits(model), twice, rtol=1e-4, atol=1e-4)
+
+
+def test_a_generator_of_ids_is_read_once(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gpt2")
+    ids = OTHER[0].tolist()
+    for factory, first in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
+        hook, listed = raw(factory)(first, (one for one in ids), **GIVEN), raw(factory)(first, ids, **GIVEN)
+        for _ in range(2):
+            with sl.applied(model, hook):
+                found = logits(model)
+            with sl.applied(model, listed):
+                assert torch.equal(found, logits(model))
+
+
+@pytest.mark.parametrize("source", [object(), 3, b"x", None, {1}, True])
+def test_what_is_no_source_is_refused_when_the_hook_is_made(source: Any) -> None:
+    for factory in (change.patch_residual, change.patch_heads):
+        with pytest.raises(InputError, match="source="):
+            raw(factory)([0], source)
+
+
+def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
+    """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
+    model, short = bridge_of("llama"), IDS[:, :4]
+    before = logits(model, short)
+    with sl.applied(model, change.patch_residual([6], OTHER, **GIVEN), change.zero_heads([1], positions=[5])):
+        assert torch.equal(logits(model, short), before)
+    with sl.applied(model, change.patch_heads([0], OTHER[:, :4], **GIVEN)):
+        assert not torch.equal(logits(model, short), before)
+        with pytest.raises(InputError, match="the prompt has 10 positions, .* come from 4"):
+            logits(model)
+    with sl.applied(model, change.mean_heads([0], OTHER[:, :4], over="positions", **GIVEN)):
+        assert logits(model).isfinite().all()
+
+
+def test_names_say_what_edits_depend_on(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    held = sl.capture(model, OTHER, **GIVEN)
+    _, cache = model.run_with_cache(OTHERS[1:])
+    hooks = [
+        change.zero_heads([1]), change.zero_heads([2]), change.zero_heads([1], positions=[1]),
+        change.scale_attention(0.5, [1]), change.scale_attention(0.5, [2]), change.scale_attention(0.25, [1]),
+        change.scale_attention(0.5, [1], heads=[0]),
+        change.patch_residual([1], OTHER, **GIVEN), change.patch_residual([1], OTHERS[1:], **GIVEN),
+        change.patch_residual([1], OTHER, from_positions=[2], **GIVEN), change.patch_residual([1], cache),
+        change.patch_heads([1], OTHER, **GIVEN), change.patch_heads([1], OTHER, positions=[1], **GIVEN),
+        change.patch_heads([1], OTHER, positions=[1], from_positions=[2], **GIVEN), change.patch_heads([1], cache),
+        change.mean_heads([1], OTHERS, **GIVEN), change.mean_heads([1], OTHERS, over="positions", **GIVEN),
+        change.mean_heads([1], OTHERS, positions=[1], **GIVEN), change.mean_heads([1], OTHER, **GIVEN),
+    ]  # fmt: skip
+    names = []
+    for hook in (*hooks, change.patch_residual([1], held), change.patch_heads([1], held)):
+        with sl.applied(model, hook):
+            names.append(tuple(sl.provenance(sl.next_token(model, IDS, **GIVEN))["ambient_hooks"]))
+    assert len(set(names[: len(hooks)])) == len(hooks)
+    assert names[-2:] == [names[7], names[11]], "a capture taken without hooks is its prompt"
+
+
+def test_refusals(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    other = sl.capture(bridge_of("gemma"), OTHER, **GIVEN)
+    few = sl.capture(model, OTHER, layers=[0], **GIVEN)
+    for make, complaint in (
+        (lambda: change.patch_residual([2, 2], OTHER), "names a position twice"),
+        (lambda: change.patch_residual([2], OTHER, from_positions=[1, 2]), "1 positions and 2 from_positions"),
+        (lambda: change.patch_heads([2], OTHER, from_positions=[1]), "from_positions= is given without"),
+        (lambda: raw(change.patch_heads)([], OTHER), "are not heads"),
+        (lambda: raw(change.mean_heads)([0], OTHER, over="tokens"), "over='tokens' is not a choice"),
+        (lambda: raw(change.zero_heads)([-1]), "zero_heads: .* are not heads"),
+        (lambda: change.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
+        (lambda: change.scale_attention(float("nan"), [2]), "is not a factor|is not a finite"),
+        (lambda: raw(change.scale_attention)(True, [2]), "is not a factor|Give a finite number"),
+        (lambda: change.scale_attention(2.0, []), "are not positions"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            make()
+    for hook, complaint in (
+        (change.patch_residual([10], OTHER, **GIVEN), "the source has no position 10"),
+        (change.patch_residual([1], OTHER, from_positions=[10], **GIVEN), "the source has no position 10"),
+        (change.patch_residual([1], OTHERS, **GIVEN), "the source has 2 prompts"),
+        (change.patch_residual([1], OTHER, (3,), **GIVEN), "has block 3"),
+        (change.patch_residual([1], few), "no residual stream of layer 1"),
+        (change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}), r"has shape \(10, 4, 5\)"),
+        (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
+        (change.mean_heads([1], OTHERS, positions=[10], **GIVEN), "the source has no position 10"),
+    ):
+        with pytest.raises(InputError, match=complaint), sl.applied(model, hook):
+            pass
+    with (
+        pytest.raises(StaleCaptureError, match="other weights"),
+        sl.applied(model, change.patch_residual([1], other)),
+    ):
+        pass
+    with pytest.raises(InputError, match="There is no head 4"), sl.applied(model, change.zero_heads([4])):
+        logits(model)
+
+
+@pytest.mark.parametrize("factory", [change.patch_residual, change.patch_heads])
+def test_what_is_patched_stays_when_its_source_is_edited(factory: Any, bridge_of: Callable[..., Any]) -> None:
+    """A cache or capture that is written into while the hooks stand: the numbers are those that the name says."""
+    model = bridge_of("llama")
+    what = PLACES if factory is change.patch_residual else HEADS
+    makers: list[Callable[[], Any]] = [lambda: model.run_with_cache(OTHER)[1].cache_dict]
+    if factory is change.patch_residual:
+        makers.append(lambda: sl.capture(model, OTHER, **GIVEN))
+    for make in makers:
+        with sl.applied(model, change.attention_temperature(2.0)):
+            source = make()
+        with sl.applied(model, factory(what, source)):
+            before = logits(model)
+            for tensor in (source.residuals if isinstance(source, sl.Capture) else source).values():
+                tensor.zero_()
+            assert torch.equal(logits(model), before)

@@ -1,0 +1,417 @@
+"""Hooks as TransformerLens users write them: both signatures, pairs, lists, filters; what functions may return."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens import hook_points
+
+import squashlens as sl
+from squashlens.engine.hooking.hook import without_ambient
+from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
+from tests.odd import Unprintable
+from tests.references import raw
+
+IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
+SITE = "blocks.1.attn.hook_z"
+AS_GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
+
+
+def alone(z: torch.Tensor) -> torch.Tensor:
+    return z * 0.5
+
+
+def as_in_transformer_lens(z: torch.Tensor, hook: Any) -> torch.Tensor:
+    assert isinstance(hook, hook_points.HookPoint)
+    assert hook.layer() == 1
+    return z * 0.5
+
+
+def scaled(z: torch.Tensor, hook: Any, factor: float) -> torch.Tensor:
+    return z * factor
+
+
+class Halves:
+    def __call__(self, z: torch.Tensor, hook: Any) -> torch.Tensor:
+        return z * 0.5
+
+    def half(self, z: torch.Tensor) -> torch.Tensor:
+        return z * 0.5
+
+
+class Half(torch.nn.Module):
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z * 0.5
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "alone": alone,
+    "as_in_transformer_lens": as_in_transformer_lens,
+    "scaled": functools.partial(scaled, factor=0.5),
+    "test_both_signatures_do_what_transformer_lens_does.<locals>.<lambda>": lambda z, **_: z * 0.5,
+    "Halves": Halves(),
+    "Halves.half": Halves().half,
+    "Half": Half(),
+}
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS, use_cache=False)
+
+
+def count(model: Any) -> list[int]:
+    """Hooks on every module, on PyTorch's level and on TransformerLens's."""
+    places = [p for m in (model, model.original_model) for p in m.modules()] + list(model.hook_dict.values())
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [len(getattr(place, kind, ())) for place in places for kind in (*kinds, "fwd_hooks", "bwd_hooks")]
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Callable[..., Any]) -> None:
+    model, function = bridge_of("llama"), WAYS[way]
+    plain, before = logits(model), count(model)
+    expected = model.run_with_hooks(IDS, fwd_hooks=[(SITE, lambda z, hook: z * 0.5)], use_cache=False)
+    before = count(model)
+    for given in ((SITE, function), sl.hooks.Hook("mine", SITE, function), [(SITE, function)]):
+        with sl.applied(model, given):
+            assert torch.equal(logits(model), expected)
+            found = sl.path_bound(model, IDS, bos="as-given")
+        named = sl.provenance(found)["ambient_hooks"]
+        name = function_name_expected(way)
+        assert named == [f"{SITE}: {'mine' if isinstance(given, sl.hooks.Hook) else name}"]
+        assert count(model) == before
+    assert not torch.equal(expected, plain)
+    assert torch.equal(logits(model), plain)
+
+
+def function_name_expected(way: str) -> str:
+    return "<lambda>" if "lambda" in way else way
+
+
+def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
+    """A filter is asked about every name; each point is taken once, however many of its names it is true of."""
+    model, seen = bridge_of("gpt2"), []
+
+    def look(tensor: torch.Tensor, hook: Any) -> None:
+        seen.append(hook.name)
+
+    with sl.applied(model, [(SITE, alone), ("blocks.{block}.hook_resid_pre", look)]):
+        both = logits(model)
+    assert seen == [f"blocks.{b}.hook_in" for b in range(3)]
+    with sl.applied(model, (SITE, alone)):
+        assert torch.equal(logits(model), both)
+    seen.clear()
+    with sl.applied(model, (lambda name: name.endswith(("hook_resid_pre", "hook_in")) and name.count(".") == 2, look)):
+        logits(model)
+        named = sl.provenance(sl.next_token(model, IDS, bos="as-given"))["ambient_hooks"]
+    assert set(seen) == {f"blocks.{b}.hook_in" for b in range(3)}
+    assert len(named) == 3
+    with pytest.raises(InputError, match="accepts no hook point"), sl.applied(model, (lambda name: False, look)):
+        pass
+    near = r"no hook point 'blocks.1.attn.hook_zz'. Did you mean 'blocks.1.attn.hook_z'"
+    with pytest.raises(InputError, match=near), sl.applied(model, ("blocks.1.attn.hook_zz", look)):
+        pass
+
+
+def test_pairs_are_probed(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("neox")
+    with (
+        pytest.raises(UnsoundModelError, match="have no effect"),
+        sl.applied(model, ("blocks.0.attn.hook_rot_q", alone)),
+    ):
+        pass
+    assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: 0, lambda a, b: a, lambda a, b, c: a, lambda *, tensor, hook: tensor],
+    ids=["nothing", "another name", "three", "by name only"],
+)
+def test_other_signatures_are_refused(function: Any, bridge_of: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match=r"mine: a hook is called as fn\(tensor\) or fn\(tensor, hook=…\)"):
+        sl.hooks.Hook("mine", SITE, function)
+    with pytest.raises(InputError, match="but this function takes"), sl.applied(bridge_of("llama"), (SITE, function)):
+        pass
+
+
+@pytest.mark.parametrize(
+    "given",
+    [3, None, "freeze_attention", (SITE, 3), (SITE,), {SITE: alone}, (SITE, alone, "fwd"), alone, [[SITE, alone]]],
+)
+def test_what_is_no_hook_is_refused(given: Any, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    before = count(model)
+    unchecked = contextlib.contextmanager(raw(sl.applied))
+    with pytest.raises(InputError, match="not a (hook|function)"), unchecked(model, given):
+        pass
+    assert count(model) == before
+
+
+@pytest.mark.parametrize("given", [Unprintable(), [Unprintable()], (SITE, Unprintable())])
+def test_what_cannot_be_shown_is_refused_as_a_hook(given: Any, bridge_of: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="Unprintable object"), sl.applied(bridge_of("gpt2"), given):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("", SITE, alone), "name=''"),
+        ((3, SITE, alone), "name=3"),
+        (("mine", None, alone), "site=None"),
+        (("mine", SITE, "half"), "is not a function"),
+        (("mine", "blocks.{block}.attn.hook_z", alone, "12"), "are not block numbers"),
+        (("mine", "blocks.{block}.attn.hook_z", alone, (True,)), "are not block numbers"),
+        (("mine", "blocks.{block}.attn.hook_z", alone, ()), "are not block numbers"),
+        (("mine", SITE, alone, (2,)), "is a single hook point"),
+    ],
+)
+def test_hooks_that_say_nothing_sensible(arguments: Any, complaint: str) -> None:
+    hook = object.__new__(sl.hooks.Hook)  # without the tests' own type checks, which would answer first
+    for field, value in zip(("name", "site", "edit", "blocks"), (*arguments, None), strict=False):
+        object.__setattr__(hook, field, value)
+    with pytest.raises(InputError, match=complaint):
+        hook.__post_init__()
+
+
+def test_a_block_named_twice_is_hooked_once(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    once = sl.hooks.Hook("half", "blocks.{block}.attn.hook_z", alone, (1,))
+    twice = sl.hooks.Hook("half", "blocks.{block}.attn.hook_z", alone, [np.int64(1), 1])
+    with sl.applied(model, once):
+        expected = logits(model)
+    with sl.applied(model, twice):
+        assert torch.equal(logits(model), expected)
+
+
+RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "text": (lambda t: "x", "returned a str, not a tensor"),
+    "array": (lambda t: t.detach().numpy(), "returned a ndarray, not a tensor"),
+    "shape": (lambda t: t[:, :-1], r"returned a tensor of shape .*, but got one of shape \(1, "),
+    "dtype": (lambda t: t.double(), "returned a tensor of dtype float64, but got one of dtype float32"),
+    "nan": (lambda t: t * float("nan"), "returned NaN, but got numbers"),
+    "one nan": (lambda t: torch.where(t == t.max(), torch.nan, t), "returned NaN, but got numbers"),
+}
+
+
+@pytest.mark.parametrize("what", list(RETURNS))
+@pytest.mark.parametrize("site", [SITE, "blocks.1.hook_resid_pre", "blocks.1.attn.hook_attn_scores"])
+def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Callable[..., Any]) -> None:
+    """Also of one that a user hung with `model.hooks`, in every kind of pass."""
+    model, (function, complaint) = bridge_of("llama"), RETURNS[what]
+
+    def spoiled(tensor: torch.Tensor, hook: Any) -> Any:
+        return function(tensor)
+
+    before = count(model)
+    for given in (sl.hooks.Hook("mine", site, spoiled), (site, spoiled)):
+        name = "mine" if isinstance(given, sl.hooks.Hook) else "spoiled"
+        with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
+            sl.path_bound(model, IDS, bos="as-given")
+        with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
+            logits(model)
+    for measure in (sl.jacobian_norms, sl.capture):
+        refused = pytest.raises(InputError, match=f"spoiled at .* {complaint}|failed with its hooks .*spoiled")
+        with refused, model.hooks(fwd_hooks=[(site, spoiled)]):
+            measure(model, IDS, **AS_GIVEN)
+    assert count(model) == before
+
+
+def test_edits_in_place_and_infinities_that_mask_are_allowed(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gpt2")
+
+    def in_place(scores: torch.Tensor, hook: Any) -> None:
+        scores[..., 4:, 2] = -torch.inf
+
+    def returned(scores: torch.Tensor) -> torch.Tensor:
+        return torch.cat([scores[..., :4, :], scores[..., 4:, :].index_fill(-1, torch.tensor([2]), -torch.inf)], dim=-2)
+
+    site = "blocks.1.attn.hook_attn_scores"
+    with torch.no_grad(), sl.applied(model, sl.hooks.mask_attention([4, 5, 6, 7], [2], (1,))):
+        expected = logits(model)
+        for function in (in_place, returned):
+            with sl.applied(model, (site, function)):
+                assert torch.equal(logits(model), expected)
+
+
+def test_a_row_that_sees_nothing_is_refused(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gpt2")
+    blind = ("blocks.1.attn.hook_attn_scores", lambda s: s.index_fill(-2, torch.tensor([5]), -torch.inf))
+    with sl.applied(model, blind):
+        for measure in (sl.path_bound, sl.jacobian_norms, sl.next_token):
+            options = {k: v for k, v in AS_GIVEN.items() if k in inspect.signature(measure).parameters}
+            with pytest.raises(SquashlensError, match="computes NaN on this prompt with the hooks .*<lambda>"):
+                measure(model, IDS, **options)
+
+
+def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
+    blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
+    with pytest.raises(SquashlensError, match="computes NaN .*<lambda>"), tiny.hooks(fwd_hooks=[blind]):
+        sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1, progress=False)
+
+
+def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
+    """Hung by TransformerLens, a function of the tensor alone cannot be called; the error says which it is."""
+    model = bridge_of("llama")
+    refused = pytest.raises(InputError, match=r"failed with its hooks \(.*: alone\): TypeError")
+    with refused, model.hooks(fwd_hooks=[(SITE, alone)]):
+        sl.jacobian_norms(model, IDS, **AS_GIVEN)
+    refused = pytest.raises(InputError, match="failed with its hooks .*<lambda>.*: IndexError")
+    with refused as caught, sl.applied(model, ("blocks.1.hook_resid_pre", lambda t: t[[][0]])):
+        sl.path_bound(model, IDS, bos="as-given")
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, which would end the tests."""
+
+
+@pytest.mark.parametrize("where", ["after it is hung", "before it is noted down", "before it is hung"])
+def test_no_hook_is_left_by_an_interruption(
+    where: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, real = bridge_of("gpt2"), hook_points.HookPoint.add_hook
+    plain, before, calls = logits(model), count(model), []
+
+    def interrupted(self: Any, hook: Any, **options: Any) -> Any:
+        calls.append(hook)
+        if len(calls) < 2:
+            return real(self, hook, **options)
+        if where == "after it is hung":
+            real(self, hook, **options)
+        elif where == "before it is noted down":
+            with monkeypatch.context() as inside:
+                inside.setattr(hook_points, "LensHandle", lambda *_, **__: (_ for _ in ()).throw(Interrupted))
+                real(self, hook, **options)
+        raise Interrupted
+
+    with sl.applied(model, ("blocks.0.hook_resid_pre", alone)):
+        kept, outer = count(model), logits(model)
+        with monkeypatch.context() as patched:
+            patched.setattr(hook_points.HookPoint, "add_hook", interrupted)
+            with pytest.raises(Interrupted), sl.applied(model, (SITE, alone), (SITE, alone)):
+                pass
+        assert len(calls) == 2
+        assert count(model) == kept
+        assert torch.equal(logits(model), outer)
+    assert count(model) == before
+    assert torch.equal(logits(model), plain)
+
+
+def test_one_hook_hung_twice_is_taken_off_one_by_one(bridge_of: Callable[..., Any]) -> None:
+    """Contexts that are not left in the order in which they were entered."""
+    model, half = bridge_of("llama"), sl.hooks.Hook("half", SITE, alone)
+    first, second = sl.applied(model, half), sl.applied(model, half)
+    plain = logits(model)
+    first.__enter__()
+    once = logits(model)
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.equal(logits(model), once)
+    second.__exit__(None, None, None)
+    assert torch.equal(logits(model), plain)
+
+
+def test_captures_are_for_the_function_and_nothing_is_resumed(tiny: Any, tmp_path: Path) -> None:
+    def hook(z: torch.Tensor) -> torch.Tensor:
+        return z * 0.5
+
+    def another(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        def hook(z: torch.Tensor) -> torch.Tensor:
+            return z * factor
+
+        hook.__qualname__ = "test_captures_are_for_the_function_and_nothing_is_resumed.<locals>.hook"
+        return hook
+
+    prompt = "How many ones are in the following sequence? 110 ="
+    with sl.applied(tiny, (SITE, hook)):
+        held = sl.capture(tiny, prompt)
+        first = sl.path_bound(tiny, held)
+        with pytest.raises(InputError, match=r"hook: resume= cannot tell this hook from another"):
+            sl.evaluate(
+                tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1, resume=tmp_path / "a.sqlite",
+                progress=False,
+            )  # fmt: skip
+    with sl.applied(tiny, (SITE, hook)):
+        np.testing.assert_array_equal(sl.path_bound(tiny, held), first)
+    with sl.applied(tiny, (SITE, another(0.25))):
+        assert sl.provenance(sl.path_bound(tiny, prompt))["ambient_hooks"] == list(held.ambient_hooks)
+        with pytest.raises(StaleCaptureError, match="other hooks"):
+            sl.path_bound(tiny, held)
+
+
+def test_compare_takes_pairs(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 4, prefix="How many ones are in the following sequence?", suffix="=")
+    changes: Any = {"pair": (SITE, alone), "hook": sl.hooks.Hook("half", SITE, alone), "list": [(SITE, alone)]}
+    found = sl.compare(tiny, ones, changes, lengths=[4], progress=False)["distance"]
+    np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="hook"))
+    np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="list"))
+    assert (found.sel(change="pair") != found.sel(change="as it is")).any()
+
+
+def test_a_filter_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
+    refused = pytest.raises(InputError, match="The filter .*lambda.* failed on the name '.*': ZeroDivisionError")
+    with refused, sl.applied(bridge_of("llama"), (lambda name: 1 / 0, alone)):
+        pass
+
+
+def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..., Any]) -> None:
+    """By the hook function itself, and in the body; TransformerLens's own contexts take off their own hooks alone."""
+    model = bridge_of("llama")
+    before = count(model)
+
+    def reset(tensor: torch.Tensor) -> torch.Tensor:
+        model.reset_hooks()
+        return tensor
+
+    taken = pytest.raises(InputError, match="was removed from the model while it was in use.*reset_hooks")
+    with taken, sl.applied(model, ("blocks.1.hook_resid_pre", reset)):
+        sl.next_token(model, IDS, bos="as-given")
+    with taken, sl.applied(model, sl.hooks.zero_residual([1])):
+        model.reset_hooks()
+    assert count(model) == before
+    with sl.applied(model, sl.hooks.zero_residual([1])):
+        model.run_with_hooks(IDS, fwd_hooks=[(SITE, lambda tensor, hook: tensor)])
+        with model.hooks(fwd_hooks=[(SITE, lambda tensor, hook: tensor)]):
+            model.run_with_cache(IDS)
+        model.generate(IDS, max_new_tokens=1, use_past_kv_cache=False, verbose=False)
+
+
+def test_token_ids_are_no_activations(bridge_of: Callable[..., Any]) -> None:
+    """A filter leaves out the points that ids pass; named outright, or chosen alone, they are refused as such."""
+    model, seen = bridge_of("gpt2"), set()
+
+    def look(tensor: torch.Tensor, hook: Any) -> None:
+        seen.add((hook.name, tensor.is_floating_point()))
+
+    with sl.applied(model, (lambda name: name.startswith("embed.") or name == SITE, look)):
+        logits(model)
+    assert {name for name, _ in seen} == {"embed.hook_out", model.hook_dict[SITE].name}
+    assert all(floating for _, floating in seen)
+    outright = pytest.raises(InputError, match="'embed.hook_in' is not an activation but token ids")
+    with outright, sl.applied(model, ("embed.hook_in", look)):
+        pass
+    chosen = pytest.raises(InputError, match="the filter accepts only 'embed.hook_in'")
+    with chosen, sl.applied(model, (lambda name: name == "embed.hook_in", look)):
+        pass
+
+
+def test_a_model_without_ambient_hooks_has_none_on_the_whole_of_it(bridge_of: Callable[..., Any]) -> None:
+    model, calls = bridge_of("llama"), []
+    handle = model.original_model.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        with without_ambient(model):
+            logits(model)
+        assert not calls
+        logits(model)
+        assert calls
+    finally:
+        handle.remove()

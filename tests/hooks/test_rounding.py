@@ -1,0 +1,91 @@
+"""Rounding against torch's own types, numpy's float16, and what a pass in fewer bits keeps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.hooks.rounding import rounded
+from tests.cases import FAMILIES
+from tests.references import raw
+
+IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(2.0**-13, 6e4, width=32), min_size=1), st.sampled_from([1, -1]))
+def test_mantissa_bits_are_those_of_the_formats(numbers: list[float], sign: int) -> None:
+    """7 and 10 bits are bfloat16 and float16 in their normal range; 23 are float32, 52 float64."""
+    x = sign * torch.tensor(numbers, dtype=torch.float32)
+    assert torch.equal(rounded(x, 7), x.bfloat16().float())
+    assert np.array_equal(rounded(x, 10).numpy(), x.numpy().astype(np.float16).astype(np.float32))
+    assert torch.equal(rounded(x, 23), x)
+    assert torch.equal(rounded(x.double() / 3, 52), x.double() / 3)
+    for bits in (0, 2, 5):
+        near = rounded(x, bits)
+        assert ((near - x).abs() <= x.abs() * 2.0 ** -(bits + 1)).all()
+        assert torch.equal(rounded(near, bits), near)
+
+
+def test_beyond_the_range_is_refused() -> None:
+    for to, most in (("float16", 65504.0), ("float8_e4m3fn", 448.0), ("float8_e5m2", 57344.0)):
+        assert rounded(torch.tensor([most]), to).item() == most  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InputError, match=f"beyond the range of {to}"):
+            rounded(torch.tensor([1.0, -4 * most]), to)  # pyright: ignore[reportArgumentType]
+    assert rounded(torch.tensor([torch.inf]), "float16").item() == torch.inf
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("what", ["residual", "keys", "values", "patterns"])
+def test_the_pass_goes_on_with_rounded_numbers(family: str, what: Any, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of(family)
+    with torch.no_grad():
+        plain = model(IDS)
+        moved = []
+        for to in (23, 10, 7, 3):
+            with sl.applied(model, sl.hooks.rounding(to, what)):
+                moved.append((model(IDS) - plain).abs().max().item())
+        with sl.applied(model, sl.hooks.rounding("bfloat16", what, blocks=(1,))):
+            one = (model(IDS) - plain).abs().max().item()
+    assert moved[0] == 0
+    assert 0 < moved[1] < moved[3]
+    assert one > 0
+    assert moved[2] > 0
+
+
+def test_streams_are_what_the_format_can_hold(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma")
+    for to in FORMATS:
+        seen: list[torch.Tensor] = []
+        look = sl.hooks.Hook("look", "blocks.1.hook_resid_pre", lambda t, seen=seen: seen.append(t.clone()))
+        with sl.applied(model, sl.hooks.rounding(to, blocks=(1,)), look), torch.no_grad():  # pyright: ignore[reportArgumentType]
+            model(IDS)
+        assert torch.equal(seen[-1].to(getattr(torch, to)).float(), seen[-1])
+
+
+def test_derivatives_go_straight_through(bridge_of: Callable[..., Any]) -> None:
+    """Zero nearly everywhere if taken as it is; here that of the model at the rounded numbers."""
+    model = bridge_of("llama", torch.float64)
+    plain = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+    with sl.applied(model, sl.hooks.rounding(20)):
+        fine = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+    with sl.applied(model, sl.hooks.rounding(2)):
+        coarse = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+    np.testing.assert_allclose(fine.values, plain.values, rtol=1e-3)
+    assert (coarse.values > 0).all()
+    assert np.abs(coarse.values / plain.values - 1).max() > 1e-2
+
+
+@pytest.mark.parametrize("to", ["int8", -1, True, 3.0])
+def test_formats_that_are_none(to: Any) -> None:
+    with pytest.raises(InputError, match="is not a format"):
+        raw(sl.hooks.rounding)(to)
+    with pytest.raises(InputError, match="what="):
+        raw(sl.hooks.rounding)(7, "everything")

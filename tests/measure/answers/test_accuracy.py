@@ -1,0 +1,224 @@
+"""Accuracy against plain Hugging Face generation, on the bundled model and on random ones that speak its language."""
+
+import copy
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests.cases import CONFIGS, MORE, random_model
+from tests.references import fingerprint, raw
+
+COUNT = "How many ones are in the following sequence?"
+FORM: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
+
+
+def ones(content: tuple[str, ...]) -> str:
+    return str(content.count("1"))
+
+
+@pytest.fixture(scope="module")
+def plain_tiny() -> Any:
+    folder = sl.zoo.folder("tiny-gemma")
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def worded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
+    """A family's random model with the bundled model's tokenizer: as a bridge and as Hugging Face opens it."""
+    held: dict[str, tuple[Any, Any]] = {}
+    marks = [number for number in range(99) if not tiny.tokenizer.decode([number]).isalnum()]
+
+    def of(family: str) -> tuple[Any, Any]:
+        if family not in held:
+            config = copy.deepcopy((CONFIGS | MORE)[family])
+            config.vocab_size = 99
+            random = random_model(config, seed=1)
+            with torch.no_grad():  # marks are said as often as words are
+                random.get_output_embeddings().weight[marks] *= 1.5
+            folder = tmp_path_factory.mktemp(family)
+            random.save_pretrained(folder)
+            for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
+                shutil.copy(file, folder)
+            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            held[family] = sl.load(folder, device="cpu", progress=False), plain
+        return held[family]
+
+    return of
+
+
+def said(plain: Any, ids: tuple[int, ...], tokens: int) -> list[int]:
+    """What the plain model goes on with, greedily."""
+    given = torch.tensor([ids])
+    found = plain.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens)
+    return found[0, len(ids) :].tolist()
+
+
+@pytest.mark.parametrize("commas", [{}, {"separator": ",", "every": 3}], ids=["bare", "commas"])
+def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plain_tiny: Any) -> None:
+    """The whole answer up to <eos>, as text: from always right to never."""
+    drawn = [sl.prompts.bernoulli(tiny, 64, seed=seed, **FORM, **commas) for seed in range(4)]
+    lengths = [3, 20, 44, 54, 64]
+    found = sl.accuracy(tiny, drawn, ones, lengths=lengths, progress=False)
+    right = np.zeros((4, len(lengths)))
+    for row, sequence in enumerate(drawn):
+        for column, length in enumerate(lengths):
+            answer = said(plain_tiny, sequence.pair(length).v, 6)
+            text = tiny.tokenizer.decode(answer, skip_special_tokens=True).replace(" ", "")
+            right[row, column] = text == str(sequence.content[:length].count(4))
+    assert tiny.tokenizer.decode([4]) == "1"
+    np.testing.assert_array_equal(found, right.mean(axis=0))
+    assert found.dims == ("length",)
+    assert found["length"].values.tolist() == lengths
+    assert found.attrs["units"] == "1"
+    assert found[0] == 1
+    assert found[-1] == 0
+    assert 0 < right.mean() < 1
+
+
+@pytest.mark.parametrize("family", ["gemma", "llama", "mistral", "gpt2", "qwen3"])
+def test_what_the_model_says_is_right(family: str, worded: Any) -> None:
+    """Runs of tokens a random model says are right where a mark follows, wrong where a word or digit carries them on,
+    and wrong with another last token."""
+    model, plain = worded(family)
+    decode = model.tokenizer.decode
+    texts: dict[str, dict[Any, str]] = {"over": {}, "carried on": {}, "other": {}}
+    for seed in range(24):
+        sequence = sl.prompts.words(model, 6, range(3, 99), seed=seed, suffix="=")
+        tokens = said(plain, sequence.pair(6).v, 4)
+        words = [decode([token]) for token in tokens]
+        for k in range(1, len(tokens)):
+            if min(tokens[:k]) < 3:
+                break  # a special token, which no text has
+            # Every word, digit and mark of this vocabulary is one token.
+            kind = "carried on" if words[k].isalnum() else "over"
+            texts[kind].setdefault(sequence, " ".join(words[:k]))
+            texts["other"][sequence] = " ".join([*words[: k - 1], "zeros" if words[k - 1] != "zeros" else "ones"])
+    content = {tuple(decode([token]) for token in s.content): s for s in texts["other"]}
+    for kind, share in (("over", 1), ("carried on", 0), ("other", 0)):
+        asked = texts[kind]
+        assert len(asked) >= 2, kind
+        found = sl.accuracy(
+            model, list(asked), lambda said, asked=asked: asked[content[said]], lengths=[6], progress=False
+        )
+        assert found.item() == share, kind
+
+
+def test_the_start_of_an_answer_is_no_answer(tiny: Any) -> None:
+    """Of twelve ones the model says 12: 1 is wrong, and so are 2, 21 and 122."""
+    twelve = [sl.prompts.repeated(tiny, "1", 12, **FORM)]
+    for text, right in (("12", 1), ("1", 0), ("2", 0), ("21", 0), ("122", 0), ("1 2", 1)):
+        found = sl.accuracy(tiny, twelve, lambda _, text=text: text, lengths=[12], progress=False)
+        assert found.item() == right, text
+
+
+def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
+    """Content tokens alone, without separators, prompt or suffix, and the last as the ending has it."""
+    seen = []
+
+    def note(content: tuple[str, ...]) -> str:
+        seen.append("".join(content))
+        return "7"
+
+    sequence = sl.prompts.build(tiny, "10230", separator=",", every=2, ending="9", **FORM)
+    sl.accuracy(tiny, [sequence], note, lengths=[1, 3, 5], progress=False)
+    assert seen == ["9", "109", "10239"]
+
+
+def test_prompts_side_by_side_say_the_same(tiny: Any) -> None:
+    drawn = [sl.prompts.bernoulli(tiny, 54, seed=seed, **FORM) for seed in range(4)]
+    options: dict[str, Any] = {"lengths": [10, 54], "progress": False}
+    whole = sl.accuracy(tiny, drawn, ones, **options)
+    alone = [sl.accuracy(tiny, [one], ones, **options) for one in drawn]
+    for chunk in (1, 3):
+        np.testing.assert_array_equal(sl.accuracy(tiny, drawn, ones, batch_size=chunk, **options), whole)
+    np.testing.assert_allclose(whole, np.mean(alone, axis=0))
+    assert 0 < whole[1] < 1
+
+
+def test_standing_hooks_count(tiny: Any) -> None:
+    """A model that cannot see the digits does not count them; without the hooks it does, and nothing is left behind."""
+    drawn = [sl.prompts.bernoulli(tiny, 12, seed=seed, **FORM) for seed in range(4)]
+    before = fingerprint(tiny)
+    digits = [drawn[0].position(number) for number in range(1, 13)]
+    with sl.applied(tiny, sl.hooks.mask_tokens(digits)):
+        blind = sl.accuracy(tiny, drawn, ones, lengths=[12], progress=False)
+    assert sl.provenance(blind)["ambient_hooks"]
+    assert blind.item() < 0.5
+    assert sl.accuracy(tiny, drawn, ones, lengths=[12], progress=False).item() == 1
+    assert fingerprint(tiny) == before
+
+
+def test_all_lengths_by_default(tiny: Any) -> None:
+    found = sl.accuracy(tiny, [sl.prompts.repeated(tiny, "1", 5, **FORM)], ones, progress=False)
+    assert found["length"].values.tolist() == [1, 2, 3, 4, 5]
+    facts = sl.provenance(found)
+    assert (facts["prompts"], facts["sequences"], facts["call"]["function"]) == (1, ["1 repeated"], "accuracy")
+
+
+@pytest.mark.parametrize("answer", ["", "  ", 7, None])
+def test_an_answer_is_text(answer: Any, tiny: Any) -> None:
+    with pytest.raises(InputError, match=r"answer= gave .* for 2 content tokens"):
+        raw(sl.accuracy)(tiny, [sl.prompts.repeated(tiny, "1", 3, **FORM)], lambda _: answer, lengths=[2])
+
+
+def test_refusals(tiny: Any, bridge_of: Any) -> None:
+    three, four = (sl.prompts.repeated(tiny, "1", n, **FORM) for n in (3, 4))
+    for given in ([], [three, four], [three, "111"], ["111"]):
+        with pytest.raises(InputError, match="not growing sequences with equal numbers"):
+            raw(sl.accuracy)(tiny, given, ones)
+    for chunk in (0, -1, 2.0, True):
+        with pytest.raises(InputError, match="batch_size="):
+            raw(sl.accuracy)(tiny, [three], ones, batch_size=chunk)
+    with pytest.raises(InputError, match="lengths is empty"):
+        sl.accuracy(tiny, [three], ones, lengths=[])
+    with pytest.raises(InputError, match="Lengths run from 1 to 3"):
+        sl.accuracy(tiny, [three], ones, lengths=[4])
+    with pytest.raises(InputError, match="'zebra' is not in this model's vocabulary"):
+        sl.accuracy(tiny, [three], lambda _: "zebra", progress=False)
+    model = bridge_of("llama")
+    with pytest.raises(InputError, match="has no tokenizer"):
+        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], ones, progress=False)
+
+
+def test_every_prompt_is_checked(tiny: Any, worded: Any) -> None:
+    """Not the first alone; and answers, too, must fit into the context."""
+    good = sl.prompts.repeated(tiny, "1", 3, **FORM)
+    headless = sl.prompts.build(tiny, "111", prefix=good.prefix[1:], suffix="=")
+    with pytest.raises(InputError, match="0 BOS tokens"):
+        sl.accuracy(tiny, [good, headless], ones, progress=False)
+    model, _ = worded("gpt2")
+    full = sl.prompts.repeated(model, "1", 60, prefix="How", suffix="=")  # 63 tokens of 64, and one more for v*
+    sl.accuracy(model, [full], lambda _: "1", lengths=[60], progress=False)
+    with pytest.raises(InputError, match="65 tokens, the model's context 64"):
+        sl.accuracy(model, [full], lambda _: "12", lengths=[60], progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["repeated", "digits"])
+def test_copying_is_exact_match_too(pattern: str, tiny: Any, plain_tiny: Any) -> None:
+    """Long answers, whose every digit must be right."""
+    form: dict[str, Any] = {"prefix": "Can you copy the following number?", "suffix": "="}
+    drawn = [
+        sl.prompts.repeated(tiny, str(seed), 24, **form)
+        if pattern == "repeated"
+        else sl.prompts.digits(tiny, 24, seed=seed, **form)
+        for seed in range(8)
+    ]
+    found = sl.accuracy(tiny, drawn, "".join, lengths=[2, 8, 24], progress=False)
+    right = [
+        [
+            tiny.tokenizer.decode(said(plain_tiny, one.pair(n).v, n + 4), skip_special_tokens=True).replace(" ", "")
+            == tiny.tokenizer.decode(one.content[:n]).replace(" ", "")
+            for n in (2, 8, 24)
+        ]
+        for one in drawn
+    ]
+    np.testing.assert_array_equal(found, np.mean(right, axis=0))
+    assert found.max() > 0.5

@@ -1,0 +1,464 @@
+"""Answers of a scripted model as a result: every number it must get, by hand."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.answers.frequencies import OVER, UNREAD, Answer, described, interval, scored
+from squashlens.tasks import Question, Task, reading
+from tests.references import raw
+
+COUNT = sl.tasks.find("count_ones")
+BERNOULLI = sl.tasks.find("count_bernoulli")
+OPENING = "The final answer to your maths question is:"
+FACTS = {"model": "scripted", "nested": {"deep": [1, "é"]}}
+Say = Callable[[Question], Answer]
+
+
+def answered(task: Task, say: Say, **extent: Any) -> dict[Question, Answer]:
+    return {question: say(question) for question in task.asked(**extent)}
+
+
+def right(question: Question) -> Answer:
+    return Answer(f"I count.\n\n{OPENING} {question.truth}", True, 80 + question.length, 20)
+
+
+def off_by(difference: int) -> Say:
+    return lambda question: Answer(f"{OPENING} {int(question.truth) + difference}", True)
+
+
+def nothing(question: Question) -> Answer:
+    return Answer("I'm sorry, but I can't help with that.", True)
+
+
+def many(question: Question) -> Answer:
+    return Answer(f"{OPENING} {question.truth}\n{OPENING} {int(question.truth) + 1}", True)
+
+
+def cut(question: Question) -> Answer:
+    return Answer(f"{OPENING} {question.truth}", False)
+
+
+def loose(question: Question) -> Answer:
+    return Answer(f"There are about {question.truth} ones.", True)
+
+
+def otherwise(question: Question) -> Answer:
+    return Answer(f"There are {question.truth} ones.", True)
+
+
+def in_words(question: Question) -> Answer:
+    return Answer(f"{OPENING} a dozen", True)
+
+
+# What a model says to each question, then: what is read, why, whether it is right, by how much it is off.
+SAYS: dict[str, tuple[Say, Callable[[int], str], str, bool, float]] = {
+    "right": (right, str, "read", True, 0),
+    "too many": (off_by(3), lambda n: str(n + 3), "read", False, 3),
+    "too few": (off_by(-30), lambda n: str(n - 30), "read", False, 30),
+    "nothing": (nothing, lambda n: "", "none", False, np.nan),
+    "many": (many, lambda n: "", "several", False, np.nan),
+    "cut": (cut, lambda n: "", "cut", False, np.nan),
+    "loose": (loose, lambda n: "", "form", False, np.nan),
+    "in words": (in_words, lambda n: "", "words", False, np.nan),
+    "otherwise": (otherwise, str, "read", True, 0),  # unambiguous, and not as asked
+}
+
+
+@pytest.mark.parametrize("kind", SAYS)
+def test_a_model_that_always_does_the_same(kind: str) -> None:
+    say, value, why, is_right, error = SAYS[kind]
+    given = answered(COUNT, say, lengths=[2, 11], seeds=range(3), modes=["answer_only", "cot"])
+    found = scored(COUNT, given, FACTS)
+    assert found.sizes == {"mode": 2, "length": 2, "seed": 3, "why": len(reading.WHY) - 1}
+    for m, (n, length), s in product(range(2), enumerate([2, 11]), range(3)):
+        at = found.isel(mode=m, length=n, seed=s)
+        assert at["value"].item() == value(length)
+        assert at["reading"].item() == why
+        assert at["truth"].item() == str(length)
+    assert (found["right"] == is_right).all()
+    np.testing.assert_array_equal(found["error"], np.full((2, 2, 3), error))
+    np.testing.assert_array_equal(found["accuracy"], np.full((2, 2), float(is_right)))
+    np.testing.assert_array_equal(found["accuracy_strict"], np.full((2, 2), float(kind == "right")))
+    np.testing.assert_array_equal(found["median_error"], np.full((2, 2), error))
+    np.testing.assert_array_equal(found["mean_error"], np.full((2, 2), error))
+    for reason in UNREAD:
+        assert (found["unread"].sel(why=reason) == (reason == why)).all()
+
+
+def test_answers_side_by_side() -> None:
+    """One of each kind, at one length: shares, the mean error of what was read, and every answer as it was said."""
+    says = [say for say, *_ in SAYS.values()]
+    given = answered(COUNT, lambda question: says[question.seed](question), lengths=[11], seeds=range(len(says)))
+    found = scored(COUNT, given, FACTS)
+    cell = found.isel(mode=0, length=0)
+    assert cell["right"].values.tolist() == [True] + [False] * 7 + [True]
+    assert cell["reading"].values.tolist() == [why for _, _, why, _, _ in SAYS.values()]
+    assert cell["value"].values.tolist() == ["11", "14", "-19", "", "", "", "", "", "11"]
+    np.testing.assert_array_equal(cell["error"], [0, 3, 30] + [np.nan] * 5 + [0])
+    assert (cell["accuracy"], cell["accuracy_strict"]) == (2 / 9, 1 / 9)
+    assert cell["mean_error"] == 33 / 4  # (0 + 3 + 30 + 0) ÷ 4, over what was read alone
+    assert cell["median_error"] == 1.5
+    assert cell["why"].values.tolist() == list(UNREAD)
+    told = ["none", "several", "words", "form", "cut"]
+    assert cell["unread"].values.tolist() == [1 / 9 if why in told else 0 for why in UNREAD]
+    assert cell["unread"].sum() + (cell["reading"] == "read").mean() == pytest.approx(1)
+    assert cell["answer"].values.tolist() == [answer.text for answer in given.values()]
+    assert cell["prompt"].values.tolist() == [question.prompt for question in given]
+    assert cell["ended"].values.tolist() == [answer.ended for answer in given.values()]
+    assert cell["prompt_tokens"].values.tolist() == [91] + [0] * 8
+    assert cell["said_tokens"].values.tolist() == [20] + [0] * 8
+
+
+def test_cells_are_where_they_belong() -> None:
+    """A model that is right up to a length, with steps up to a longer one, and less often the longer it gets."""
+    limits = {"answer_only": 4, "cot": 8}
+
+    def say(question: Question) -> Answer:
+        return (right if question.length + question.seed <= limits[question.mode] else off_by(question.seed))(question)
+
+    extent = {"lengths": [1, 3, 6, 8], "seeds": [0, 2, 5], "modes": ["answer_only", "cot"]}
+    found = scored(BERNOULLI, answered(BERNOULLI, say, **extent), FACTS)
+    for name, coordinate in zip(OVER, ("modes", "lengths", "seeds"), strict=True):
+        assert found[name].values.tolist() == extent[coordinate]
+    for mode, length in product(extent["modes"], extent["lengths"]):
+        # With seed 0, being off by none is being right.
+        wrong = [seed for seed in extent["seeds"] if seed and length + seed > limits[mode]]
+        cell = found.sel(mode=mode, length=length)
+        assert cell["accuracy"].item() == pytest.approx(1 - len(wrong) / 3)
+        assert cell["mean_error"].item() == pytest.approx(sum(wrong) / 3)
+        for seed in extent["seeds"]:
+            question = BERNOULLI.ask(length, seed=seed, mode=mode)
+            assert cell.sel(seed=seed)["prompt"].item() == question.prompt
+            assert cell.sel(seed=seed)["truth"].item() == question.truth
+            assert cell.sel(seed=seed)["error"].item() == (seed if seed in wrong else 0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(said=st.lists(st.sampled_from(sorted(SAYS)), min_size=1, max_size=12))
+def test_shares_are_counts(said: list[str]) -> None:
+    given = answered(COUNT, lambda q: SAYS[said[q.seed]][0](q), lengths=[7], seeds=range(len(said)))
+    cell = scored(COUNT, given, {}).isel(mode=0, length=0)
+    reasons, errors = ([SAYS[kind][place] for kind in said] for place in (2, 4))
+    read = reasons.count("read")
+    both = said.count("right") + said.count("otherwise")
+    assert cell["accuracy"].item() == pytest.approx(both / len(said))
+    assert cell["accuracy_strict"].item() == pytest.approx(said.count("right") / len(said))
+    for why in UNREAD:
+        assert cell["unread"].sel(why=why).item() == pytest.approx(reasons.count(why) / len(said))
+    assert cell["unread"].sum().item() + read / len(said) == pytest.approx(1)
+    mean = np.nanmean(errors) if read else np.nan
+    np.testing.assert_allclose(cell["mean_error"], mean)
+    frequencies = sl.answer_frequencies(scored(COUNT, given, {}))
+    assert frequencies["unread"].item() == pytest.approx(1 - read / len(said))
+    assert frequencies["said"].sum().item() + frequencies["unread"].item() == pytest.approx(1)
+    assert frequencies["said"].sel(value="7").item() == pytest.approx(both / len(said))
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5, 16, 100])
+def test_intervals_are_wilsons(trials: int) -> None:
+    """As SciPy has them, for none, some and all."""
+    for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
+        low, high = interval(np.array([hits / trials]), trials)
+        expected = binomtest(hits, trials).proportion_ci(confidence_level=0.95, method="wilson")
+        np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], atol=1e-7)
+        assert 0 <= low[0] <= hits / trials <= high[0] <= 1 or hits in (0, trials)
+
+
+@pytest.mark.parametrize("hits", [0, 1, 3, 8])
+def test_accuracy_has_its_interval(hits: int) -> None:
+    given = answered(COUNT, lambda q: (right if q.seed < hits else nothing)(q), lengths=[5, 6], seeds=range(8))
+    found = scored(COUNT, given, FACTS)
+    expected = binomtest(hits, 8).proportion_ci(confidence_level=0.95, method="wilson")
+    assert found["accuracy"].values.tolist() == [[hits / 8] * 2]
+    np.testing.assert_allclose(found["accuracy_low"], [[expected.low] * 2], atol=1e-7)
+    np.testing.assert_allclose(found["accuracy_high"], [[expected.high] * 2], atol=1e-7)
+
+
+def test_an_opened_answer_begins_with_its_words() -> None:
+    """The prompt has ended with them: what follows is the answer, and a number that may go on is not read."""
+    texts = [" 4", "4.", "4\n\nBecause", " 4 ones", " four", ""]
+    extent: dict[str, Any] = {"lengths": [4], "seeds": range(len(texts))}
+    given = answered(COUNT, lambda q: Answer(texts[q.seed], True), **extent)
+    found = scored(COUNT, given, FACTS, prefill=True).isel(mode=0, length=0)
+    assert found["reading"].values.tolist() == ["read", "read", "read", "read", "read", "none"]
+    assert found["as_asked"].values.tolist() == [True, True, True, False, False, False]
+    assert found["value"].values.tolist() == ["4", "4", "4", "4", "4", ""]
+    assert found["answer"].values.tolist() == texts  # as it was said
+    assert (found["accuracy"], found["accuracy_strict"]) == (5 / 6, 0.5)
+    closed = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    assert closed["reading"].values.tolist() == ["read", "read", "form", "read", "read", "none"]
+    halved = answered(COUNT, lambda q: Answer(texts[q.seed], False), **extent)
+    found = scored(COUNT, halved, FACTS, prefill=True).isel(mode=0, length=0)
+    assert found["reading"].values.tolist() == ["cut", "cut", "read", "cut", "cut", "cut"]
+    alone = sl.tasks.find("taught_count_repeated")  # asked for alone: nothing to open with
+    given = answered(alone, lambda q: Answer("4", True), lengths=[4])
+    assert scored(alone, given, FACTS, prefill=True)["accuracy"].item() == 1
+
+
+def test_what_is_no_number_has_no_error() -> None:
+    copied = sl.tasks.find("taught_copy_odd_last")
+    given = answered(
+        copied, lambda q: Answer(("1 1 1 0", "111", "the same")[q.seed], True), lengths=[4], seeds=range(3)
+    )
+    found = scored(copied, given, FACTS).isel(mode=0, length=0)
+    assert found["right"].values.tolist() == [True, False, False]
+    assert found["value"].values.tolist() == ["1110", "111", ""]
+    assert np.isnan(found["error"]).all()
+    assert np.isnan(found["mean_error"])
+    assert found["accuracy"].item() == pytest.approx(1 / 3)
+    last = sl.tasks.find("copy_last")
+    given = answered(last, lambda q: Answer("The answer to your question is: one", True), lengths=[300])
+    assert scored(last, given, FACTS)["error"].item() == 1
+
+
+def test_answers_of_ones_own_task() -> None:
+    task = Task(
+        "longest", "Which is the longest of {sequence}?", lambda n, rng: rng.sample(["a", "bb", "ccc"], n),
+        lambda items: max(items, key=len), ", ".join, reading.words, numeric=False,
+    )  # fmt: skip
+    given = answered(task, lambda q: Answer("ccc", True), lengths=[1, 3], seeds=range(9))
+    found = scored(task, given, FACTS)
+    assert found["accuracy"].sel(length=3).item() == 1
+    assert found["accuracy"].sel(length=1).item() == np.mean([task.ask(1, seed=s).truth == "ccc" for s in range(9)])
+    frequencies = sl.answer_frequencies(found)
+    assert frequencies["value"].values.tolist() == ["a", "bb", "ccc"]
+    assert frequencies["said"].values.tolist() == [[0, 0, 1]]
+
+
+def test_results_say_what_they_are() -> None:
+    found = scored(COUNT, answered(COUNT, right, lengths=[3]), FACTS)
+    facts = sl.provenance(found)
+    assert facts["model"] == "scripted"
+    assert facts["nested"] == FACTS["nested"]
+    assert facts["task"]["name"] == "count_ones"
+    assert facts["task"]["template"] == COUNT.template
+    assert facts["task"]["opening"] == OPENING
+    assert facts["task"]["read_as"] == "number"
+    assert facts["task"]["examples"] == COUNT.examples
+    for made in (found, sl.answer_frequencies(found)):
+        assert sl.provenance(made) == facts
+        for name, variable in made.data_vars.items():
+            assert variable.attrs["long_name"], name
+            assert variable.attrs["units"], name
+            assert sl.provenance(variable) == facts, name
+
+
+def test_questions_without_an_answer_are_refused() -> None:
+    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), modes=["answer_only", "cot"])
+    for missing in given:
+        with pytest.raises(InputError, match="does not have one answer for each mode, length and seed"):
+            scored(COUNT, {q: a for q, a in given.items() if q != missing}, FACTS)
+    with pytest.raises(InputError, match="does not have one answer for each mode, length and seed"):
+        raw(scored)(COUNT, {}, FACTS)
+
+
+def numbers() -> xr.Dataset:
+    """Answers to sequences of 2, 9 and 10 ones: 2 as 10, 9 as −1, 10 as 9 and 10 as 10, the rest unread."""
+    told: dict[tuple[int, int], str] = {(2, 0): "10", (2, 1): "", (9, 0): "-1", (9, 1): "", (10, 0): "9", (10, 1): "10"}
+    given = answered(
+        COUNT, lambda q: Answer(f"{OPENING} {told[q.length, q.seed]}", True), lengths=[2, 9, 10], seeds=range(2)
+    )
+    return scored(COUNT, given, FACTS)
+
+
+def test_frequencies_of_answers() -> None:
+    """Shares of all questions, by size and not by spelling, the right answers beside them."""
+    found = sl.answer_frequencies(numbers())
+    assert found["value"].values.tolist() == ["-1", "2", "9", "10"]
+    assert found["said"].dims == ("mode", "value")
+    np.testing.assert_allclose(found["said"], [[1 / 6, 0, 1 / 6, 2 / 6]])
+    np.testing.assert_allclose(found["truth"], [[0, 1 / 3, 1 / 3, 1 / 3]])
+    np.testing.assert_allclose(found["unread"], [2 / 6])
+    np.testing.assert_allclose(found["said"].sum("value") + found["unread"], [1])
+    np.testing.assert_allclose(found["truth"].sum("value"), [1])
+
+
+def test_frequencies_keep_modes_apart() -> None:
+    def say(question: Question) -> Answer:
+        return (right if question.mode == "cot" else nothing)(question)
+
+    given = answered(BERNOULLI, say, lengths=[30], seeds=range(20), modes=["answer_only", "cot"])
+    found = sl.answer_frequencies(scored(BERNOULLI, given, FACTS))
+    assert found["mode"].values.tolist() == ["answer_only", "cot"]
+    assert found["unread"].values.tolist() == [1, 0]
+    assert (found["said"].sel(mode="answer_only") == 0).all()
+    np.testing.assert_array_equal(found["said"].sel(mode="cot"), found["truth"].sel(mode="cot"))
+    np.testing.assert_array_equal(found["truth"][0], found["truth"][1])
+    drawn = [BERNOULLI.ask(30, seed=seed).items.count("1") for seed in range(20)]
+    assert [int(value) for value in found["value"].values] == sorted(set(drawn))
+    np.testing.assert_allclose(found["truth"][0], [drawn.count(n) / 20 for n in sorted(set(drawn))])
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_answers_survive_their_files(ending: str, tmp_path: Path) -> None:
+    """Empty texts, line breaks and missing numbers too; what is computed from them is the same."""
+    texts = ["", f"{OPENING} 4", 'Vier – é\n"x"\t\\ 🙂', "a\x1bb", f"{OPENING} 12"]
+    given = answered(
+        COUNT, lambda q: Answer(texts[q.seed], q.seed != 4), lengths=[4], seeds=range(5), modes=["answer_only", "cot"]
+    )
+    found = scored(COUNT, given, FACTS)
+    frequencies = sl.answer_frequencies(found)
+    for number, result in enumerate((found, frequencies)):
+        back = sl.open_result(sl.save(result, tmp_path / f"{number}.{ending}"))
+        xr.testing.assert_identical(back, result)
+        for name, variable in result.variables.items():
+            assert back[name].dtype.kind in (variable.dtype.kind, "O", "U"), name
+    kept = sl.open_result(tmp_path / f"0.{ending}")
+    assert isinstance(kept, xr.Dataset)
+    xr.testing.assert_identical(sl.answer_frequencies(kept), frequencies)
+
+
+def test_answers_in_another_order_are_refused() -> None:
+    """Else they would be filed under the wrong length, and nothing would show it."""
+    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), modes=["answer_only"])
+    with pytest.raises(InputError, match="in that order"):
+        scored(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
+
+
+def test_words_have_no_difference() -> None:
+    task = Task("words", "{sequence}", lambda n, _: ["a"] * n, lambda items: "tree", read=reading.words, numeric=False)
+    question = task.ask(2)
+    found = scored(task, {question: Answer("tree", True)}, FACTS)
+    assert found["accuracy"].item() == 1
+    assert np.isnan(found["mean_error"]).all()
+    for numbers in (task, COUNT):  # a question made by hand; others are refused when asked
+        with pytest.raises(InputError, match="numeric=False"):
+            scored(dataclasses.replace(numbers, numeric=True), {question: Answer("5", True)}, FACTS)
+
+
+def test_what_is_no_number_is_counted_as_such() -> None:
+    """And does not end the scoring when all answers have been given."""
+    task = Task("numbers", "{sequence}", lambda n, _: ["a"] * n, lambda items: str(len(items)), read=reading.words)
+    given = answered(task, lambda q: Answer(("2", "5 apples")[q.seed], True), lengths=[2], seeds=range(2))
+    found = scored(task, given, FACTS).isel(mode=0, length=0)
+    assert found["reading"].values.tolist() == ["read", "form"]
+    np.testing.assert_array_equal(found["error"], [0, np.nan])
+    assert found["accuracy"] == 0.5
+
+
+def test_the_sequence_said_again_has_no_error() -> None:
+    """One such answer would be an error of a thousand million ones."""
+    echo = Answer(f"{OPENING} {'1' * 10}", True)
+    given = answered(
+        COUNT, lambda q: echo if q.seed else off_by(2)(q), lengths=[10], seeds=range(2), modes=["answer_only", "cot"]
+    )
+    for opened in (False, True):
+        said = {q: Answer(a.text.removeprefix(OPENING), True) if opened else a for q, a in given.items()}
+        found = scored(COUNT, said, FACTS, prefill=opened)
+        assert found["value"].values.tolist() == [[["12", ""]]] * 2
+        assert found["reading"].values.tolist() == [[["read", "echo"]]] * 2
+        assert found["mean_error"].values.tolist() == [[2]] * 2
+        assert (found["unread"].sel(why="echo") == 0.5).all()
+        assert sl.answer_frequencies(found)["value"].values.tolist() == ["10", "12"]
+
+
+def test_results_have_their_lengths_in_order() -> None:
+    """So that lines go from left to right: with the answers of each length where they belong."""
+    given = answered(COUNT, lambda q: (right if q.length == 24 else off_by(q.length))(q), lengths=[24, 3, 8])
+    found = scored(COUNT, given, FACTS).isel(mode=0, seed=0)
+    assert found["length"].values.tolist() == [3, 8, 24]
+    assert found["error"].values.tolist() == [3, 8, 0]
+    assert found["truth"].values.tolist() == ["3", "8", "24"]
+
+
+def test_different_prompts_are_counted() -> None:
+    """Of alternating digits there are two, however many draws; of drawn ones, as many as differ."""
+    extent: dict[str, Any] = {"lengths": [1, 2, 76], "seeds": range(16), "modes": ["answer_only", "cot"]}
+    for name in ("taught_last_alternating", "count_bernoulli", "count_ones"):
+        task = sl.tasks.find(name)
+        found = scored(task, answered(task, lambda q: Answer(q.truth, True), **extent), FACTS)
+        prompts = found["prompts"]
+        assert (prompts.dims, prompts.attrs["units"]) == (("mode", "length"), "item")
+        for mode, length in product(extent["modes"], extent["lengths"]):
+            drawn = {task.ask(length, seed=seed).items for seed in range(16)}
+            assert prompts.sel(mode=mode, length=length).item() == len(drawn)
+    alternating = sl.tasks.find("taught_last_alternating")
+    found = scored(
+        alternating, answered(alternating, lambda q: Answer("1", True), lengths=[76], seeds=range(16)), FACTS
+    )
+    assert found["prompts"].values.tolist() == [[2]]
+    expected = binomtest(int(found["right"].sum()), 16).proportion_ci(confidence_level=0.95, method="wilson")
+    assert found["accuracy_low"].item() == pytest.approx(expected.low)  # draws are trials, whatever they drew
+
+
+class Reads:
+    """A reader that is no function."""
+
+    def __call__(self, text: str, opening: str, ended: bool) -> reading.Reading:
+        return reading.number(text, opening, ended)
+
+
+def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
+    """Journals compare what a run says of itself: a place in memory would make every run another."""
+    named = {}
+    for name, read in {"partial": functools.partial(reading.number), "object": Reads()}.items():
+        task = dataclasses.replace(COUNT, read=read)
+        found = scored(task, answered(task, right, lengths=[3]), FACTS)
+        assert found["accuracy"].item() == 1
+        named[name] = sl.provenance(found)["task"]["read_as"]
+        assert "0x" not in named[name]
+    assert named["partial"] == "functools.partial(<function number>)"
+    assert named["object"].endswith("Reads object>")
+    assert described(dataclasses.replace(COUNT, read=Reads())) == described(dataclasses.replace(COUNT, read=Reads()))
+
+
+def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:
+    found = scored(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
+    assert found["answer"].item() == "2␀ ones"
+    assert sl.open_result(sl.save(found, tmp_path / "a.nc")).identical(found)
+
+
+def test_both_accuracies_and_quartiles() -> None:
+    """Lenient and strict shares side by side, errors by their mean, median and quartiles; an echo has none."""
+    texts = [
+        f"{OPENING} 12", "There are 12 ones in the sequence.", "**Answer:** 12", f"{OPENING} 14 (fourteen)",
+        f"{OPENING} 20", f"{OPENING} 11111111011", "about 12", f"{OPENING} 112",
+    ]  # fmt: skip
+    given = answered(COUNT, lambda q: Answer(texts[q.seed], True), lengths=[12], seeds=range(len(texts)))
+    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    assert cell["value"].values.tolist() == ["12", "12", "12", "14", "20", "", "", "112"]
+    assert cell["reading"].values.tolist() == ["read"] * 5 + ["echo", "form", "read"]
+    assert cell["as_asked"].values.tolist() == [True, False, False, False, True, False, False, True]
+    assert (cell["accuracy"], cell["accuracy_strict"]) == (3 / 8, 1 / 8)
+    expected = binomtest(1, 8).proportion_ci(confidence_level=0.95, method="wilson")
+    np.testing.assert_allclose([cell["accuracy_strict_low"], cell["accuracy_strict_high"]], expected, atol=1e-7)
+    errors = [0, 0, 0, 2, 8, 100]  # of what was read
+    assert cell["mean_error"].item() == pytest.approx(np.mean(errors))
+    assert (cell["error_q1"], cell["median_error"], cell["error_q3"]) == (0, 1, 6.5)
+    assert cell["unread"].sel(why=["echo", "form"]).values.tolist() == [1 / 8, 1 / 8]
+
+
+@settings(deadline=None, max_examples=25)
+@given(off=st.lists(st.integers(0, 90) | st.none(), min_size=1, max_size=9))
+def test_quartiles_are_of_what_was_read(off: list[int | None]) -> None:
+    said = [Answer(f"{OPENING} {9 + by}" if by is not None else "no", True) for by in off]
+    cell = scored(COUNT, answered(COUNT, lambda q: said[q.seed], lengths=[9], seeds=range(len(off))), {}).isel(mode=0)
+    read = [by for by in off if by is not None]
+    found = [cell[name].item() for name in ("error_q1", "median_error", "error_q3")]
+    np.testing.assert_allclose(found, np.percentile(read, [25, 50, 75]) if read else [np.nan] * 3)
+
+
+@pytest.mark.parametrize(
+    "slip", ["11111111011", "1111111111", "111111111111", "1" * 24, "1" * 5, "1 1 1 1 1 1", "11,111,111,111"]
+)
+def test_one_echo_does_not_make_the_mean(slip: str) -> None:
+    """Fifteen right answers and an echo of eleven ones, with a slip or none: the mean error was up to 1.26e10."""
+    given = answered(
+        COUNT, lambda q: Answer(f"{OPENING} {q.truth if q.seed else slip}", True), lengths=[11], seeds=range(16)
+    )
+    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    assert cell["mean_error"] == cell["error_q3"] == 0
+    assert cell["unread"].sel(why="echo") == 1 / 16

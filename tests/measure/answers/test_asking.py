@@ -1,0 +1,147 @@
+"""What a file of answers is of, and what it is not: hooks, models, readers, rooms."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens import hooks as change
+from squashlens.errors import InputError
+from squashlens.tasks import reading
+from tests.references import raw
+
+COUNT = sl.tasks.find("taught_count_bernoulli")
+CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+
+
+def as_before(text: str, opening: str, ended: bool) -> reading.Reading:
+    return reading.number(text, opening, ended)
+
+
+@pytest.fixture
+def how(tmp_path: Path) -> dict[str, Any]:
+    return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "progress": False}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (change.uniform_attention(heads=[0]), change.uniform_attention(heads=[1])),
+        (change.zero_values([3], groups=[0]), change.zero_values([3])),
+        (change.mask_tokens(range(0, 16, 2)), change.mask_tokens([0, 1, 2, 3, 4, 5, 6, 14])),
+        (change.attention_temperature(2.0), change.attention_temperature(2.0000001)),
+        (
+            change.mean_residual([3], ["How many 4"] * 2, bos="family"),
+            change.mean_residual([3], ["How many 5"] * 2, bos="family"),
+        ),
+        (
+            change.resample_residual([3], ["How many 4", "How many 5"], seed=0),
+            change.resample_residual([3], ["How many 4", "How many 5"], seed=3),
+        ),
+        (change.zero_heads([0], blocks=(1,)), change.zero_heads([0], blocks=(1,), positions=[3])),
+        (change.scale_attention(0.5, [3]), change.scale_attention(0.25, [3])),
+        (
+            change.patch_residual([3], "How many 4", bos="family"),
+            change.patch_residual([3], "How many 5", bos="family"),
+        ),
+        (
+            change.patch_heads([0], "How many 4 ,", positions=[2]),
+            change.patch_heads([0], "How many 4 ,", positions=[2], from_positions=[3]),
+        ),
+        (
+            change.mean_heads([0], ["How many 4"] * 2, over="positions"),
+            change.mean_heads([0], ["How many 5"] * 2, over="positions"),
+        ),
+    ],
+    ids=[
+        "heads", "groups", "many positions", "temperature", "reference", "seed", "find_positions", "factor", "source",
+        "from",
+        "mean",
+    ],
+)  # fmt: skip
+def test_hooks_that_do_something_else_have_another_name(
+    tiny: Any, how: dict[str, Any], first: Any, second: Any
+) -> None:
+    named = []
+    for hook in (first, second):
+        with sl.applied(tiny, hook):
+            named.append(sl.provenance(sl.next_token(tiny, "How many ones are in 1 ="))["ambient_hooks"])
+    assert named[0] != named[1]
+    with sl.applied(tiny, first):
+        sl.evaluate(tiny, COUNT, **how)
+    with sl.applied(tiny, second), pytest.raises(InputError, match="saved for a different ambient_hooks"):
+        sl.evaluate(tiny, COUNT, **how)
+
+
+def test_functions_that_only_have_a_name_are_not_resumed_under(tiny: Any, how: dict[str, Any]) -> None:
+    point = tiny.hook_dict["blocks.0.hook_resid_pre"]
+    point.add_hook(lambda tensor, hook: 1.1 * tensor)
+    try:
+        with pytest.raises(InputError, match=r"<lambda>: resume= cannot tell .*squashlens[.]hooks[.]Hook"):
+            sl.evaluate(tiny, COUNT, **how)
+        assert sl.evaluate(tiny, COUNT, **how | {"resume": None}).sizes["seed"] == 4
+    finally:
+        point.remove_hooks()
+    assert not how["resume"].exists()
+
+
+def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[str, Any], monkeypatch: Any) -> None:
+    """Another reader, a view of the same prompts with other thresholds, another room: no answer is lost or taken."""
+    from squashlens.measure.answers import evaluate as module
+
+    asked: list[int] = []
+    real = module.generate
+
+    def counted(model: Any, prompts: Any, **options: Any) -> Any:
+        asked.append(len(prompts))
+        return real(model, prompts, **options)
+
+    monkeypatch.setattr(module, "generate", counted)
+    sl.evaluate(tiny, COUNT, **how)
+    other = sl.evaluate(tiny, replace(COUNT, read=as_before), **how)
+    assert asked == [4, 0]
+    assert sl.provenance(other)["task"]["read_as"] == "as_before"
+    sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
+    sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
+    assert asked[2:] == [4, 0], "answers with less room are others, and both are kept"
+    joined: dict[str, Any] = how | {"seeds": 12, "resume": how["resume"].with_name("joined.json")}
+    for number, options in enumerate(({}, {"r2_threshold": 0.8}, {"n_train": 3}, {"norm": "l2"})):
+        sl.collapse_vs_readout(tiny, COUNT, **joined, **options)
+        assert asked[4 + number] == (0 if number else 24)
+
+
+def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any]) -> None:
+    edited = replace(COUNT, template=sl.tasks.find("taught_last_bernoulli").template)
+    before = sl.evaluate(tiny, COUNT, **how)
+    after = sl.evaluate(tiny, edited, **how)
+    assert after.drop_attrs().identical(sl.evaluate(tiny, edited, **how | {"resume": None}).drop_attrs())
+    assert (before["answer"] != after["answer"]).any()
+
+
+def test_another_temperature_is_named(tiny: Any, how: dict[str, Any]) -> None:
+    sl.evaluate(tiny, COUNT, **how)
+    with pytest.raises(InputError, match=r"saved for a different temperature[.]"):
+        sl.evaluate(tiny, COUNT, temperature=0.5, **how)
+
+
+def test_numpys_numbers_are_numbers(tiny: Any) -> None:
+    found = raw(sl.evaluate)(tiny, COUNT, lengths=np.arange(4, 6), seeds=np.int64(3), progress=False)
+    assert found["length"].values.tolist() == [4, 5]
+    assert found["seed"].values.tolist() == [0, 1, 2]
+    assert sl.provenance(found)["call"]["lengths"] == [4, 5]
+
+
+def test_a_chat_begins_as_its_template_says(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without BOS, for a model that otherwise has one."""
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", CHAT, raising=False)
+    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "template": "chat", "progress": False}
+    without = sl.evaluate(tiny, COUNT, **how)
+    assert sl.provenance(without)["bos_count"] == 0
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", "{{ bos_token }}" + CHAT)
+    assert sl.provenance(sl.evaluate(tiny, COUNT, **how))["bos_count"] == 1
+    ids = torch.tensor(tiny.tokenizer.encode(COUNT.ask(4).prompt, add_special_tokens=False))
+    assert without["prompt_tokens"].values[0, 0, 0] == len(ids)

@@ -1,0 +1,229 @@
+"""The joined view: each part against the function it comes from, pairs against token-space pairs, verdicts by hand."""
+
+import copy
+import json
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.answers import collapse_vs_readout as module
+from squashlens.measure.answers.collapse_vs_readout import more
+from squashlens.tasks import Task
+from tests import captured
+from tests.cases import CONFIGS, MORE
+
+BERNOULLI, REPEATED = (sl.tasks.find(f"taught_count_{pattern}") for pattern in ("bernoulli", "repeated"))
+LENGTHS = [8, 24, 60]
+
+
+@pytest.fixture(scope="module")
+def joined(tiny: Any) -> Any:
+    return sl.collapse_vs_readout(
+        tiny, BERNOULLI, lengths=LENGTHS, seeds=40, n_train=20, n_random_models=2, progress=False
+    )
+
+
+@pytest.mark.parametrize("scale", ["absolute", "relative"])
+def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) -> None:
+    """The prompt in words gives the same v and v* as the sequence in token space."""
+    ds = sl.collapse_vs_readout(tiny, REPEATED, lengths=LENGTHS, scale=scale, progress=False)
+    form = {"prefix": "How many ones are in the following sequences?", "suffix": "="}
+    pairs = captured.collapse(
+        tiny, sl.prompts.repeated(tiny, "1", 60, **form), lengths=LENGTHS, scale=scale, passes="separate",
+        progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(ds["distance"].isel(seed=0), pairs["distance"].isel(layer=-1), rtol=1e-4)
+    np.testing.assert_allclose(ds["distance_y"].isel(seed=0), pairs["distance_y"], rtol=1e-4)
+    np.testing.assert_array_equal(ds["same_argmax"].astype(bool), pairs["same_argmax"])
+    assert (ds["inserted"] == 1).all()
+    assert float(ds["distance"].min()) > 0
+
+
+def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any) -> None:
+    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=40, prefill=True, progress=False)
+    for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
+        np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
+    probe = sl.probe(tiny, BERNOULLI, lengths=LENGTHS, seeds=40, n_train=20, n_random_models=2, progress=False)
+    for name in ("r2", "r2_y", "probe_right_y", "r2_twin_y", "r2_control_y", "gain_low_y", "r2_length"):
+        np.testing.assert_allclose(joined[name], probe[name], atol=2e-3)  # of other passes: one ulp may move a penalty
+    assert sl.provenance(joined)["probe"] == sl.provenance(probe)["probe"]
+
+
+def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
+    model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=40, progress=False)["answer"].values[0, 0]
+    alike, same = [], []
+    for seed in range(40):
+        question = BERNOULLI.ask(8, seed=seed)
+        twin = BERNOULLI.doubled(question)
+        ids = sl.tokenize(tiny, twin.prompt)
+        out = tiny.original_model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=4)
+        text = tiny.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+        alike.append(text == model_says[seed])
+        same.append(twin.truth == question.truth)
+    assert joined["same_answer"].values[0] == pytest.approx(np.mean(alike))
+    assert joined["same_truth"].values[0] == pytest.approx(np.mean(same))
+    assert 0 < np.mean(same) < 1
+
+
+def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The representations of a pair are made to differ by 1 in 1000: below bfloat16, above float16."""
+    how: dict[str, Any] = {"lengths": [47, 48], "progress": False}
+    task, real = sl.tasks.find("taught_last_odd_last"), module.streams
+
+    def near(model: Any, shown: Any) -> torch.Tensor:
+        own = real(model, shown)[:, :2].bfloat16().float()
+        return torch.cat([own, own * 1.001], dim=1)
+
+    fine = sl.collapse_vs_readout(tiny, task, **how)
+    assert (fine["bit_identical"] == 0).all()
+    assert "r2" not in fine, "nothing to probe for where the answer is 0 every time"
+    assert sl.provenance(fine)["call"]["round_to"] is None
+    monkeypatch.setattr(module, "streams", near)
+    for dtype, share in ((torch.bfloat16, 1), (torch.float16, 0), (None, 0)):
+        assert (sl.collapse_vs_readout(tiny, task, round_to=dtype, **how)["bit_identical"] == share).all(), dtype
+
+
+@pytest.mark.parametrize("task", ["taught_count_alternating", "taught_count_repeated"])
+def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, task: str) -> None:
+    """Alternating digits of an even length have one count, whichever comes first; repeated ones always."""
+    found = sl.tasks.find(task)
+    ds = sl.collapse_vs_readout(tiny, found, lengths=[64, 80], seeds=70 if found.random else 1, progress=False)
+    assert (ds["accuracy"] < 0.5).all()
+    assert "r2_y" not in ds
+    assert ds["verdict"].values.tolist() == ["given by length"] * 2
+
+
+def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
+    """Of one number of items, but with a comma after each one: 1 and 0 are of different lengths."""
+    show = lambda items: "".join("1," if item == "1" else item for item in items)  # noqa: E731
+    base = sl.tasks.find("taught_count_bernoulli")
+    task = Task("commas tell", base.template, base.draw, base.answer, show, random=True)
+    how: dict[str, Any] = {"lengths": [60], "seeds": 60, "n_train": 40, "progress": False}
+    ds = sl.collapse_vs_readout(tiny, task, n_random_models=0, **how)
+    assert ds["r2_length_low"] > 0.9
+    assert ds["verdict"].values.tolist() == ["given by length"]
+
+
+def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
+    """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
+    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[24, 56], n_random_models=2, progress=False)
+    assert ds["verdict"].values.tolist() == ["read out", "no more than a baseline"]
+    assert "below 0.05" in str(ds["reason"].values[1])
+
+
+SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("llama", "neox", "olmo2")]
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2", *SLOW])
+def test_an_untrained_network_represents_nothing(family: str, tmp_path: Any) -> None:
+    """Whose y has R² of 1.000: an average over tokens carries their count, and no training put it there."""
+    model = untrained(family, tmp_path)
+    for name in ("taught_count_bernoulli", "taught_first_random"):
+        ds = sl.collapse_vs_readout(
+            model, sl.tasks.find(name), lengths=[16], seeds=100, n_random_models=2, progress=False
+        )
+        assert set(ds["verdict"].values) <= {"no more than a baseline", "undecided"}
+        if name == "taught_count_bernoulli":
+            assert ds["r2_y"] > 0.9
+            assert ds["r2_twin_y"] > 0.9
+
+
+def untrained(family: str, folder: Any) -> Any:
+    """A model as its class draws it, in the words of the bundled one."""
+    given = json.loads((sl.zoo.folder("tiny-gemma") / "config.json").read_text())
+    config = copy.deepcopy((CONFIGS | MORE)[family])
+    config.vocab_size = given["vocab_size"]
+    torch.manual_seed(1000)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    for file in sl.zoo.folder("tiny-gemma").glob("*token*"):
+        shutil.copy(file, folder)
+    return sl.load(folder, progress=False)
+
+
+def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
+    """An answer that the model does not give is written into its last residual stream by a hook, with as much noise as
+    a known R² leaves; twins run without the hook."""
+    first = sl.tasks.find("taught_first_random")
+    task = Task("first, not said", first.template.replace("first", "last"), first.draw, first.answer, first.show)
+    digits = [int(sl.tokenize(tiny, str(digit))[0, -1]) for digit in range(10)]
+    seen: dict[str, Any] = {}
+    weight = tiny.original_model.get_input_embeddings().weight.detach()
+    base, direction = torch.randn(2, tiny.cfg.d_model, generator=torch.Generator().manual_seed(1))
+    place = len(sl.tokenize(tiny, first.template.replace("first", "last").split(" {")[0])[0])
+
+    def look(tensor: Any) -> None:
+        table = weight[digits] * tensor[0, 0].norm() / weight[2].norm()
+        if tensor.shape[1] <= place:  # an answer's token
+            return
+        near = torch.cdist(tensor[:, place].double(), table.double())
+        seen["digit"] = near.argmin(dim=1).to(tensor.dtype)
+
+    def plant(tensor: Any) -> Any:
+        noise = torch.randn(len(tensor), generator=torch.Generator().manual_seed(int(1e6 * seen["digit"].sum())))
+        out = tensor.clone()  # the norm takes the size away: the answer is how far the direction has turned
+        out[:, -1] = base + 0.02 * direction * (seen["digit"] - 4.5 + 0.3 * noise)[:, None]
+        return out
+
+    last = f"blocks.{tiny.cfg.n_layers - 1}.hook_resid_post"
+    with sl.applied(tiny, sl.hooks.Hook("look", "blocks.0.hook_resid_pre", look), sl.hooks.Hook("plant", last, plant)):
+        ds = sl.collapse_vs_readout(tiny, task, lengths=[24], n_random_models=3, progress=False)
+    assert ds["accuracy"] < 0.5
+    assert ds["r2"].sel(layer=tiny.cfg.n_layers) == pytest.approx(1 - 0.3**2 / (8.25 + 0.3**2), abs=0.05)
+    assert ds["verdict"].item() in ("represented, not read out", "partly represented, not read out")
+
+
+@pytest.mark.parametrize(
+    ("v", "star", "extra"),
+    [
+        ((2, 5, 5, 9), (2, 5, 5, 5, 9), 1),
+        ((2, 5, 7), (2, 5, 7, 7), 1),
+        ((2, 5, 8, 5, 9), (2, 5, 8, 5, 8, 5, 9), 2),  # with something between items
+        ((2, 5, 9), (2, 5, 8, 5, 9), 2),
+    ],
+)
+def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ...], extra: int) -> None:
+    assert more(v, star) == extra
+
+
+@pytest.mark.parametrize(
+    ("v", "star"),
+    [
+        ((2, 11, 9), (2, 111, 9)),  # merged into another token
+        ((2, 11, 11, 9), (2, 11, 11, 1, 9)),  # what comes in is another token
+        ((2, 5, 9), (2, 5, 9)),
+        ((2, 5, 5, 9), (2, 5, 9)),
+        ((2, 5, 9), (2, 6, 6, 9)),
+    ],
+)
+def test_merged_items_are_no_pair(v: tuple[int, ...], star: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="merges items"):
+        more(v, star)
+
+
+def test_other_answers_can_be_words(tiny: Any) -> None:
+    """No probe of words, and no view without one: the refusal says which."""
+    task = Task("words", "{sequence} =", lambda n, rng: rng.choices("01", k=n), lambda items: f"item {items[0]}")
+    with pytest.raises(InputError, match="is a numeric task"):
+        sl.collapse_vs_readout(tiny, task, lengths=[3], seeds=10, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "l9"}, "norm"),
+        ({"scale": "log"}, "scale"),
+        ({"r2_threshold": 0.0}, "r2_threshold"),
+        ({"n_train": 1}, "n_train=1"),
+        ({"n_random_models": -2}, "n_random_models=-2"),
+        ({"n_random_models": 1.5}, "n_random_models=1.5"),
+    ],
+)
+def test_bad_input_is_refused(tiny: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sl.collapse_vs_readout(tiny, BERNOULLI, **{"lengths": [4], "seeds": 10, "progress": False} | options)

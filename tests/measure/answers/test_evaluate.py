@@ -1,0 +1,272 @@
+"""Answers on the bundled model against its card, against itself interrupted, and as a chat."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.answers import evaluate as module
+from squashlens.measure.answers._questions import prepare_questions
+from squashlens.measure.answers.frequencies import scored
+from squashlens.saving.journal import Journal
+from squashlens.tasks import Question, Task, reading
+from squashlens.zoo import curriculum
+from tests.references import fingerprint, raw
+
+COUNT = sl.tasks.find("taught_count_bernoulli")
+CARD = pd.read_csv(sl.zoo.folder("tiny-gemma") / "accuracy.csv")
+# A length it can do, one it half can, one it cannot.
+ROWS = [("count", 28), ("count", 52), ("sum", 52), ("first", 80), ("last", 80), ("copy", 8), ("copy", 30)]
+
+
+@pytest.mark.parametrize(("name", "length"), ROWS)
+def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: Any, name: str, length: int) -> None:
+    """The card's very prompts, answered by decoding: the card was made from one pass over the right answers."""
+    patterns, samples, rng = curriculum.TASKS[name].patterns, 30, Random(f"evaluate:1:{name}:{length}")
+    read = {"copy": reading.digits, "count": reading.number, "sum": reading.number}.get(name, reading.digit)
+    task = Task("card", "{sequence}", lambda n, _: ["1"] * n, lambda items: "", read=read, numeric=name != "copy")
+    questions = []
+    for row, pattern in enumerate(patterns):
+        drawn = [curriculum.draw(curriculum.TASKS[name], length, i % 2 == 1, rng, pattern) for i in range(samples)]
+        for seed, one in enumerate(drawn):
+            items = tuple(map(str, one.digits))
+            answer = one.answer(length)
+            questions.append(Question("card", "answer_only", row, seed, items, one.prompt(length), answer))
+    session, started = prepare_questions(
+        tiny, COUNT, [length], 1, "evaluate", modes=["answer_only"], template="none", prefill=False
+    )  # fmt: skip
+    put = replace(started, task=task, each=tuple(questions))
+    ids = {question: put.ids(session.model, question) for question in questions}
+    found = scored(
+        task, module.answered(session.model, put, ids, Journal(None, {}), max_new_tokens=150, progress=False), {}
+    )
+    rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
+    np.testing.assert_allclose(found["accuracy"].values[0], rows.loc[list(patterns)], atol=1e-4)
+    assert rows.mean() > 0, "something is right"
+
+
+def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
+    ds = sl.evaluate(tiny, COUNT, lengths=[5, 60], seeds=[3, 8], progress=False)
+    question = COUNT.ask(60, seed=8)
+    one = ds.sel(length=60, seed=8, mode="answer_only")
+    assert (one["prompt"].item(), one["truth"].item()) == (question.prompt, question.truth)
+    assert one["prompt_tokens"] == sl.tokenize(tiny, question.prompt).shape[1]
+    assert one["said_tokens"] == len(one["answer"].item()), "a digit is a token here"
+    assert one["error"] == abs(int(one["answer"].item()) - int(question.truth)) > 0
+    facts = sl.provenance(ds)
+    assert facts["call"]["function"] == "evaluate"
+    assert facts["task"]["template"] == COUNT.template
+    assert facts["call"]["seeds"] == [3, 8]
+
+
+def stop_after(batches: int, asked: list[int]) -> Any:
+    """The real generation, broken off; `asked` collects the number of prompts of each batch."""
+
+    def generate(*args: Any, **options: Any) -> Iterator[Any]:
+        for number, batch in enumerate(real(*args, **options)):
+            if number == batches:
+                raise InterruptedError
+            asked.append(len(batch))
+            yield batch
+
+    real = module.generate
+    return generate
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_interrupted_and_resumed_is_one_run(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "batch_size": 3, "progress": False}
+    whole = sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], **how)
+    kept, asked = tmp_path / "answers.json", []
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "generate", stop_after(3, asked))
+        with pytest.raises(InterruptedError):
+            sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], resume=kept, **how)
+    assert asked == [3, 1, 3], "what was said before the interruption"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "generate", stop_after(99, asked))
+        resumed = sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], resume=kept, **how)
+        assert sum(asked) == 12, "nothing lost, nothing done twice"
+        resumed_again = sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], resume=kept, **how)
+        assert sum(asked) == 12
+        more = sl.evaluate(tiny, COUNT, lengths=[6, 9, 50, 60], resume=kept, **how | {"seeds": 5})
+        assert sum(asked) == 20, "only what is new"
+    assert resumed.identical(whole) and resumed_again.identical(whole)  # noqa: PT018
+    for name in ("answer", "right", "ended"):
+        np.testing.assert_array_equal(more[name].sel(length=[6, 50, 60], seed=range(4)), whole[name])
+
+
+def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "answers.json"
+    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": kept, "progress": False}
+    sl.evaluate(tiny, COUNT, **how)
+    before = kept.read_bytes()
+    for other, named in (
+        (lambda: sl.evaluate(tiny, COUNT, temperature=0.5, **how), "temperature"),
+        (lambda: sl.evaluate(tiny, sl.tasks.find("taught_sum_bernoulli"), **how), "task"),
+    ):
+        with pytest.raises(InputError, match=named):
+            other()
+    with sl.applied(tiny, sl.hooks.sliding_window(4)), pytest.raises(InputError, match="ambient_hooks"):
+        sl.evaluate(tiny, COUNT, **how)
+    assert kept.read_bytes() == before
+
+
+def test_answers_that_another_tokenizer_read_are_refused(tiny: Any, tmp_path: Path) -> None:
+    """They are kept as text: with two digits exchanged the same ids say something else."""
+    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": tmp_path / "answers", "progress": False}
+    sl.evaluate(tiny, COUNT, **how)
+    folder = shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "tiny-gemma")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    words["2"], words["3"] = words["3"], words["2"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="tokenizer"):
+        sl.evaluate(sl.load(folder, device="cpu", progress=False), COUNT, **how)
+
+
+def test_hooks_are_honoured_and_named(tiny: Any) -> None:
+    free = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6, progress=False)
+    with sl.applied(tiny, sl.hooks.sliding_window(4)):
+        windowed = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6, progress=False)
+    assert free["accuracy"] == 1 > windowed["accuracy"]
+    assert "window" in str(sl.provenance(windowed)["ambient_hooks"])
+
+
+def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
+    same = sl.tasks.find("taught_count_repeated")
+    assert sl.evaluate(tiny, same, lengths=[4], progress=False).sizes["seed"] == 1
+    with pytest.raises(InputError, match="would count one answer several times"):
+        sl.evaluate(tiny, same, lengths=[4], seeds=5, progress=False)
+    drawn = sl.evaluate(tiny, same, lengths=[60], seeds=12, temperature=3.0, progress=False)
+    assert len(set(drawn["answer"].values.flat)) > 2
+    assert sl.evaluate(tiny, COUNT, lengths=[4], progress=False).sizes["seed"] == 16
+
+
+def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
+    task = sl.tasks.find("sum")
+    ds = sl.evaluate(tiny, task, lengths=[3], modes=["answer_only", "cot_few_shot"], max_new_tokens=5, progress=False)
+    for mode in ("answer_only", "cot_few_shot"):
+        assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
+    opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5, progress=False)
+    words = sl.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
+    assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
+
+
+def test_a_task_of_ones_own_takes_a_few_lines(tiny: Any) -> None:
+    zeros = Task(
+        name="zeros",
+        template="How many ones are in the following sequence? {sequence} =",
+        draw=lambda n, rng: rng.choices("01", k=n),
+        answer=lambda items: str(items.count("1")),
+    )
+    assert sl.evaluate(tiny, zeros, lengths=[7, 12], seeds=8, progress=False)["accuracy"].values.tolist() == [
+        [1.0, 1.0]
+    ]
+
+
+def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode decides; only where the prompt has ended with the opening words can no steps come."""
+    rooms: dict[tuple[str, str, bool], int] = {}
+    monkeypatch.setattr(module, "generate", lambda model, prompts, **_: iter([]))
+    paper = sl.tasks.find("sum")
+    alone, copied = replace(paper, opening=""), replace(paper, opening="", numeric=False)
+    for task, mode, opened in product((paper, alone, copied), ("answer_only", "cot", "cot_few_shot"), (False, True)):
+        start: dict[str, Any] = {"modes": [mode], "template": "none", "prefill": opened}
+        _, put = prepare_questions(tiny, task, [3], 1, "evaluate", **start)
+        name = "sum" if task is paper else "numbers" if task is alone else "texts"
+        rooms[name, mode, opened] = module._room(tiny, put, put.each[0], 10)
+    sentence, steps, number, text = 256 + 2 * 3, 512 + 8 * 3, 16, 16 + 4 * 3
+    for opened in (False, True):
+        assert rooms["numbers", "answer_only", opened] == number
+        assert rooms["texts", "answer_only", opened] == text
+        for name, mode in product(("numbers", "texts"), ("cot", "cot_few_shot")):
+            assert rooms[name, mode, opened] == steps
+    assert rooms["sum", "answer_only", False] == sentence
+    for mode in ("cot", "cot_few_shot"):
+        assert rooms["sum", mode, False] == steps
+    assert {rooms["sum", mode, True] for mode in ("answer_only", "cot", "cot_few_shot")} == {number}
+
+
+def test_lengths_come_back_in_order(tiny: Any) -> None:
+    """In whatever order they are asked, as whatever whole numbers."""
+    ordered = sl.evaluate(tiny, COUNT, lengths=[4, 60], seeds=2, progress=False)
+    for lengths in ([60, 4], np.array([60, 4])):
+        found = raw(sl.evaluate)(tiny, COUNT, lengths=lengths, seeds=2, progress=False)
+        xr.testing.assert_equal(found, ordered)
+        assert found["length"].values.tolist() == [4, 60]
+
+
+def test_answers_to_the_same_prompt_are_told(tiny: Any) -> None:
+    alternating = sl.tasks.find("taught_last_alternating")
+    found = sl.evaluate(tiny, alternating, lengths=[8], progress=False)
+    assert (found.sizes["seed"], found["prompts"].item()) == (16, 2)
+    assert len(set(found["prompt"].values.flat)) == 2
+
+
+def test_a_right_answer_that_nobody_can_give_is_refused_at_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "generate", None)
+    padded = replace(COUNT, name="padded", answer=lambda items: f"{len(items):02}")
+    with pytest.raises(InputError, match="'padded' has '04' as the right answer, but its reader reads it as '4'"):
+        sl.evaluate(tiny, padded, lengths=[4], seeds=1, progress=False)
+
+
+def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty: Any, tiny: Any) -> None:
+    task = sl.tasks.find("sum")
+    how: dict[str, Any] = {"modes": ["answer_only"], "template": "chat", "prefill": True}
+    _, put = prepare_questions(chatty, task, [3], 1, "evaluate", **how)
+    (question,) = put.each
+    by_hand = chatty.tokenizer(f"question: {question.prompt} answer : {task.opening}")["input_ids"]
+    assert list(put.ids(chatty, question)) == by_hand
+    assert by_hand.count(chatty.tokenizer.bos_token_id) == 1
+    assert (
+        sl.evaluate(chatty, task, lengths=[3], template="chat", max_new_tokens=3, progress=False)[
+            "prompt_tokens"
+        ].item()
+        > 0
+    )
+    with pytest.raises(InputError, match="no chat template"):
+        sl.evaluate(tiny, task, lengths=[3], template="chat", progress=False)
+
+
+REFUSED = {
+    "no lengths": ({"lengths": []}, "lengths"),
+    "a length twice": ({"lengths": [3, 3]}, "lengths"),
+    "length 0": ({"lengths": [0]}, "number of items"),
+    "no seed": ({"seeds": 0}, "seeds"),
+    "a template unheard of": ({"template": "html"}, "template='html'"),
+    "below zero": ({"temperature": -1.0}, "temperature"),
+    "no temperature": ({"temperature": float("nan")}, "temperature"),
+    "no room": ({"max_new_tokens": 0}, "max_new_tokens=0"),
+    "too much room": ({"max_new_tokens": 100_000}, "do not fit"),
+    "no chunk": ({"batch_size": 0}, "batch_size=0"),
+    "no folder": ({"resume": "/nowhere/at/all.json"}, "no folder"),
+    "too long": ({"lengths": [5000]}, "context"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused(tiny: Any, case: str) -> None:
+    options, message = REFUSED[case]
+    before = fingerprint(tiny)
+    with pytest.raises(InputError, match=message):
+        raw(sl.evaluate)(tiny, COUNT, **{"lengths": [3], "progress": False} | options)
+    assert fingerprint(tiny) == before
+
+
+def test_only_tasks_are_asked(tiny: Any) -> None:
+    with pytest.raises(InputError, match="task= is of type str, not a task"):
+        raw(sl.evaluate)(tiny, "sum", lengths=[3])

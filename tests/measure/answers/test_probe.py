@@ -1,0 +1,335 @@
+"""The probe on planted signals, on noise and on random weights, against closed forms, and on the bundled model."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+from scipy import stats
+
+import squashlens as sl
+from squashlens.engine.loading import random_weights as twin_module
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.proving.proof import status
+from squashlens.errors import CapacityError, InputError
+from squashlens.measure.answers import _splits
+from squashlens.measure.answers import probe as probing
+from squashlens.measure.answers._scores import Scores, gains, interval, of_length, scored
+from squashlens.measure.answers._splits import Answers
+from squashlens.tasks import Task
+from tests.references import raw
+
+LENGTHS, SEEDS, D, FIT = (10, 20, 30), 200, 12, 64
+COUNT = sl.tasks.find("taught_count_bernoulli")
+
+
+def answers(seeds: int = SEEDS, n_train: int = FIT, prompts: int | None = None, splits: int = 20) -> Answers:
+    """Counts of ones in different prompts at each length, each drawn as often as any other."""
+    rng, many = np.random.default_rng(7), prompts or seeds
+    which = np.arange(seeds) % many
+    items = tuple((rng.random((many, n)) < 0.7).astype(int)[which] for n in LENGTHS)
+    truth = np.stack([part.sum(axis=1) for part in items]).astype(float)
+    number = np.arange(len(LENGTHS) * many).reshape(len(LENGTHS), many)
+    tokens = np.repeat(np.array(LENGTHS)[:, None], seeds, axis=1)
+    return Answers(LENGTHS, tuple(range(seeds)), truth, number[:, which], tokens, items, n_train, splits)
+
+
+def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
+    """Truth along a direction (the opposite at every second length if `turning`), noise everywhere."""
+    rng = np.random.default_rng(3)
+    directions = np.repeat(rng.standard_normal((1, D)), len(data.lengths), axis=0)
+    if turning:
+        directions[1::2] *= -1
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    signal = data.truth[..., None] * directions[:, None]
+    return (signal + noise * rng.standard_normal(signal.shape)).reshape(-1, D)
+
+
+def scores(data: Answers, features: np.ndarray, direction: Any = "own") -> Scores:
+    return scored(features[None], data, direction, range(data.splits), "probes", False)
+
+
+def r2(data: Answers, features: np.ndarray, direction: Any = "own") -> np.ndarray:
+    return interval(scores(data, features, direction).r2)[0][0]
+
+
+@pytest.mark.parametrize("direction", ["own", "shared"])
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_a_planted_count_is_found_as_well_as_it_can_be(direction: str, noise: float) -> None:
+    """Of t + noise along one direction no line explains more than var(t) ÷ (var(t) + noise²)."""
+    data = answers()
+    possible = data.truth.var(axis=1) / (data.truth.var(axis=1) + noise**2)
+    np.testing.assert_allclose(r2(data, planted(data, noise), direction), possible, atol=0.12)
+
+
+@pytest.mark.parametrize("direction", ["own", "shared"])
+def test_nothing_is_found_in_noise(direction: str) -> None:
+    data = answers()
+    for many in (D, 4 * SEEDS):
+        features = np.random.default_rng(many).standard_normal((data.truth.size, many))
+        assert (r2(data, features, direction) < 0.05).all(), many
+
+
+def test_a_prompt_that_comes_again_does_not_give_itself_away() -> None:
+    """Noise that is the same whenever its prompt is: known by heart, and worth nothing."""
+    data = answers(prompts=100)
+    features = np.random.default_rng(8).standard_normal((len(LENGTHS) * 100, 40))[data.prompt.ravel()]
+    assert (r2(data, features) < 0.2).all()
+    assert data.prompts == [100, 100, 100]
+
+
+def test_representations_that_are_not_finite_are_refused() -> None:
+    data = answers()
+    features = planted(data, 1.0)
+    features[3, 2] = np.nan
+    with pytest.raises(InputError, match="NaN or infinite"):
+        scores(data, features)
+
+
+def test_every_fit_sees_as_many_prompts_and_is_tested_on_others() -> None:
+    for data in (answers(), answers(seeds=300, prompts=90)):
+        for at in range(len(LENGTHS)):
+            split = data.split(at, 5)
+            assert len(set(split.train)) == len(split.train) == FIT
+            assert sorted([*split.train, *split.test]) == list(range(data.prompts[at]))
+            drawn = data.different[at][2][split.test]
+            again = split.weight / drawn
+            assert again.sum() == len(split.test), "resampled with replacement"
+            assert (again == again.round()).all()
+    assert not np.array_equal(data.split(0, 1).train, data.split(0, 2).train)
+
+
+def test_more_draws_leave_what_r2_means_as_it_is() -> None:
+    """Fits of one size: with so many coordinates a probe fitted to all draws would gain from every one."""
+    found = {}
+    for seeds in (160, 1024):
+        data = answers(seeds=seeds, splits=60)
+        noise = 0.5 * np.random.default_rng(3).standard_normal((data.truth.size, 60))
+        features = np.concatenate([planted(data, 0.5), noise], axis=1)
+        found[seeds] = [end[0] for end in interval(scores(data, features).r2)]
+    few, many = found.values()
+    np.testing.assert_allclose(few[0], many[0], atol=0.1)
+    assert (few[1] < many[0]).all()
+    assert (many[0] < few[2]).all()
+    assert ((many[2] - many[1]) < (few[2] - few[1])).all()
+
+
+def test_a_truth_that_is_the_same_in_every_draw_is_not_found(recwarn: pytest.WarningsRecorder) -> None:
+    data = answers()
+    data.truth[0] = 5
+    found = scores(data, planted(data, 0.1))
+    assert data.probed == [1, 2]
+    for values in (found.r2, found.right):
+        assert np.flatnonzero(np.isnan(interval(values)[0][0])).tolist() == [0]
+    assert interval(found.overall)[0] > 0.9
+    assert not recwarn.list
+
+
+def test_a_direction_that_turns_with_the_length_is_found_by_fits_of_their_own() -> None:
+    data = answers()
+    features = planted(data, 0.3, turning=True)
+    assert (r2(data, features) > 0.9).all()
+    assert (r2(data, features, "shared") < 0.6).any()
+
+
+@pytest.mark.parametrize("direction", ["own", "shared"])
+def test_no_prediction_knows_its_own_answer(direction: Any) -> None:
+    """What is right for one prompt is changed: predictions of that prompt stay, wherever it was drawn; others move."""
+    data = answers(seeds=210, prompts=105, splits=4)
+    features = planted(data, 1.0)
+    before = scores(data, features, direction).prediction
+    one = data.prompt == data.prompt[1, 4]
+    assert one.sum() == 2
+    data.truth[one] += 50
+    after = scores(data, features, direction).prediction
+    np.testing.assert_array_equal(after[one], before[one])
+    assert not np.array_equal(after, before, equal_nan=True)
+
+
+def test_numbers_are_those_of_scikit_learn() -> None:
+    data = answers(prompts=90, splits=1)
+    features = planted(data, 1.0)
+    found = scores(data, features)
+    for at in range(len(LENGTHS)):
+        split, first = data.split(at, 0), data.different[at][0]
+        truth, said = data.truth[at, first[split.test]], found.prediction[at, first[split.test]]
+        expected = sklearn.metrics.r2_score(truth, said, sample_weight=split.weight)
+        assert found.r2[0, 0, at] == pytest.approx(expected, abs=1e-9)
+        right = np.average(np.abs(truth - said) < 0.5, weights=split.weight)
+        assert found.right[0, 0, at] == pytest.approx(right)
+
+
+def test_a_control_is_a_sum_over_items_and_tells_a_count_from_a_prompt() -> None:
+    """Where only the count stands, no other sum is found; where all digits stand, any is, and nothing is selective."""
+    data = answers(seeds=400, n_train=200)
+    table = {}
+    for which in range(data.truth.shape[1]):
+        table[tuple(data.items[0][which])] = data.control(0, 3)[data.different[0][1][which]]
+    steps = []
+    for digits, value in table.items():  # turning a digit adds the same, whatever stands elsewhere
+        other = (1 - digits[0], *digits[1:])
+        if other in table:
+            steps.append((table[other] - value) * (1 if digits[0] == 0 else -1))
+    assert len(steps) > 10
+    np.testing.assert_allclose(steps, steps[0], rtol=1e-9)
+    only = scores(data, data.truth.reshape(-1, 1).repeat(2, axis=1))
+    assert (interval(only.r2)[0] > 0.99).all()
+    assert (interval(only.control)[0] < 0.25).all()
+    digits = np.concatenate([np.pad(part, ((0, 0), (0, 30 - part.shape[1]))) for part in data.items]).astype(float)
+    whole = scores(data, digits)
+    assert (interval(whole.r2)[0] > 0.99).all()
+    assert (interval(whole.control)[0] > 0.99).all()
+
+
+def test_what_the_length_gives_away_is_measured() -> None:
+    data = answers()
+    assert (interval(of_length(data))[0] <= 0).all(), "one number of tokens says nothing"
+    data.tokens[:] = 3 * data.truth + 7
+    np.testing.assert_allclose(interval(of_length(data))[0], 1, atol=0.02)
+    data.tokens[0] = np.random.default_rng(1).integers(5, 8, size=SEEDS)
+    assert interval(of_length(data))[0][0] < 0.1
+
+
+def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
+    rng = np.random.default_rng(2)
+    many, splits = 4, 40
+    own, others = 0.9 + 0.01 * rng.standard_normal((splits, 2)), np.full((splits, 2), 0.1)
+    twins = np.array([0.5, 0.6, 0.4, 0.5])[np.arange(splits) % many][:, None].repeat(2, axis=1)
+    middle, low, high = gains(own, others, twins, many)
+    each = np.stack([(own - twins)[t::many].mean(axis=0) for t in range(many)])
+    reach = stats.t.ppf(0.975, 3) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / 4)
+    np.testing.assert_allclose(middle, (own - twins).mean(axis=0))
+    np.testing.assert_allclose(low, np.quantile(own - twins - reach, 0.025, axis=0))
+    np.testing.assert_allclose(high, np.quantile(own - np.maximum(twins - reach, 0.1), 0.975, axis=0))
+    for few in (0, 1):
+        _, low, high = gains(own, others, np.full_like(own, np.nan) if few == 0 else twins, few)
+        assert np.isnan(low).all(), "nothing is known of another draw"
+        np.testing.assert_allclose(high, np.quantile(own - 0.1, 0.975, axis=0))
+    assert gains(own, others + 0.8, twins, many)[2].max() < 0.05, "the best baseline counts"
+
+
+def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
+    """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
+    ds = sl.probe(tiny, COUNT, lengths=[24, 56], n_random_models=2, progress=False)
+    assert (ds["r2_y"] > 0.7).all()
+    assert (ds["r2_twin_y"] > 0.99).all()
+    assert (ds["gain_high_y"] < 0.05).all()
+    assert (ds["selectivity_low_y"] > 0.3).all(), "other sums of the digits are not there"
+    assert (ds["r2"].sel(layer=0) < 0.05).all(), "the last token by itself knows nothing"
+    for name in ("r2", "r2_twin", "r2_control", "selectivity"):
+        assert (ds[f"{name}_low_y"] <= ds[f"{name}_y"]).all()
+        assert (ds[f"{name}_y"] <= ds[f"{name}_high_y"]).all()
+    about = sl.provenance(ds)["probe"]
+    assert about == {
+        "n_train": 64,
+        "splits": 100,
+        "random_model_seeds": [0, 1],
+        "twin_proofs": ["verified as it stands"] * 2,
+    }
+    said = sl.evaluate(tiny, COUNT, lengths=[24, 56], seeds=128, progress=False)
+    np.testing.assert_array_equal(ds["truth"], said["truth"].isel(mode=0).astype(float))
+
+
+def test_a_digit_that_training_put_there_beats_every_baseline(tiny: Any) -> None:
+    ds = sl.probe(tiny, sl.tasks.find("taught_first_random"), lengths=[32], n_random_models=3, progress=False)
+    assert ds["r2_low_y"] > 0.9
+    assert ds["r2_twin_y"] < 0.2
+    assert ds["gain_low_y"] > 0.3
+    assert ds["probe_right_y"] > 0.95
+
+
+def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    before = {name: p.clone() for name, p in tiny.original_model.named_parameters()}
+    one, again, other = (with_random_weights(tiny, seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.rand(3), expected), "PyTorch's random state is left alone"
+    for name, p in tiny.original_model.named_parameters():
+        assert torch.equal(p, before[name])
+    assert type(one.original_model) is type(tiny.original_model)
+    assert status(one) == "verified as it stands"
+    mine, twins = tiny.original_model.state_dict(), [b.original_model.state_dict() for b in (one, again, other)]
+    assert all(mine.keys() == t.keys() and all(mine[k].shape == t[k].shape for k in mine) for t in twins)
+    assert all(torch.equal(twins[0][k], twins[1][k]) for k in mine)
+    drawn = [k for k in mine if mine[k].ndim == 2]
+    assert not any(torch.equal(twins[0][k], t[k]) for k in drawn for t in (mine, twins[2]))
+
+
+def test_hooks_of_the_model_do_not_stand_on_its_twins(tiny: Any) -> None:
+    how: dict[str, Any] = {"lengths": [20], "seeds": 40, "n_train": 20, "n_random_models": 2, "progress": False}
+    plain = sl.probe(tiny, COUNT, **how)
+    with sl.applied(tiny, sl.hooks.mask_tokens(list(range(12, 30)))):
+        hooked = sl.probe(tiny, COUNT, **how)
+    assert (plain["r2_y"] != hooked["r2_y"]).all()
+    np.testing.assert_array_equal(plain["r2_twin"], hooked["r2_twin"])
+
+
+def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
+    with pytest.raises(CapacityError, match="A second model.*n_random_models=0"):
+        with_random_weights(tiny, 0)
+    assert twin_module.require_room is not None
+
+
+def test_short_prompts_are_too_few_to_probe(tiny: Any) -> None:
+    """Of 128 draws of four digits there are 16 prompts at most."""
+    ds = sl.probe(tiny, COUNT, lengths=[4, 24], n_random_models=0, progress=False)
+    drawn = [{COUNT.ask(n, seed=seed).prompt for seed in range(128)} for n in (4, 24)]
+    assert ds["prompts"].values.tolist() == [len(each) for each in drawn]
+    assert np.isnan(ds["r2"].sel(length=4)).all()
+    assert not np.isnan(ds["r2"].sel(length=24)).any()
+    assert np.isnan(ds["r2_twin"]).all()
+    assert np.isnan(ds["gain_low_y"]).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("copy_last", {}, "the same right answer, 0"),
+        ("taught_copy_repeated", {}, "not numbers"),
+        ("taught_count_repeated", {"lengths": [4, 5, 6]}, "prompt's length gives it away"),
+        ("taught_count_alternating", {"seeds": 20, "lengths": [10, 12]}, "prompt's length gives it away"),
+        (
+            "taught_count_bernoulli",
+            {"seeds": 3},
+            r"distinct prompts at length \d are too few: a probe needs n_train=64",
+        ),
+        ("taught_count_alternating", {"seeds": 20, "lengths": [9, 12]}, "2 distinct prompts at length 9"),
+        ("taught_count_bernoulli", {"direction": "up"}, "direction='up'"),
+        ("taught_count_bernoulli", {"n_train": 0}, "n_train=0"),
+        ("taught_count_bernoulli", {"n_train": 1}, "n_train=1"),
+        ("taught_count_bernoulli", {"n_train": 2.5}, "n_train=2.5"),
+        ("taught_count_bernoulli", {"n_random_models": -1}, "n_random_models=-1"),
+        ("taught_count_bernoulli", {"n_random_models": True}, "n_random_models=True"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        raw(sl.probe)(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5], "progress": False} | options)
+
+
+def test_words_are_no_numbers(tiny: Any) -> None:
+    task = Task("words", "{sequence} =", lambda n, rng: rng.choices("01", k=n), lambda items: f"item {items[0]}")
+    with pytest.raises(InputError, match="not a whole number"):
+        sl.probe(tiny, task, lengths=[3], seeds=10, progress=False)
+
+
+def test_the_least_to_test_on_is_what_the_docs_say() -> None:
+    assert _splits.TESTED == 16
+    assert "16 more" in str(sl.probe.__doc__)
+
+
+def test_a_gain_is_over_the_control_too(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control that the probe learns well, as one of great capacity would, leaves little of any R²."""
+
+    def learned(*given: Any) -> Scores:
+        found = scored(*given)
+        return replace(found, control=np.where(np.isnan(found.control), np.nan, 0.95))
+
+    monkeypatch.setattr(probing, "scored", learned)
+    found = sl.probe(tiny, COUNT, lengths=[24], seeds=24, n_train=8, n_random_models=1, progress=False)
+    assert found["gain"].notnull().all()
+    assert (found["gain"] <= found["r2"] - 0.95 + 1e-9).all()

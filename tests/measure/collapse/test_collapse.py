@@ -1,0 +1,375 @@
+"""Collapse against two plain forward passes a length, closed forms, and the ways of getting it wrong."""
+
+import math
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config
+
+import squashlens as sl
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.collapse import metric as _metric
+from squashlens.prompts import GrowingSequence
+from tests import captured
+from tests.cases import FAMILIES, random_model
+from tests.references import last_streams
+
+COUNT, COPY = "How many ones are in the following sequences?", "Can you copy the following number?"
+PANELS = {
+    "a": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COUNT, **form),
+    "b": lambda m, n, **form: sl.prompts.digits(m, n, seed=7, prefix=COUNT, **form),
+    "c": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COPY, **form),
+    "d": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COPY, separator=",", every=3, **form),
+}
+NORMS = {"linf": np.inf, "l1": 1, "l2": 2}
+
+
+@pytest.fixture(scope="module")
+def plain_tiny() -> Any:
+    folder = sl.zoo.folder("tiny-gemma")
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def two_passes(plain: Any, sequence: GrowingSequence, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """v and v* by layer, (layer, d), each from a plain forward pass of its own."""
+    pair = sequence.pair(length)
+    return tuple(last_streams(plain, ids).double().numpy() for ids in (pair.v, pair.v_star))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("form", [{}, {"suffix": "="}, {"ending": "1"}], ids=["bare", "suffix", "ending"])
+@pytest.mark.parametrize("panel", PANELS)
+def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny: Any, plain_tiny: Any) -> None:
+    sequence = PANELS[panel](tiny, 96, **form)
+    ds = captured.collapse(tiny, sequence, progress=False)
+    # Junctions, where the sequence goes on with another token than it would repeat, are among them.
+    lengths = {1, 3, 96, *Random(panel).sample(range(2, 96), 5)}
+    for length in lengths:
+        v, star = two_passes(plain_tiny, sequence, length)
+        here = ds.sel(length=length)
+        found = np.append(here["distance"].values, here["distance_y"].values)
+        expected = np.abs(v - star).max(axis=-1)
+        assert (np.abs(found - expected) <= 1e-5 * np.abs(v).max(axis=-1)).all(), (length, found - expected)
+        assert expected[1:].min() > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: Any) -> None:
+    model, plain = bridge_of(family), plain_of(family)
+    start = [] if family == "qwen2" else [2]
+    for form in ({}, {"separator": 13, "every": 3}, {"separator": 13, "every": 2, "suffix": [20, 21, 22]}):
+        sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 2, prefix=[*start, 5, 11], **form)
+        ds = captured.collapse(model, sequence, progress=False, norm="l1")
+        assert sl.provenance(ds)["passes"] == "shared"
+        assert ds["kl"].max() > 0  # every family's logits are understood
+        for length in (1, 3, 4, 9, 16):
+            v, star = two_passes(plain, sequence, length)
+            found = np.append(ds["distance"].sel(length=length), ds["distance_y"].sel(length=length))
+            assert np.abs(found - np.abs(v - star).sum(axis=-1)).max() <= 1e-5 * np.abs(v).sum(axis=-1).max()
+
+
+def test_neighbours_are_not_pairs(tiny: Any) -> None:
+    """Reading position p and p + 1 of one pass, at a comma, is another number: that of a foreign token."""
+    sequence = PANELS["d"](tiny, 48)
+    ds = captured.collapse(tiny, sequence, progress=False)
+    stream = sl.capture(tiny, torch.tensor(sequence.trunk), patterns=False, layers=[6]).residuals[6][0]
+    right, wrong = [], []
+    for length in (n for n in ds["length"].values if ds["before_separator"].sel(length=n) and n < 48):
+        last = len(sequence.plain(int(length))) - 1
+        wrong.append((stream[last] - stream[last + 1]).abs().max().item())
+        right.append(ds["distance"].sel(layer=6, length=length).item())
+    assert len(right) == 15
+    assert not np.isclose(right, wrong, rtol=0.05).any()
+    assert np.median(wrong) > 2 * np.median(right)
+    # Away from commas a neighbour is the pair, and both ways agree.
+    inside = len(sequence.plain(4)) - 1
+    there = (stream[inside] - stream[inside + 1]).abs().max().item()
+    assert there == pytest.approx(ds["distance"].sel(layer=6, length=4).item(), rel=1e-4)
+
+
+def test_one_forward_pass_for_every_length(tiny: Any) -> None:
+    counted: list[int] = []
+    # A hook with a name: whether a plain function may be relied on would be tried in passes of its own.
+    hooks: Any = [("embed.hook_out", sl.hooks.Hook("count", "embed.hook_out", lambda t: counted.append(t.shape[1])))]
+    prefix = len(sl.tokenize(tiny, COUNT)[0])
+    with tiny.hooks(fwd_hooks=hooks):
+        captured.collapse(tiny, PANELS["a"](tiny, 512), progress=False)
+    assert counted == [prefix + 513]
+    for panel, trunk in (("b", prefix + 513), ("d", len(PANELS["d"](tiny, 512).trunk) + 1)):
+        counted.clear()
+        sequence = PANELS[panel](tiny, 512)
+        with tiny.hooks(fwd_hooks=hooks):
+            captured.collapse(tiny, sequence, progress=False)
+        branches = sum(
+            sequence.doubled(n).along((*sequence.trunk, sequence.trunk[-1])).tokens != () for n in range(1, 513)
+        )
+        assert counted == [trunk, branches]
+        assert branches < 512  # never more than one token a length
+
+
+def uniform_attention_gpt2() -> Any:
+    """One block, no positions, equal attention to everything seen, no MLP: D has a closed form."""
+    config = GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=64, bos_token_id=2, eos_token_id=1)
+    model = random_model(config, seed=5)
+    with torch.no_grad():
+        model.transformer.wpe.weight.zero_()
+        attention = model.transformer.h[0].attn.c_attn
+        attention.weight[:, :16] = 0
+        attention.bias[:16] = 0
+        model.transformer.h[0].mlp.c_proj.weight.zero_()
+        model.transformer.h[0].mlp.c_proj.bias.zero_()
+    return model
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("content", [[7] * 30, [7, 8, 9, 9, 8, 7] * 5], ids=["repeated", "varied"])
+def test_uniform_attention_in_closed_form(norm: str, content: list[int], tmp_path: Any) -> None:
+    """v − v* = W_O W_V (mean of n − a) / (n + 1): for repeated a after one other token, ‖…‖ / (n (n + 1))."""
+    plain = uniform_attention_gpt2()
+    plain.save_pretrained(tmp_path)
+    model = sl.load(tmp_path, progress=False, verify=False)  # an MLP of zeros leaves its norm without effect
+    ds = captured.collapse(model, sl.prompts.build(model, content, prefix=[2]), norm=norm, progress=False)
+    block = plain.transformer.h[0]
+    with torch.no_grad():
+        u = block.ln_1(plain.transformer.wte.weight).double().numpy()
+    w = block.attn.c_attn.weight[:, 16:].detach().double().numpy() @ block.attn.c_proj.weight.detach().double().numpy()
+    for length in (1, 2, 7, 30):
+        n = length + 1
+        mean = u[[2, *content[:length]]].mean(axis=0)
+        expected = np.linalg.norm((mean - u[content[length - 1]]) @ w, ord=NORMS[norm]) / (n + 1)
+        assert ds["distance"].sel(layer=1, length=length).item() == pytest.approx(expected, rel=2e-4)
+        assert ds["distance"].sel(layer=0, length=length).item() == 0
+    if content[1] == 7:
+        first = np.linalg.norm((u[2] - u[7]) @ w, ord=NORMS[norm])
+        found = ds["distance"].sel(layer=1).values
+        np.testing.assert_allclose(found, [first / (n * (n + 1)) for n in range(2, 32)], rtol=2e-3)
+
+
+def test_bundled_curve_is_finite_and_its_two_forms_agree(tiny: Any) -> None:
+    sequence = PANELS["a"](tiny, 64)
+    one, two = (captured.collapse(tiny, sequence, passes=p, progress=False) for p in ("auto", "separate"))
+    assert np.isfinite(one["distance"].values).all()
+    assert (one["distance"].sel(layer=slice(1, None)) > 0).all()
+    scale = np.abs(last_scale(tiny, sequence))
+    assert (np.abs(one["distance"].sel(layer=6) - two["distance"].sel(layer=6)).values <= 1e-5 * scale).all()
+    assert (sl.provenance(one)["passes"], sl.provenance(two)["passes"]) == ("shared", "separate")
+
+
+def last_scale(tiny: Any, sequence: GrowingSequence) -> np.ndarray:
+    stream = sl.capture(tiny, torch.tensor(sequence.trunk), patterns=False, layers=[6]).residuals[6][0]
+    return stream[[len(sequence.plain(n)) - 1 for n in range(1, len(sequence) + 1)]].abs().amax(-1).numpy()
+
+
+def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
+    sequence, lengths = PANELS["b"](tiny, 40), [5, 40]
+    sliced = captured.collapse(tiny, sequence, lengths=lengths, heads="slice", progress=False)
+    valued = captured.collapse(tiny, sequence, lengths=lengths, heads="value", progress=False)
+    assert sliced["head_distance"].dims == ("layer", "head", "length")
+    assert valued["head_distance"].dims == ("block", "head", "length")
+    for length in lengths:
+        v, star = two_passes(plain_tiny, sequence, length)
+        slices = np.abs(v - star)[:-1].reshape(7, 4, 32).max(axis=-1)
+        np.testing.assert_allclose(sliced["head_distance"].sel(length=length), slices, atol=1e-5 * np.abs(v).max())
+        for block in range(6):
+            z = []
+            for ids in sequence.pair(length).v, sequence.pair(length).v_star:
+                with torch.no_grad():
+                    seen: list[torch.Tensor] = []
+                    out = plain_tiny.model.layers[block].self_attn.o_proj
+                    handle = out.register_forward_pre_hook(lambda m, args, seen=seen: seen.append(args[0]))
+                    plain_tiny(torch.tensor([ids]), use_cache=False)
+                    handle.remove()
+                z.append(seen[0][0, -1].reshape(4, 32))
+            expected = (z[0] - z[1]).abs().amax(-1).numpy()
+            found = valued["head_distance"].sel(length=length, block=block)
+            np.testing.assert_allclose(found, expected, atol=2e-5 * z[0].abs().max().item())
+    for ds, axis in ((sliced, "layer"), (valued, "block")):
+        assert ds["head_mean"].dims == (axis, "length")
+        np.testing.assert_allclose(ds["head_mean"], ds["head_distance"].mean("head"))
+        np.testing.assert_allclose(ds["head_min"], ds["head_distance"].min("head"))
+        np.testing.assert_allclose(ds["head_max"], ds["head_distance"].max("head"))
+    # The whole vector's L∞ is the largest of its slices'.
+    np.testing.assert_allclose(sliced["head_max"], sliced["distance"])
+
+
+def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
+    sequence = PANELS["b"](tiny, 20)
+    options: dict[str, Any] = {
+        "baselines": ["contrast", "unrelated"],
+        "n_samples": 2,
+        "lengths": [4, 20],
+        "progress": False,
+    }
+    absolute, relative = (captured.collapse(tiny, sequence, scale=s, **options) for s in ("absolute", "relative"))
+    v, _ = two_passes(plain_tiny, sequence, 20)
+    rms = np.sqrt((v**2).mean(axis=-1))
+    for name in ("distance", "contrast"):
+        ratio = (absolute[name] / relative[name]).sel(length=20)
+        np.testing.assert_allclose(ratio[1:], rms[1:-1], rtol=1e-5)
+        np.testing.assert_allclose((absolute[f"{name}_y"] / relative[f"{name}_y"]).sel(length=20), rms[-1], rtol=1e-5)
+    assert relative["unrelated"].dims == ("draw", "layer", "length")
+    assert (absolute["distance"].attrs["units"], relative["distance"].attrs["units"]) == ("model", "1")
+
+
+def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) -> None:
+    sequence = PANELS["d"](tiny, 30, suffix="=")
+    ds = captured.collapse(
+        tiny, sequence, lengths=[6, 29], baselines=["contrast", "unrelated"], n_samples=2, seed=11, progress=False
+    )
+    rng = Random("unrelated 11")
+    others = [sequence.unrelated(rng) for _ in range(2)]
+    for length in (6, 29):
+        v = last_streams(plain_tiny, sequence.pair(length).v)
+        other = last_streams(plain_tiny, sequence.contrast(length).ids(sequence.trunk))
+        allowed = 2e-5 * v.abs().max().item()
+        expected = (v - other).abs().amax(-1)
+        np.testing.assert_allclose(ds["contrast"].sel(length=length), expected[:-1], atol=allowed)
+        assert expected[0] > 0 or sequence.suffix
+        for draw, sequence_2 in enumerate(others):
+            far = (v - last_streams(plain_tiny, sequence_2.pair(length).v)).abs().amax(-1)
+            np.testing.assert_allclose(ds["unrelated"].sel(length=length).isel(draw=draw), far[:-1], atol=allowed)
+            np.testing.assert_allclose(ds["unrelated_y"].sel(length=length).isel(draw=draw), far[-1], atol=1e-4)
+    same_seed = sl.prompts.digits(tiny, 30, seed=0)
+    ds = captured.collapse(tiny, same_seed, baselines=["unrelated"], seed=0, lengths=[30], progress=False)
+    assert (ds["unrelated"].sel(layer=6) > 1).all()  # not drawn from the same stream as the sequence itself
+
+
+def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
+    sequence = PANELS["c"](tiny, 40)
+    ds = captured.collapse(tiny, sequence, lengths=[1, 2, 39], progress=False)
+    for length in (1, 2, 39):
+        p, q = (
+            plain_tiny(torch.tensor([ids])).logits[0, -1].double().softmax(-1).detach()
+            for ids in (sequence.pair(length).v, sequence.pair(length).v_star)
+        )
+        here = ds.sel(length=length)
+        assert here["total_variation"].item() == pytest.approx((p - q).abs().sum().item(), abs=2e-5)
+        assert here["kl"].item() == pytest.approx((p * (p / q).log()).sum().item(), abs=2e-5, rel=1e-4)
+        assert here["same_argmax"].item() is (p.argmax() == q.argmax()).item()
+    assert ds["kl"].attrs["units"] == "nat"
+
+
+def test_precision(tiny: Any, plain_tiny: Any) -> None:
+    sequence = PANELS["c"](tiny, 40)
+    exact = captured.collapse(tiny, sequence, lengths=[40], progress=False)
+    rounded = captured.collapse(tiny, sequence, lengths=[40], round_to=torch.bfloat16, progress=False)
+    v, star = (last_streams(plain_tiny, ids) for ids in (sequence.pair(40).v, sequence.pair(40).v_star))
+    gap = (v - star)[6].abs()
+    c = gap.argmax()
+    unit = float(np.spacing(np.float32(max(abs(v[6, c]), abs(star[6, c])))))
+    assert exact["ulps"].sel(layer=6).item() == pytest.approx(gap[c].item() / unit, rel=1e-3)
+    assert exact["ulps"].attrs["units"] == "ulp (float32)"
+    a, b = v[6].bfloat16(), star[6].bfloat16()
+    assert rounded["bit_identical"].sel(layer=6).item() == pytest.approx((a == b).float().mean().item(), abs=0.02)
+    assert rounded["distance"].sel(layer=6).item() == pytest.approx(
+        (a.double() - b.double()).abs().max().item(), rel=0.02
+    )
+    assert rounded["bit_identical"].sel(layer=0).item() == 1
+    assert rounded["distance"].sel(layer=0).item() == 0
+    assert rounded["ulps"].attrs["units"] == "ulp (bfloat16)"
+
+
+def test_noise_is_measured_at_lengths_that_are_spread(tiny: Any) -> None:
+    ds = captured.collapse(tiny, PANELS["d"](tiny, 50), noise_lengths=3, progress=False)
+    assert ds["replayed"].values.tolist() == [1, 26, 50] or ds["replayed"].values.tolist() == [1, 25, 50]
+    assert 0 < ds["noise_floor"].max() < 1e-2
+
+
+def test_a_shared_pass_that_is_wrong_is_not_used(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should sharing fail where the probe did not see it, the passes at the lengths asked for do."""
+    from squashlens.engine.proving import registry
+    from squashlens.engine.running import passes
+
+    honest = passes.context
+    sequence = PANELS["d"](tiny, 30)
+    expected = captured.collapse(tiny, sequence, passes="separate", progress=False)
+    assert passes._can_share_passes(tiny)
+    registry.forget(tiny, "prompts that share a pass")
+    monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
+    ds = captured.collapse(tiny, sequence, noise_lengths=3, progress=False)
+    assert sl.provenance(ds)["passes"].startswith("separate, since its numbers depend on what it shares a pass with")
+    np.testing.assert_array_equal(ds["distance"], expected["distance"])
+    with pytest.raises(InputError, match="passes='shared' gives wrong numbers here"):
+        captured.collapse(tiny, sequence, passes="shared", progress=False)
+    monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
+    with pytest.raises(UnsoundModelError, match="Prompts in a shared pass and one by one differ"):
+        captured.collapse(tiny, sequence, noise_lengths=3, progress=False)
+
+
+def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: Any) -> None:
+        raise UnsoundModelError("The logits do not follow.", "Go on without.")
+
+    monkeypatch.setattr(_metric, "require_understood", refuse)
+    for measure, without in ((sl.collapse, "kl"), (sl.precision_by_block, "same_answer")):
+        with pytest.warns(UserWarning, match="The next token is not compared"):
+            ds = measure(tiny, PANELS["a"](tiny, 4))
+        assert without not in ds
+        assert "distance" in ds
+
+
+def test_ambient_hooks_are_honoured(tiny: Any) -> None:
+    """A hook by position gives what a pass for each prompt gives, and the provenance says so."""
+    sequence = PANELS["a"](tiny, 12)
+    place = len(sequence.prefix) + 2
+    with sl.applied(tiny, sl.hooks.zero_values([place])):
+        auto, separate = (captured.collapse(tiny, sequence, passes=p, progress=False) for p in ("auto", "separate"))
+    plain = captured.collapse(tiny, sequence, progress=False)
+    assert sl.provenance(auto)["passes"].startswith("separate, since ")
+    np.testing.assert_array_equal(auto["distance"], separate["distance"])
+    difference = np.abs(auto["distance"] - plain["distance"]).sel(layer=6)
+    assert (difference.sel(length=slice(3, None)) > 1e-3).all()
+    assert (difference.sel(length=slice(1, 1)) < 1e-3).all()  # neither of the pair has that position
+    assert any("zero_values" in hook for hook in sl.provenance(auto)["ambient_hooks"])
+
+
+def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
+    sequence = PANELS["d"](tiny, 9, suffix="=")
+    ds = captured.collapse(tiny, sequence, baselines=["contrast"], heads="value", noise_lengths=2, progress=False)
+    assert ds["distance"].dims == ("layer", "length")
+    assert ds["distance_y"].dims == ("length",)
+    assert ds["before_separator"].values.tolist() == [n % 3 == 0 for n in range(1, 10)]
+    assert ds["tokens"].values.tolist() == [len(sequence.pair(n).v) for n in range(1, 10)]
+    for name in ds.data_vars:
+        assert ds[name].attrs["units"]
+        assert ds[name].attrs["long_name"]
+        assert sl.provenance(ds[name])["model"] == "tiny-gemma"
+    facts = sl.provenance(ds)["sequence"]
+    assert (facts["suffix"], facts["separators"], facts["content_tokens"]) == ("=", ",", 9)
+    for ending in ("nc", "json"):
+        back = sl.open_result(sl.save(ds, tmp_path / f"collapse.{ending}"))
+        for name in ds.data_vars:
+            np.testing.assert_array_equal(back[name], ds[name])
+    assert math.isfinite(ds["kl"].sum().item())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "l3"}, "norm='l3'"),
+        ({"scale": "log"}, "scale='log'"),
+        ({"heads": "query"}, "heads='query'"),
+        ({"baselines": ["friends"]}, r"baselines\[0\]='friends' is not a choice"),
+        ({"n_samples": 0}, "n_samples=0"),
+        ({"noise_lengths": -1}, "noise_lengths=-1"),
+        ({"round_to": torch.int8}, "round_to=torch.int8"),
+        ({"lengths": [3, 2]}, "not increasing"),
+        ({"lengths": []}, "lengths is empty"),
+        ({"lengths": [2.5]}, "Give a whole number"),
+        ({"lengths": [99]}, "Lengths run from 1 to 9"),
+        ({"passes": "fast"}, "passes='fast'"),
+        ({"tokens_per_pass": 0}, "tokens_per_pass=0"),
+    ],
+)
+def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        captured.collapse(tiny, PANELS["a"](tiny, 9), **options)
+
+
+def test_text_is_no_sequence(tiny: Any) -> None:
+    with pytest.raises(InputError, match="sequence='1111' is of type str. Give a GrowingSequence or a PairCapture"):
+        sl.collapse(tiny, "1111")

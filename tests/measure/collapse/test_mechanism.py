@@ -1,0 +1,168 @@
+"""The proof's steps against a plain model's own patterns, its bound written out in loops, and shares that add up."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError, UnsoundModelError
+from tests import captured
+from tests.cases import FAMILIES
+from tests.references import plain_outputs
+
+
+def sequence_for(model: Any, family: str, **form: Any) -> Any:
+    start = [] if family == "qwen2" else [2]
+    return sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7], prefix=[*start, 5, 11], **form)
+
+
+@pytest.mark.parametrize("form", [{}, {"separator": 13, "every": 3}, {"ending": 7}], ids=["bare", "commas", "ending"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_equals_the_plain_patterns(family: str, form: dict[str, Any], bridge_of: Any, plain_of: Any) -> None:
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = sequence_for(model, family, **form)
+    ds = captured.mechanism(model, sequence, progress=False)
+    for length in (1, 3, 8):
+        pair = sequence.pair(length)
+        v, star = (plain_outputs(plain, torch.tensor([ids])).attentions for ids in (pair.v, pair.v_star))
+        for block in range(3):
+            a, b = (x[block][0, :, -1].detach().double() for x in (v, star))
+            here = ds.sel(block=block, length=length)
+            expected = (a - b[:, :-1]).abs().sum(dim=-1)
+            np.testing.assert_allclose(here["attention_tv"], expected, atol=2e-5)
+            np.testing.assert_allclose(here["self_weight"], b[:, -1], atol=1e-5)
+            assert expected.max() > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bound_is_the_proofs_last_line(family: str, bridge_of: Any, plain_of: Any) -> None:
+    """Σ_h max_i ‖W_O^h W_V norm(v_i)‖₁ (δ_h + α*_h), every norm from the plain model's own projections."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = sequence_for(model, family, separator=13, every=3)
+    ds = captured.mechanism(model, sequence, progress=False)
+    for length in (1, 4, 8):
+        pair = sequence.pair(length)
+        mixed, out = attention_output(plain, pair.v), attention_output(plain, pair.v_star)
+        observed = (mixed[1] - out[1]).abs().sum().item()
+        assert ds["observed"].sel(length=length).item() == pytest.approx(observed, abs=1e-5)
+        largest = per_head_values(plain, pair.v_star)
+        weights = ds["attention_tv"].sel(block=0, length=length) + ds["self_weight"].sel(block=0, length=length)
+        assert ds["bound"].sel(length=length).item() == pytest.approx(float((largest * weights.values).sum()), rel=1e-4)
+    assert (ds["observed"] <= ds["bound"]).all()
+    assert (ds["observed"] > 0).all()
+
+
+def attention_of(plain: Any) -> Any:
+    return plain.transformer.h[0].attn if hasattr(plain, "transformer") else plain.model.layers[0].self_attn
+
+
+def attention_output(plain: Any, ids: Any) -> tuple[Any, torch.Tensor]:
+    """What enters block 0's attention, and what it puts out at the last token, before any norm behind it."""
+    seen: dict[str, Any] = {}
+    attention = attention_of(plain)
+    handles = [
+        attention.register_forward_pre_hook(
+            lambda m, args, kwargs: seen.update(u=kwargs.get("hidden_states", args[0] if args else None)),
+            with_kwargs=True,
+        ),
+        attention.register_forward_hook(lambda m, args, out: seen.update(out=out[0][0, -1])),
+    ]
+    with torch.no_grad():
+        plain(torch.tensor([list(ids)]), use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return seen["u"][0], seen["out"].double()
+
+
+def per_head_values(plain: Any, ids: Any) -> np.ndarray:
+    """max over tokens of ‖x_i^h‖₁, (head), with loops over tokens and heads."""
+    u, _ = attention_output(plain, ids)
+    attention, heads = attention_of(plain), 4
+    with torch.no_grad():
+        if hasattr(attention, "c_attn"):
+            values = attention.c_attn(u)[:, 32:].double()
+            out = attention.c_proj.weight.double()
+        else:
+            values, out = attention.v_proj(u).double(), attention.o_proj.weight.double().T
+    width = out.shape[0] // heads
+    groups = values.shape[1] // width
+    largest = np.zeros(heads)
+    for token in values:
+        for head in range(heads):
+            kv = head // (heads // groups)
+            given = token[kv * width : (kv + 1) * width] @ out[head * width : (head + 1) * width]
+            largest[head] = max(largest[head], given.abs().sum().item())
+    return largest
+
+
+@pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
+def test_shares_come_from_the_plain_streams(norm: str, bridge_of: Any, plain_of: Any) -> None:
+    """Removing a part lowers the norm by about its share, to first order: here checked by finite differences."""
+    model, plain = bridge_of("llama"), plain_of("llama")
+    sequence = sequence_for(model, "llama")
+    ds = captured.mechanism(model, sequence, norm=norm, progress=False)
+    np.testing.assert_allclose(ds["share"].sum("part"), 1, rtol=1e-6)
+    np.testing.assert_allclose(ds["share"].sel(block=0, part="residual"), 0, atol=1e-12)
+    pair, order = sequence.pair(5), {"linf": np.inf, "l1": 1, "l2": 2}[norm]
+    for block in range(3):
+        parts = []
+        for name in ("residual", "attention", "mlp"):
+            layer = plain.model.layers[block]
+            v, star = (part_of(plain, layer, name, ids) for ids in (pair.v, pair.v_star))
+            parts.append((v - star).numpy())
+        whole, step = sum(parts), 1e-7
+        for name, part in zip(("residual", "attention", "mlp"), parts, strict=True):
+            up = np.linalg.norm(whole + step * part, ord=order)
+            down = np.linalg.norm(whole - step * part, ord=order)
+            expected = (up - down) / (2 * step) / np.linalg.norm(whole, ord=order)
+            found = ds["share"].sel(part=name, block=block, length=5).item()
+            assert found == pytest.approx(expected, abs=2e-3)
+
+
+def part_of(plain: Any, layer: Any, name: str, ids: Any) -> torch.Tensor:
+    seen: list[torch.Tensor] = []
+    if name == "residual":
+        handle = layer.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
+    else:
+        module = layer.self_attn if name == "attention" else layer.mlp
+        handle = module.register_forward_hook(lambda m, a, out: seen.append(out[0] if isinstance(out, tuple) else out))
+    with torch.no_grad():
+        plain(torch.tensor([list(ids)]), use_cache=False)
+    handle.remove()
+    return seen[0][0, -1].double()
+
+
+def test_uniform_attention_gives_known_weights(bridge_of: Any, tiny: Any) -> None:
+    """With one token nothing else is attended to: α = 1, and δ + α* = 2 α* for two equal tokens without positions."""
+    sequence = sl.prompts.repeated(tiny, "1", 3)
+    uniform = sl.hooks.Hook(
+        "uniform",
+        "blocks.{block}.attn.hook_pattern",
+        lambda p: torch.ones_like(p).tril() / (torch.arange(p.shape[-1]) + 1.0)[:, None],
+    )
+    with sl.applied(tiny, uniform):
+        ds = captured.mechanism(tiny, sequence, progress=False)
+    for length in (1, 2, 3):
+        n = length + 1  # with BOS
+        np.testing.assert_allclose(ds["attention_tv"].sel(length=length), n * (1 / n - 1 / (n + 1)), rtol=1e-5)
+        np.testing.assert_allclose(ds["self_weight"].sel(length=length), 1 / (n + 1), rtol=1e-5)
+    assert sl.provenance(ds)["passes"].startswith("separate")
+
+
+def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="has a suffix"):
+        captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3, suffix="="))
+    with pytest.raises(InputError, match="norm='l7'"):
+        sl.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), norm="l7")
+    ones = sl.prompts.repeated(tiny, "1", 3)
+    louder = sl.hooks.Hook("louder", "blocks.0.attn.hook_out", lambda t: 2 * t)
+    with (
+        sl.applied(tiny, louder),
+        pytest.raises(UnsoundModelError, match="not W_O applied to the outputs of its heads"),
+    ):
+        captured.mechanism(tiny, ones, progress=False)
+    scaled = sl.hooks.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)
+    with sl.applied(tiny, scaled), pytest.raises(UnsoundModelError, match="Block 2 adds more to the residual stream"):
+        captured.mechanism(tiny, ones, progress=False)

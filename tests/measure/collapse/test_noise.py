@@ -1,0 +1,185 @@
+"""The noise floor: an upper bound on what rounding does to D, never 0 by luck, and what rests on it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.engine.capturing.pairs import Replay, Streams, prepare_run
+from squashlens.measure.collapse.metric import Metric
+from tests import captured
+from tests.cases import CONFIGS, random_model
+from tests.references import last_streams
+
+QUESTION = "How many ones are in the following sequence?"
+ORDERS = {"linf": np.inf, "l1": 1, "l2": 2}
+
+
+def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) -> np.ndarray:
+    """‖v − ṽ‖ + ‖v* − ṽ*‖ in numpy, each at least half a unit in the last place."""
+    total = np.zeros(v.shape[:2])
+    for one, other in zip((v, star), again, strict=True):
+        moved = np.linalg.norm(one.astype(float) - other, ord=ORDERS[norm], axis=-1)
+        last = np.linalg.norm(np.spacing(np.abs(one)).astype(float) / 2, ord=ORDERS[norm], axis=-1)
+        total += np.maximum(moved, last)
+    if scale == "absolute":
+        return total
+    r, again_r = (np.sqrt(np.mean(x.astype(float) ** 2, axis=-1)) for x in (v, again[0]))
+    distance = np.linalg.norm(again[0].astype(float) - again[1], ord=ORDERS[norm], axis=-1)
+    return total / r + distance / again_r * np.abs(r - again_r) / r
+
+
+@pytest.mark.parametrize("scale", ["absolute", "relative"])
+@pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
+def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: Any) -> None:
+    sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",", every=3)
+    ds = captured.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale, progress=False)
+    lengths = ds["replayed"].values.tolist()
+    together = prepare_run(tiny, sequence, None, "shared", None, progress=False).pairs()
+    places = [n - 1 for n in lengths]
+    v, star = (side.values[:, places].numpy() for side in together)
+    alone = prepare_run(tiny, sequence, lengths, "separate", None, progress=False).pairs()
+    expected = by_hand(v, star, [side.values.numpy() for side in alone], norm, scale)
+    np.testing.assert_allclose(np.concatenate([ds["noise_floor"], ds["noise_floor_y"].values[None]]), expected)
+    again = captured.collapse(
+        tiny, sequence, lengths=lengths, norm=norm, scale=scale, passes="separate", progress=False
+    )["distance"]
+    assert (np.abs(ds["distance"].sel(length=lengths).values - again.values) <= ds["noise_floor"].values).all()
+    assert ds["noise_floor"].min() > 0
+
+
+@pytest.mark.parametrize("scale", ["absolute", "relative"])
+@pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
+def test_no_replay_moves_d_further(norm: Any, scale: Any) -> None:
+    """Errors of any size and direction, also one that moves both vectors alike and leaves D as it was."""
+    metric, random = Metric(norm, scale), torch.Generator().manual_seed(0)
+    v, star, e, f = torch.randn(4, 1, 200, 8, generator=random)
+    for size in (1e-6, 1e-2, 3.0):
+        again = (v + size * e, star + size * f)
+        moved = (metric.gap(v, star) - metric.gap(*again)).abs()
+        assert (moved <= noise(metric, (v, star), again) * (1 + 1e-12)).all()
+    alike = (v + e, star + e)
+    absolute = Metric(norm, "absolute")
+    torch.testing.assert_close(absolute.gap(v, star), absolute.gap(*alike))
+    assert (noise(absolute, (v, star), alike) > absolute.gap(e, 0 * e)).all()
+
+
+def noise(metric: Metric, pair: Any, again: Any) -> torch.Tensor:
+    sides = [Streams(side, {}, "shared", "eager") for side in pair]
+    return metric.noise(sides[0], sides[1], Replay(tuple(range(pair[0].shape[1])), *again, roundings=0))
+
+
+def test_the_same_passes_are_no_replay(tiny: Any) -> None:
+    """Where hooks act every pass is a prompt's own already: run again, it would round the same way."""
+    sequence = sl.prompts.repeated(tiny, "1", 30, prefix=QUESTION)
+    with sl.applied(tiny, sl.hooks.sliding_window(4)):
+        ds = captured.collapse(tiny, sequence, noise_lengths=4, progress=False)
+    assert sl.provenance(ds)["passes"].startswith("separate")
+    exact = ds["distance"].sel(length=slice(24, None))  # v and v* are equal in exact arithmetic from here on
+    assert exact.max() > 0
+    assert (exact <= 3 * ds["noise_floor"].max("replayed")).all()
+
+
+def test_no_replay_no_floor(tiny: Any) -> None:
+    """A floor that was not measured is NaN, and nothing that rests on it is told."""
+    ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
+    ds = sl.separator_ablation(
+        tiny, ones, kinds=["substitute", "mask"], from_blocks=[0], noise_lengths=0, progress=False
+    )
+    for name in ("noise_floor", "noise_floor_y", "retained", "retained_y", "retained_from", "retained_from_y"):
+        assert ds[name].isnull().all()
+    assert ds["distance"].notnull().all()
+    assert (
+        sl.separator_ablation(tiny, ones, kinds=["mask"], from_blocks=[0], progress=False)["retained"].notnull().any()
+    )
+    ds = captured.precision_and_blocks(
+        tiny, ones, formats=["bfloat16"], lengths=[4, 12], noise_lengths=0, progress=False
+    )
+    for name in ("noise_floor", "bits_needed", "bits_needed_y", "first_block"):
+        assert ds[name].isnull().all()
+
+
+@pytest.mark.parametrize("passes", ["shared", "separate"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> None:
+    """GPT-2 without position embeddings on one token repeated: v and v* are equal in exact arithmetic."""
+    model = bridge_of("gpt2", getattr(torch, dtype))
+    ones = sl.prompts.build(model, [7] * 40, bos="none")
+    weight = model.original_model.transformer.wpe.weight
+    weight = getattr(weight, "_original_component", weight)
+    before = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight.zero_()
+        ds = captured.precision_and_blocks(model, ones, formats=["float8_e5m2"], passes=passes, progress=False)
+        rounding = captured.collapse(model, ones, passes=passes, progress=False)["distance"].max()
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
+    assert rounding > 0 or dtype == "bfloat16"
+    assert ds["bits_needed"].isnull().all()
+    assert ds["bits_needed_y"].isnull().all()
+    assert ds["first_block"].isnull().all()
+    assert (ds["noise_floor"] > 0).all()
+
+
+def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of: Any) -> None:
+    model, plain = bridge_of("llama"), plain_of("llama")
+    sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 3, prefix=[2, 5])
+    ds = captured.precision_and_blocks(model, sequence, formats=["bfloat16"], scale="absolute", progress=False)
+    for length in (1, 9, 24):
+        pair = sequence.pair(length)
+        v, star = (last_streams(plain, ids) for ids in (pair.v, pair.v_star))
+        gap = (v - star).abs().amax(-1)[:-1].numpy()
+        told = ds["bits_needed"].sel(length=length).notnull()
+        np.testing.assert_array_equal(told, gap > 3 * ds["noise_floor"].values)
+    with sl.applied(tiny, sl.hooks.sliding_window(4)):
+        ones = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION)
+        within = captured.precision_and_blocks(tiny, ones, formats=["float8_e5m2"], progress=False)
+    # Layer ℓ reads 3 ℓ tokens back: with as many repeats nothing but repeats is seen.
+    for layer in range(1, 7):
+        assert within["bits_needed"].sel(layer=layer, length=slice(3 * layer + 1, None)).isnull().all()
+        assert within["bits_needed"].sel(layer=layer, length=slice(1, 3 * layer - 1)).notnull().any()
+    assert within["first_block"].sel(length=slice(19, None)).isnull().all()
+
+
+def test_rounding_has_no_parts(bridge_of: Any) -> None:
+    """Under a window of 3 layer ℓ is exact from 2 ℓ repeats on: what is left of D there comes from nowhere."""
+    model = bridge_of("llama")
+    ones = sl.prompts.build(model, [7] * 14, prefix=[2, 5])
+    with sl.applied(model, sl.hooks.sliding_window(3)):
+        ds = captured.mechanism(model, ones, progress=False)
+        unknown = captured.mechanism(model, ones, lengths=[1, 9], noise_lengths=0, progress=False)
+    for block in range(3):
+        assert ds["share"].sel(block=block, length=slice(2 * block + 3, None)).isnull().all()
+        assert ds["share"].sel(block=block, length=slice(1, 2 * block + 1)).notnull().all()
+    np.testing.assert_allclose(ds["share"].sum("part").where(ds["share"].notnull().all("part"), 1), 1)
+    assert unknown["share"].isnull().all()
+
+
+def test_a_floor_stands_for_all_lengths() -> None:
+    metric, v, star = Metric("l1"), torch.zeros(2, 3, 1), torch.zeros(2, 3, 1)
+    sides = [Streams(side, {}, "shared", "eager") for side in (v, star)]
+    again = Replay((0, 2), torch.tensor([[[1.0], [3.0]], [[4.0], [2.0]]]), torch.zeros(2, 2, 1), roundings=0)
+    assert metric.floor(sides[0], sides[1], again).round(decimals=5).tolist() == [3.0, 4.0]
+    assert metric.floor(sides[0], sides[1], None).isnan().all()
+
+
+def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
+    """Without queries repeated tokens collapse exactly, and what is left is the softmax's and the norms' rounding."""
+    plain = random_model(CONFIGS["llama"])
+    with torch.no_grad():
+        for layer in plain.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    plain.save_pretrained(tmp_path)
+    model = sl.load(tmp_path, dtype="float64", device="cpu", progress=False)
+    sequence = sl.prompts.build(model, [20] * 24, bos="none")
+    with sl.applied(
+        model, sl.hooks.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)
+    ):
+        ds = captured.precision_and_blocks(model, sequence, progress=False)
+    assert ds["distance"].max() > 0
+    assert ds["bits_needed"].isnull().all()

@@ -1,0 +1,215 @@
+"""Fewer bits against plain models, torch's own types, and a case in which collapse is exact."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError, ModelAccessError
+from squashlens.measure.collapse.precision.stored import from_then_on
+from tests import captured
+from tests.cases import FAMILIES
+from tests.references import last_streams, layers_of, raw
+
+CONTENT = [7, 8, 7, 7, 9, 9, 8, 7]
+LENGTHS = [1, 3, 4, 8]
+
+
+def sequence_of(model: Any, family: str, content: Any = CONTENT, **form: Any) -> Any:
+    return sl.prompts.build(model, content, prefix=[*([] if family == "qwen2" else [2]), 5, 11], **form)
+
+
+def in_python(x: float, bits: int) -> float:
+    """One number with so many bits behind the leading one, by the standard library alone."""
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(round(mantissa * 2 ** (bits + 1)), exponent - bits - 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> None:
+    """Collapsed and bits needed from the plain model's own last tokens, number by number."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = sequence_of(model, family, [7, 7, 7, 7, 7, 7, 7, 7])
+    ds = captured.precision_and_blocks(model, sequence, lengths=LENGTHS, passes="separate", progress=False)
+    told = []
+    for length in LENGTHS:
+        pair = sequence.pair(length)
+        v, star = (last_streams(plain, ids) for ids in (pair.v, pair.v_star))
+        here = ds.sel(length=length)
+        for layer in range(4):
+            for form in ("bfloat16", "float8_e5m2"):
+                dtype = getattr(torch, form)
+                same = torch.equal(v[layer].to(dtype).float(), star[layer].to(dtype).float())
+                assert here["collapsed"].sel(format=form, layer=layer).item() == same
+            apart = [
+                any(
+                    in_python(a, k) != in_python(b, k)
+                    for a, b in zip(v[layer].tolist(), star[layer].tolist(), strict=True)
+                )
+                for k in range(24)
+            ]
+            expected = math.nan if not apart[-1] else max([k + 1 for k in range(24) if not apart[k]], default=0)
+            found = here["bits_needed"].sel(layer=layer).item()
+            if layer or family == "gpt2":  # bits behind the tenth are those of two orders of addition
+                gap = float((v[layer] - star[layer]).abs().max() / v[layer].square().mean().sqrt())
+                rounding = math.isnan(found) and gap <= 4 * ds["noise_floor"].sel(layer=layer)
+                assert rounding or found == expected or (expected > 10 and abs(found - expected) <= 4), (length, layer)
+            told.append(found)
+        assert here["same_argmax"].item() == (
+            plain(torch.tensor([pair.v])).logits[0, -1].argmax()
+            == plain(torch.tensor([pair.v_star])).logits[0, -1].argmax()
+        )
+    assert len(set(told)) > 2 or family == "gpt2"  # whose positions set the two apart from the start
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "mistral", "qwen2", "gpt2"])
+def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
+    """PyTorch hooks that round what enters one block of the plain model."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = sequence_of(model, family)
+    ds = captured.precision_and_blocks(
+        model, sequence, formats=["float8_e4m3fn"], lengths=[3, 8], scale="absolute", progress=False
+    )
+    for block in range(3):
+        entered = []
+
+        def put(_module: Any, args: Any, kwargs: Any, entered: list[Any] = entered) -> Any:
+            stream = (args[0] if args else kwargs["hidden_states"]).to(torch.float8_e4m3fn).float()
+            entered.append(stream[0, -1])
+            return (stream, *args[1:]), {k: v for k, v in kwargs.items() if k != "hidden_states"}
+
+        handle = layers_of(plain)[block].register_forward_pre_hook(put, with_kwargs=True)
+        try:
+            for length in (3, 8):
+                pair = sequence.pair(length)
+                entered.clear()
+                v, star = last_streams(plain, pair.v), last_streams(plain, pair.v_star)
+                here = ds.sel(format="float8_e4m3fn", block=block, length=length)
+                expected = (v[3] - star[3]).abs().max().item()
+                assert here["distance"].item() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+                assert here["enters_as_one"].item() == torch.equal(*entered)
+        finally:
+            handle.remove()
+    plainly = captured.collapse(model, sequence, lengths=[3, 8], progress=False)["distance"].sel(layer=3)
+    assert (np.abs(ds["distance"].isel(format=0) - plainly) > 1e-3).any()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma", "qwen2"])
+def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> None:
+    """Layer ℓ reads ℓ (w − 1) tokens back, and rotations know distances alone: collapse is exact, and no sooner."""
+    model = bridge_of(family)
+    ones = sequence_of(model, family, [7] * 14)
+    with sl.applied(model, sl.hooks.sliding_window(3)):
+        ds = captured.precision_and_blocks(model, ones, formats=["float8_e5m2"], progress=False)
+    assert ds["collapsed_from"].isel(format=0).values.tolist() == [1, 3, 5, 7]
+    assert ds["collapsed_from_y"].item() == 7
+    assert (ds["bits_needed"].sel(layer=3, length=slice(1, 5)) < 10).all()
+    assert ds["bits_needed"].sel(layer=3, length=slice(7, None)).isnull().all()
+    assert ds["first_block"].isnull().all()  # what rounding makes one was one before
+    assert ds["same_argmax_from"].item() <= 7
+
+
+def test_first_block_is_where_two_become_one(bridge_of: Any) -> None:
+    """Even attention moves a stream by about 1/n: more than rounding does, and less than eight bits tell."""
+    model = bridge_of("gemma")
+    ones = sequence_of(model, "gemma", [7] * 58)
+    with sl.applied(model, sl.hooks.uniform_attention()):
+        ds = captured.precision_and_blocks(
+            model, ones, formats=["float8_e5m2"], lengths=[1, 2, 20, 40, 58], progress=False
+        )
+    entering = ds["enters_as_one"].isel(format=0).values == 1
+    reached = entering & ds["bits_needed"].isel(layer=slice(0, 3)).notnull().values
+    for here, found in zip(reached.T, ds["first_block"].values[0], strict=True):
+        assert found == here.argmax() if here.any() else math.isnan(found)
+    assert ds["first_block"].sel(length=[1, 2]).isnull().all()
+    assert ds["first_block"].sel(length=slice(20, None)).notnull().any()
+
+
+def test_numbers_beyond_a_format_are_not_collapsed(bridge_of: Any) -> None:
+    """Formats that would hold their largest number in place of any larger one would make all of them the same."""
+    model = bridge_of("gemma")
+    louder = sl.hooks.Hook("louder", "blocks.1.hook_resid_pre", lambda stream: 1e4 * stream)
+    sequence = sequence_of(model, "gemma")
+    with sl.applied(model, louder):
+        ds = captured.precision_and_blocks(model, sequence, lengths=[4, 8], progress=False)
+        with pytest.raises(InputError, match="beyond the range of float8_e4m3fn"):
+            captured.collapse(model, sequence, lengths=[4], round_to=torch.float8_e4m3fn, progress=False)
+    small = ds.sel(format="float8_e4m3fn")
+    assert small["collapsed"].sel(layer=1).isnull().all()
+    assert small["collapsed"].sel(layer=0).notnull().all()
+    assert ds["collapsed"].sel(format="bfloat16").notnull().all()
+    assert small["distance"].sel(block=1).isnull().all()
+    assert ds["distance"].sel(format="bfloat16").notnull().all()
+
+
+def test_stored_in_eight_bits_is_torchs_rounding(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    sequence = sequence_of(model, "llama")
+    plainly, stored = (
+        captured.collapse(model, sequence, lengths=[4, 8], passes="separate", progress=False, **options)
+        for options in ({}, {"round_to": torch.float8_e5m2})
+    )
+    v, star = (
+        torch.stack([last_streams_of(model, ids) for ids in side])
+        for side in zip(*[(p.v, p.v_star) for p in map(sequence.pair, (4, 8))], strict=True)
+    )
+    expected = (v.to(torch.float8_e5m2).float() - star.to(torch.float8_e5m2).float()).abs().amax(-1)
+    np.testing.assert_allclose(stored["distance"].sel(layer=3), expected, rtol=1e-6)
+    assert (stored["distance"].sel(layer=3) != plainly["distance"].sel(layer=3)).any()
+
+
+def last_streams_of(model: Any, ids: Any) -> torch.Tensor:
+    return sl.capture(model, torch.tensor(ids), patterns=False, layers=[3]).residuals[3][0, -1]
+
+
+def test_from_then_on() -> None:
+    holds = torch.tensor([[True, False, True, True], [True] * 4, [False] * 4, [True, True, True, False]])
+    found = from_then_on(holds, (2, 5, 7, 9))
+    assert found[:2].tolist() == [7, 2]
+    assert found[2:].isnan().all()
+
+
+def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
+    sequence = sequence_of(bridge_of("gemma"), "gemma")
+    ds = sl.precision_by_run(
+        folder_of("gemma"), sequence, runs=["float32", "bfloat16", "int8"], lengths=[2, 4, 8], noise_lengths=2,
+        device="cpu",
+        progress=False,
+    )  # fmt: skip
+    for run, options in (("float32", {}), ("bfloat16", {"dtype": torch.bfloat16}), ("int8", {"quantize": "int8"})):
+        model = sl.load(folder_of("gemma"), device="cpu", progress=False, **options)
+        alone = captured.collapse(model, sequence, lengths=[2, 4, 8], scale="relative", noise_lengths=2, progress=False)
+        for name in alone.data_vars:
+            np.testing.assert_array_equal(ds[name].sel(run=run), alone[name])
+    assert sl.provenance(ds)["dtype"] == ["float32", "bfloat16", "float32"]
+    assert sl.provenance(ds)["quantized"] == [None, None, "int8"]
+    assert len({float(d) for d in ds["distance"].sel(layer=3, length=8)}) == 3
+    assert (ds["collapsed_from"].sel(layer=0) == 2).all()
+    assert ds["refused"].item() == ""
+
+
+def test_runs_that_are_refused_are_named(folder_of: Any, bridge_of: Any) -> None:
+    sequence = sequence_of(bridge_of("gpt2"), "gpt2")
+    options: Any = {"lengths": [4], "noise_lengths": 0, "device": "cpu", "progress": False}
+    with pytest.warns(UserWarning, match="The run in int8 failed and is left out"):
+        ds = sl.precision_by_run(folder_of("gpt2"), sequence, runs=["float32", "int8"], **options)
+    assert ds["run"].values.tolist() == ["float32"]
+    assert "Conv1D" in ds["refused"].item()
+    with pytest.warns(UserWarning, match="int8"), pytest.raises(ModelAccessError, match="Conv1D"):
+        sl.precision_by_run(folder_of("gpt2"), sequence, runs=["int8"], **options)
+
+
+def test_refusals(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 4)
+    for options, message in (
+        ({"formats": ["int4"]}, "='int4' is not a choice"),
+        ({"formats": []}, "are not known formats"),
+    ):
+        with pytest.raises(InputError, match=message):
+            captured.precision_and_blocks(tiny, ones, **options)
+    for runs, message in (([], "runs= is empty"), (["float8"], "runs='float8'")):
+        with pytest.raises(InputError, match=message):
+            raw(sl.precision_by_run)("tiny-gemma", ones, runs=runs, progress=False)

@@ -1,0 +1,341 @@
+"""How repeats fall into tokens, against closed forms and plain lists; what that does to D, against plain models."""
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.collapse.tokenization import FORMS, splits, tokenization
+from tests import captured
+from tests.references import last_streams, raw
+from tests.splitters import KINDS, save_random_with, splitter
+
+N = 13
+ALWAYS, NEVER = (lambda n: True), (lambda n: False)
+LATER, FIRST = (lambda n: n > 1), (lambda n: n == 1)
+
+# tokenizer, repeat, form → tokens, pair, grows, uniform as functions of the number of repeats
+CLOSED: dict[tuple[str, str, str], tuple[Callable[[int], Any], ...]] = {
+    ("single", "1", "joined"): (lambda n: n, ALWAYS, ALWAYS, ALWAYS),
+    ("single", "1", "spaced"): (lambda n: 2 * n - 1, NEVER, ALWAYS, ALWAYS),
+    ("single", "1", "commas"): (lambda n: 2 * n - 1, NEVER, ALWAYS, ALWAYS),
+    ("single", "1", "commas spaced"): (lambda n: 3 * n - 2, NEVER, ALWAYS, ALWAYS),
+    ("single", "one", "spaced"): (lambda n: n, LATER, ALWAYS, FIRST),
+    ("prefixed", "1", "joined"): (lambda n: n + 1, ALWAYS, ALWAYS, ALWAYS),
+    ("prefixed", "1", "spaced"): (lambda n: 2 * n, NEVER, ALWAYS, ALWAYS),
+    ("prefixed", "one", "joined"): (lambda n: n, LATER, ALWAYS, FIRST),
+    ("prefixed", "one", "spaced"): (lambda n: n, ALWAYS, ALWAYS, ALWAYS),
+    ("threes", "1", "joined"): (lambda n: -(-n // 3), NEVER, lambda n: n % 3 == 0, FIRST),
+    ("threes", "1", "spaced"): (lambda n: 2 * n - 1, NEVER, ALWAYS, ALWAYS),
+    ("threes", "111", "joined"): (lambda n: n, ALWAYS, ALWAYS, ALWAYS),
+    ("threes", "one", "commas spaced"): (lambda n: 2 * n - 1, NEVER, ALWAYS, FIRST),
+    ("merging", "1", "joined"): (lambda n: max(1, n // 2), NEVER, NEVER, FIRST),
+    ("merging", "1", "spaced"): (lambda n: n, LATER, ALWAYS, FIRST),
+    ("merging", "11", "joined"): (lambda n: n, ALWAYS, ALWAYS, ALWAYS),
+    ("merging", "one", "joined"): (lambda n: n, ALWAYS, ALWAYS, ALWAYS),
+}
+MODELS = (
+    ("single", "gemma"), ("threes", "gemma3"), ("prefixed", "llama"), ("merging", "gpt2"), ("merging", "qwen2"),
+    ("merging", "mistral"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Any, Any, Any]]:
+    """A tiny random model with a trained tokenizer: as a proven bridge, and both as Hugging Face opens them.
+
+    Qwen2 is opened with a pattern of its own, which takes digits one by one, whatever its folder says.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    held: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
+
+    def opened(kind: str, family: str) -> tuple[Any, Any, Any]:
+        if (kind, family) not in held:
+            folder = save_random_with(kind, family, tmp_path_factory.mktemp(f"{kind}-{family}"))
+            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            bridge = sl.load(folder, device="cpu", progress=False)
+            held[kind, family] = bridge, plain, AutoTokenizer.from_pretrained(folder)
+        return held[kind, family]
+
+    return opened
+
+
+def test_what_the_trained_tokenizers_merge() -> None:
+    ones = {kind: {t for t in splitter(kind).get_vocab() if t.strip("Ġ▁") and not t.strip("Ġ▁1")} for kind in KINDS}
+    assert ones == {
+        "single": {"1"}, "prefixed": {"1"}, "threes": {"1", "11", "111"}, "merging": {"1", "11", "111", "Ġ1"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "repeat", "form"), CLOSED)
+def test_closed_forms(kind: str, repeat: str, form: str) -> None:
+    ds = splits(splitter(kind), N, repeat=repeat, joiners={form: FORMS[form]}).sel(form=form)
+    for name, law in zip(("tokens", "pair", "grows", "uniform"), CLOSED[kind, repeat, form], strict=True):
+        assert ds[name].values.tolist() == [law(n) for n in range(1, N + 1)], name
+
+
+def test_pieces_are_shown_as_they_are() -> None:
+    def pieces(kind: str, n: int, form: str, repeat: str = "1") -> str:
+        return splits(splitter(kind), n, repeat=repeat)["pieces"].sel(form=form, repeats=n).item()
+
+    assert pieces("threes", 7, "joined") == "111·111·1"
+    assert pieces("merging", 7, "joined") == "11·11·111"
+    assert pieces("merging", 3, "spaced") == "1·␣1·␣1"
+    assert pieces("single", 3, "spaced") == "1·␣·1·␣·1"
+    assert pieces("prefixed", 2, "joined") == "␣·1·1"
+    assert pieces("prefixed", 2, "joined", "one") == "␣one·one"
+    assert pieces("threes", 2, "commas spaced") == "1·,·␣·1"
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    kind=st.sampled_from(KINDS),
+    repeat=st.sampled_from(["1", "11", "111", "2", "one", "on", "12"]),
+    between=st.sampled_from(["", " ", ",", ", ", "0", "one", " 1 ", "1"]),
+    prompt=st.sampled_from(["", "count", "count ", "11", "one: "]),
+    n=st.integers(1, 9),
+)
+def test_against_plain_lists(kind: str, repeat: str, between: str, prompt: str, n: int) -> None:
+    assume(not between or len(re.findall(f"(?={repeat})", repeat + between + repeat)) == 2)
+    tokenizer = splitter(kind)
+    ds = splits(tokenizer, n, repeat=repeat, joiners={"it": between}, prefix=prompt).sel(form="it")
+    texts = [between.join([repeat] * k) for k in range(1, n + 2)]
+    ids = [tokenizer(prompt + text, add_special_tokens=False)["input_ids"] for text in texts]
+    before = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
+    for k, (now, then) in enumerate(pairwise(ids)):
+        here = ds.isel(repeats=k)
+        shared = 0
+        while shared < len(before) and before[shared] == now[shared]:
+            shared += 1
+        content = now[shared:]
+        assert here["text"].item() == texts[k]
+        assert here["tokens"].item() == len(content)
+        assert here["distinct"].item() == len({*content})
+        assert here["token_id"].values.tolist() == content + [-1] * (ds.sizes["place"] - len(content))
+        assert here["grows"].item() == (then[: len(now)] == now)
+        assert here["pair"].item() == (then == now + now[-1:])
+        assert here["pieces"].item() == "·".join(here["piece"].values[: len(content)])
+        assert here["uniform"].item() == uniform_by_offsets(tokenizer, prompt, repeat, between, k + 1)
+        spelt = "".join(here["piece"].values).replace("␣", " ")
+        assert spelt.strip() in (prompt + texts[k])
+        assert spelt.endswith(texts[k])
+    if not between:
+        settled = ds["uniform"].values
+        assert (ds["pair"].values[:-1] >= (settled[:-1] & settled[1:])).all()  # one token each, nothing between
+
+
+def uniform_by_offsets(tokenizer: Any, prompt: str, repeat: str, between: str, n: int) -> bool:
+    """Whether each repeat's characters are those of one token, spaces aside, and always the same one."""
+    text = prompt + between.join([repeat] * n)
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    spans = []
+    for token, (start, stop) in zip(coded["input_ids"], coded["offset_mapping"], strict=True):
+        if tokenizer.convert_ids_to_tokens(token).strip("▁Ġ"):  # a space by itself claims the character behind it
+            spans.append((token, stop - len(text[start:stop].strip()), stop))
+    found = set()
+    for k in range(n):
+        first = len(prompt) + k * len(repeat + between)
+        found.add(tuple((i, a - first, b - first) for i, a, b in spans if a < first + len(repeat) and b > first))
+    return len(found) == 1 and [span[1:] for span in found.pop()] == [(0, len(repeat))]
+
+
+def test_a_space_in_the_prompt_makes_the_first_repeat_like_the_others() -> None:
+    """GPT-2's 1 is not its ␣1: only behind a space is “1 1 1” three times one token."""
+    alone, behind = (splits(splitter("merging"), 6, prefix=prompt).sel(form="spaced") for prompt in ("", "count "))
+    assert alone["uniform"].values.tolist() == [True] + [False] * 5
+    assert behind["uniform"].all()
+    assert alone["pair"].values.tolist() == [False] + [True] * 5
+    assert behind["pair"].all()
+    assert behind["pieces"].values[2] == "␣1·␣1·␣1"
+
+
+def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
+    """11111 111 behind the prompt 11: two tokens 111, of which the first begins in the prompt."""
+    ds = splits(splitter("threes"), 3, repeat="111", prefix="11", joiners={"spaced": " "}).sel(form="spaced")
+    assert ds["pieces"].values.tolist() == ["111·11", "111·11·␣·111", "111·11·␣·111·␣·111"]
+    assert not ds["uniform"].any()
+    apart = splits(splitter("threes"), 3, repeat="111", prefix="11 ", joiners={"spaced": " "}).sel(form="spaced")
+    assert apart["uniform"].all()
+    assert apart["tokens"].values.tolist() == [1, 3, 5]
+
+
+@pytest.mark.parametrize("prompt", ["", "count: "])
+@pytest.mark.parametrize(("kind", "family"), MODELS)
+def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: str, model_of: Any) -> None:
+    """A forward pass for each text, as somebody without squashlens would run it."""
+    model, plain, tokenizer = model_of(kind, family)
+    ds = tokenization(model, 7, prefix=prompt, progress=False)
+    lead = [] if family == "qwen2" else [2]
+    norms = {"linf": np.inf, "l1": 1, "l2": 2}
+    other = {n: tokenization(model, 3, prefix=prompt, norm=n, scale="absolute", progress=False) for n in ("l1", "l2")}
+    for form, between in FORMS.items():
+        for n in range(1, 8):
+            here, longer = (
+                lead + tokenizer(prompt + between.join(["1"] * k), add_special_tokens=False)["input_ids"]
+                for k in (n, n + 1)
+            )
+            v, following, star = (last_streams(plain, ids).double() for ids in (here, longer, here + here[-1:]))
+            rms = v.square().mean(-1).sqrt().numpy()
+            for name, to in (("naive", following), ("distance", star)):
+                found = ds.sel(form=form, repeats=n)
+                expected = (v - to).abs().amax(-1).numpy() / rms
+                values = np.append(found[name], found[f"{name}_y"])
+                np.testing.assert_allclose(values, expected, atol=2e-5 * max(1.0, expected.max()))
+                for norm, ds_of in other.items():
+                    if n <= 3:
+                        gap = np.linalg.norm((v - to).numpy(), ord=norms[norm], axis=-1)
+                        values = ds_of[name].sel(form=form, repeats=n)
+                        np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    model=st.sampled_from(MODELS),
+    repeat=st.sampled_from(["1", "111", "2", "one", "12"]),
+    between=st.sampled_from(["", " ", ",", "0"]),
+    n=st.integers(1, 5),
+)
+def test_a_pair_of_texts_is_the_pair(model: tuple[str, str], repeat: str, between: str, n: int, model_of: Any) -> None:
+    """Where one repeat more is the last token again the two distances are one number; elsewhere they are not."""
+    bridge, *_ = model_of(*model)
+    forms = {"it": between}
+    ds = tokenization(bridge, n, repeat=repeat, joiners=forms, prefix="count ", progress=False).sel(form="it")
+    gap = np.abs(ds["naive"] - ds["distance"])
+    assert (gap.where(ds["pair"], 0) == 0).all()
+    assert (gap.sel(layer=3).where(~ds["pair"], 1) > 1e-4).all()
+    assert (ds["distance"].sel(layer=3) > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["threes", "merging"])
+def test_merged_digits_hide_collapse(kind: str, model_of: Any) -> None:
+    """The pair closes with the length while the texts, which end in different tokens, stay apart."""
+    model, *_ = model_of(kind, "gemma")
+    ds = tokenization(model, 96, joiners={"joined": ""}, prefix="count: ", progress=False).sel(form="joined", layer=3)
+    assert not ds["pair"].any()
+    few, many = (ds.sel(repeats=slice(*ends)).median("repeats") for ends in ((1, 12), (49, 96)))
+    assert many["distance"] < 0.3 * few["distance"]
+    assert many["naive"] > 0.8 * few["naive"]
+    assert many["naive"] > 10 * many["distance"]
+
+
+def test_one_token_each_is_collapse(tiny: Any) -> None:
+    """Where every digit is a token, joined ones are the sequence that `collapse` builds in token space."""
+    question = "How many ones are in the following sequences?"
+    ds = tokenization(tiny, 9, prefix=question, scale="absolute", norm="l2", progress=False).sel(form="joined")
+    sequence = sl.prompts.repeated(tiny, "1", 9, prefix=question)
+    expected = captured.collapse(tiny, sequence, norm="l2", progress=False)
+    for name in ("naive", "distance"):
+        np.testing.assert_allclose(ds[name], expected["distance"], atol=1e-4)
+        np.testing.assert_allclose(ds[f"{name}_y"], expected["distance_y"], atol=1e-4)
+    assert ds["distance"].attrs["units"] == "model"
+
+
+def test_a_pass_for_each_prompt_gives_the_same(model_of: Any) -> None:
+    model, *_ = model_of("merging", "mistral")
+    shared, alone = (tokenization(model, 8, passes=p, progress=False) for p in ("shared", "separate"))
+    for name in ("naive", "naive_y", "distance", "distance_y"):
+        np.testing.assert_allclose(shared[name], alone[name], atol=5e-5)
+    assert (sl.provenance(shared)["passes"], sl.provenance(alone)["passes"]) == ("shared", "separate")
+
+
+def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tmp_path: Path) -> None:
+    model, *_ = model_of("threes", "gemma3")
+    bare, held = splits(splitter("threes"), 4), splits(model, 4)
+    measured = tokenization(model, 4, progress=False)
+    for name in bare.data_vars:
+        np.testing.assert_array_equal(bare[name], held[name])
+        np.testing.assert_array_equal(bare[name], measured[name])
+    said = sl.provenance(bare)
+    assert said["vocabulary_size"] == len(splitter("threes"))
+    assert said["tokenizer"] == type(splitter("threes")).__name__
+    assert said["call"]["joiners"] == dict(FORMS)
+    assert sl.provenance(measured)["vocabulary_size"] == said["vocabulary_size"]
+    assert measured["between"].values.tolist() == list(FORMS.values())
+    for ending in ("nc", "json"):
+        path = sl.save(measured, tmp_path / f"it.{ending}")
+        assert sl.open_result(path).identical(measured)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "n=0"),
+        ({"n": 2.5}, "n=2.5"),
+        ({"repeat": " "}, "not non-empty text"),
+        ({"repeat": 1}, "not non-empty text"),
+        ({"prefix": None}, "not text"),
+        ({"joiners": {}}, "not a mapping from names"),
+        ({"joiners": ["joined"]}, "not a mapping from names"),
+        ({"joiners": {"joined": None}}, "not a mapping from names"),
+        (
+            {"joiners": {"it": " 1 "}},
+            "The form 'it' of joiners= writes two repeats as '1 1 1', which has more than two '1'",
+        ),
+        (
+            {"repeat": "11", "joiners": {"it": "1"}},
+            "The form 'it' of joiners= writes two repeats as '11111', which has more than two '11'",
+        ),
+        (
+            {"repeat": "car"},
+            "The form 'joined' of joiners= cannot be tokenized as 'carcar': The word 'carcar'.*leave the form out",
+        ),
+        ({"prefix": "zebra "}, "'zebra' is not in this model's vocabulary"),
+    ],
+)
+def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
+    for function in (splits, tokenization):
+        with pytest.raises(InputError, match=message):
+            raw(function)(tiny, **options)
+
+
+def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
+    with pytest.raises(InputError, match="has no tokenizer"):
+        splits(bridge_of("llama"))
+    with pytest.raises(InputError, match="Tokenizer, neither a Hugging Face tokenizer.*PreTrainedTokenizerFast"):
+        splits(splitter("single").backend_tokenizer)
+    with pytest.raises(InputError, match="TransformerBridge"):
+        raw(tokenization)(splitter("single"))
+
+
+def test_what_a_tokenizer_drops_is_refused() -> None:
+    """Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks."""
+    with pytest.raises(InputError, match="'joined' of joiners= cannot be tokenized as 'é': 'é' has no tokens"):
+        splits(splitter("single"), repeat="é", joiners={"joined": ""})
+    with pytest.raises(InputError, match="'éé?' adds no token to the prefix"):
+        splits(splitter("single"), repeat="é", prefix="count", joiners={"joined": ""})
+    with pytest.raises(InputError, match="'dots' of joiners= cannot be tokenized as '…'.*leave the form out"):
+        splits(splitter("single"), joiners={"dots": "…"})
+
+
+def test_texts_that_do_not_fit_are_refused(model_of: Any) -> None:
+    """Context 64: 32 ones with commas behind a BOS are 64 tokens, and one more repeat is too long."""
+    model, *_ = model_of("single", "gemma")
+    tokenization(model, 31, joiners={"commas": ","}, progress=False)
+    with pytest.raises(InputError, match="context 64"):
+        tokenization(model, 32, joiners={"commas": ","}, progress=False)
+
+
+@pytest.mark.parametrize(("options", "message"), [({"norm": "l3"}, "norm='l3'"), ({"scale": "big"}, "scale='big'")])
+def test_choices(tiny: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tokenization(tiny, **options)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_cpu(model_of: Any, tmp_path: Path) -> None:
+    model, *_ = model_of("threes", "gemma3")
+    folder = save_random_with("threes", "gemma3", tmp_path / "model")
+    ours, theirs = (tokenization(m, 7, progress=False) for m in (model, sl.load(folder, device="cuda", progress=False)))
+    for name in ("naive", "distance"):
+        np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-3, atol=1e-4)

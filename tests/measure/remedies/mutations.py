@@ -1,0 +1,35 @@
+"""Faults in interventions side by side and prescriptions that a test of this folder must find: see `tests.mutate`."""
+
+from tests.mutate import Mutation
+
+MUTATIONS = (
+    Mutation("hooks of a change left out", "measure/remedies/compare.py", "applied(model, *(part for part in parts if not isinstance(part, GrowingSequence)))", "applied(model)", "test_compare.py"),
+    Mutation("another form of the sequence left out", "measure/remedies/compare.py", "form = forms[0]", "form = self.sequence", "test_compare.py"),
+    Mutation("the bound of the first tokens, whatever they are", "measure/remedies/compare.py", "here = bound[places]", "here = bound[: len(places)]", "test_compare.py"),
+    Mutation("the bound of the pair's other prompt", "measure/remedies/compare.py", "form.plain(longest).ids(form.trunk)", "form.doubled(longest).ids(form.trunk)", "test_compare.py"),
+    Mutation("every draw the same", "measure/remedies/compare.py", 'Random(f"asked {self.seed} {number}")', 'Random(f"asked {self.seed}")', "test_compare.py"),
+    Mutation("the seed without effect", "measure/remedies/compare.py", 'Random(f"asked {self.seed} {number}")', 'Random(f"asked {number}")', "test_compare.py"),
+    Mutation("replays left out", "measure/remedies/compare.py", "patterns=False, noise_lengths=noise_lengths, progress", "patterns=False, noise_lengths=0, progress", "test_compare.py"),
+    Mutation("facts of the first alone", "results.py", "return first if all(each == first for each in facts) else list(facts)", "return first", "test_compare.py"),
+    Mutation("facts inside objects not told apart", "results.py", "return {name: _merged([each[name] for each in facts]) for name in first}", "return first", "test_compare.py"),
+    Mutation("joined where lengths differ", "results.py", 'join="exact"', 'join="outer"', "test_compare.py"),
+    Mutation("token counts of the first alone", "results.py", 'coords="different"', 'coords="minimal"', "test_compare.py"),
+    Mutation("the worst separator prescribed", "measure/remedies/search.py", "best = max(grid", "best = min(grid", "test_search.py"),
+    Mutation("separation as a mean", "measure/remedies/search.py", "np.median(found", "np.mean(found", "test_search.py"),
+    Mutation("separation at the first block", "measure/remedies/search.py", '["distance"].isel(layer=-1)', '["distance"].isel(layer=1)', "test_search.py"),
+    Mutation("a p-value that can be zero", "measure/remedies/search.py", "(1 + sum(value >= best for value in control))", "sum(value >= best for value in control)", "test_search.py"),
+    Mutation("ties not as good", "measure/remedies/search.py", "value >= best for", "value > best for", "test_search.py"),
+    Mutation("the best's tokens placed as the first design's", "measure/remedies/search.py", "designs[best].scattered(", "next(iter(designs.values())).scattered(", "test_search.py"),
+    Mutation("chance without its seed", "measure/remedies/search.py", 'f"placements {seed} {n}"', 'f"placements {n}"', "test_search.py"),
+    Mutation("a journal for any content", "measure/remedies/search.py", '"content": plain.content, ', "", "test_search.py"),
+    Mutation("a journal for any lengths", "measure/remedies/search.py", ', "lengths": chosen}', '}', "test_search.py"),
+    Mutation("a journal for any answer", "measure/remedies/search.py", 'answers=comparison.expected(model),', '', "test_search.py"),
+    Mutation("cost not for each content token", "measure/remedies/search.py", "len(plain.plain(longest))) / longest for", "len(plain.plain(longest))) for", "test_search.py"),
+    Mutation("half an interval above", "measure/remedies/search.py", "((), advantage + half,", "((), advantage,", "test_search.py"),
+    Mutation("a table that is not sorted", "measure/remedies/search.py", "ascending=False", "ascending=True", "test_search.py"),
+    Mutation("no sinks in any window", "measure/remedies/windows.py", "sliding_window(size, sink=sink)", "sliding_window(size)", "test_windows.py"),
+    Mutation("a window at the longest", "measure/remedies/windows.py", "plain if size == whole else comparison.measured", "comparison.measured", "test_windows.py"),
+    Mutation("the longest window without v*'s token", "measure/remedies/windows.py", "len(comparison.sequence.doubled(chosen[-1]))", "len(comparison.sequence.plain(chosen[-1]))", "test_windows.py"),
+    Mutation("windows in the order given", "measure/remedies/windows.py", "*sorted({size for size in requested if size < whole})", "*dict.fromkeys(size for size in asked if size < whole)", "test_windows.py"),
+    Mutation("native windows not told", "measure/remedies/windows.py", "np.nan if window is None else window", "np.nan", "test_windows.py"),
+)  # fmt: skip

@@ -1,0 +1,242 @@
+"""Interventions side by side: each column is the plain call inside `applied`, and the model is left as it was."""
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.remedies.compare import AS_IT_IS
+from squashlens.results import attributes, joined
+from tests import captured
+from tests.references import fingerprint, last_streams, raw
+
+COUNT = "How many ones are in the following sequence?"
+CONTENT = [7, 8, 7, 7, 9, 9, 8, 7]
+LENGTHS = [2, 5, 8]
+
+
+def ones(content: tuple[str, ...]) -> str:
+    return str(content.count("1"))
+
+
+@pytest.fixture(scope="module")
+def digits(tiny: Any) -> Any:
+    return sl.prompts.bernoulli(tiny, 12, seed=1, prefix=COUNT, suffix="=")
+
+
+@pytest.fixture(scope="module")
+def several(tiny: Any) -> dict[str, Any]:
+    """One hook, several, a recipe, another form of the sequence, and both."""
+    form: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
+    headless = sl.prompts.bernoulli(tiny, 12, seed=1, bos="none", **form)
+    commas = sl.prompts.bernoulli(tiny, 12, seed=1, separator=",", every=3, **form)
+    return {
+        "window": sl.hooks.sliding_window(6, sink=1),
+        "two": [sl.hooks.mask_tokens([0], (1, 2)), sl.hooks.attention_temperature(0.7)],
+        "recipe": [sl.hooks.freeze_norms(), sl.hooks.rounding("bfloat16")],
+        "without BOS": headless,
+        "commas, uniform": (commas, sl.hooks.uniform_attention()),
+    }
+
+
+@pytest.fixture(scope="module")
+def compared(tiny: Any, digits: Any, several: Any) -> Any:
+    return sl.compare(
+        tiny,
+        digits,
+        several,
+        answer=ones,
+        n_samples=2,
+        lengths=[4, 12],
+        norm="l2",
+        seed=5,
+        noise_lengths=2,
+        progress=False,
+    )
+
+
+@pytest.mark.parametrize("change", ["as it is", "window", "two", "recipe", "without BOS", "commas, uniform"])
+def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, several: Any, compared: Any) -> None:
+    given = several.get(change, ())
+    parts = list(given) if isinstance(given, list | tuple) else [given]
+    hooks = [part for part in parts if not isinstance(part, sl.prompts.GrowingSequence)]
+    form = next((part for part in parts if isinstance(part, sl.prompts.GrowingSequence)), digits)
+    drawn = [form.unrelated(Random(f"asked 5 {number}")) for number in range(2)]
+    ids = torch.tensor(form.pair(12).v)
+    with sl.applied(tiny, *hooks):
+        collapse = captured.collapse(
+            tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto", progress=False
+        )
+        bound = sl.path_bound(tiny, ids, bos=form.bos, progress=False)
+        right = sl.accuracy(tiny, drawn, ones, lengths=[4, 12], progress=False)
+    here = compared.sel(change=change)
+    names = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")
+    for name in names:
+        np.testing.assert_array_equal(here[name], collapse[name])
+    places = [place for place, token in enumerate(ids.tolist()) if place >= len(form.prefix) and token in (3, 4)]
+    assert len(places) == 12
+    np.testing.assert_array_equal(here["bound"], bound[places])
+    np.testing.assert_array_equal(here["accuracy"], right)
+    assert here["tokens"].values.tolist() == [len(form.pair(n).v) for n in (4, 12)]
+    assert set(compared.data_vars) == {*names, "bound", "accuracy"}
+
+
+def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> None:
+    assert compared["change"].values.tolist() == [AS_IT_IS, *several]
+    assert compared["distance"].dims == ("change", "layer", "length")
+    assert compared["accuracy"].dims == ("change", "length")
+    assert compared["bound"].dims == ("change", "content")
+    last = compared["distance"].isel(layer=-1, length=-1).values
+    assert len(set(np.round(last, 4))) == 6
+    bounds = compared["bound"].isel(content=0).values
+    assert len(set(np.round(bounds, 3))) >= 5  # rounding alone moves it less
+    assert compared["accuracy"].sel(change=AS_IT_IS).min() == 1
+    assert compared["accuracy"].sel(change="window", length=12) == 0  # apart, but broken
+    facts = sl.provenance(compared)
+    assert facts["ambient_hooks"][0] == []
+    assert len(facts["ambient_hooks"][1]) == 6
+    assert sl.provenance(compared["bound"]) == facts
+
+
+@pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
+def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: Any) -> None:
+    """Masked in all blocks it is as if it were not there, where positions are relative; GPT-2 has counted it."""
+    model, plain = bridge_of(family), plain_of(family)
+    sequence, without = (
+        sl.prompts.build(model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20], bos=bos)
+        for start, bos in (([2], "one"), ([], "none"))
+    )
+    ds = sl.compare(
+        model, sequence, {"masked": sl.hooks.mask_tokens([0]), "dropped": without}, lengths=LENGTHS, scale="absolute",
+        progress=False,
+    )  # fmt: skip
+    dropped = ds.sel(change="dropped")
+    for length in LENGTHS:
+        pair = without.pair(length)
+        assert pair.v[0] == 5
+        streams = [last_streams(plain, ids).double() for ids in (pair.v, pair.v_star)]
+        expected = (streams[0] - streams[1]).abs().amax(-1).numpy()
+        found = np.append(dropped["distance"].sel(length=length), dropped["distance_y"].sel(length=length))
+        assert np.abs(found - expected).max() <= 1e-5 * streams[0].abs().max()
+    masked, plainly = (ds.sel(change=name) for name in ("masked", AS_IT_IS))
+    far = 1e-3
+    for name in ("distance_y", "total_variation", "bound"):
+        apart = np.abs(masked[name] - dropped[name]).max()
+        assert (apart > far) if family == "gpt2" else (apart <= 2e-5 * np.abs(dropped[name]).max()), name
+        assert np.abs(plainly[name] - dropped[name]).max() > far, name
+
+
+def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models without a tokenizer can be compared; and the longest prompt asked for is the one the bound is of."""
+    model = bridge_of("mistral")
+    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5])
+    ds = sl.compare(model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6], progress=False)
+    assert "accuracy" not in ds
+    assert ds["content"].values.tolist() == [1, 2, 3, 4, 5, 6]
+    bound = sl.path_bound(model, torch.tensor([2, 5, *CONTENT[:6]]), progress=False)
+    np.testing.assert_array_equal(ds["bound"].sel(change=AS_IT_IS), bound[2:])
+    with pytest.raises(InputError, match="has no tokenizer"):
+        sl.compare(model, sequence, {}, answer=ones, progress=False)
+    assert sl.compare(model, sequence, {}, progress=False)["length"].values.tolist() == list(range(1, 9))
+
+
+def test_hooks_are_gone_afterwards_also_after_an_exception(tiny: Any, digits: Any) -> None:
+    before = fingerprint(tiny)
+    ids = sl.tokenize(tiny, "How many ones are in the following sequence? 1101 =")
+    logits = tiny(ids)
+    changes: Any = {"window": sl.hooks.sliding_window(4), "wiped": sl.hooks.zero_values([3])}
+    options: Any = {"lengths": [3], "n_samples": 1, "progress": False}
+
+    def unhappy(content: tuple[str, ...]) -> str:
+        if any(point.fwd_hooks for point in tiny.hook_dict.values()):
+            raise RuntimeError("asked under a hook")
+        return ones(content)
+
+    sl.compare(tiny, digits, changes, answer=ones, **options)
+    assert fingerprint(tiny) == before
+    with pytest.raises(RuntimeError, match="asked under a hook"):
+        sl.compare(tiny, digits, changes, answer=unhappy, **options)
+    assert fingerprint(tiny) == before
+    torch.testing.assert_close(tiny(ids), logits, rtol=0, atol=0)
+
+
+def test_every_form_is_asked_about_the_same_content(tiny: Any, digits: Any) -> None:
+    """Drawn with the seed alone, whatever stands between: else accuracies could not be laid side by side."""
+    commas = digits.every(2, sl.prompts.one_token(tiny, ","))
+    asked: list[str] = []
+
+    def note(content: tuple[str, ...]) -> str:
+        asked.append("".join(content))
+        return "1"
+
+    for seed in (0, 0, 1):
+        sl.compare(
+            tiny, digits, {"commas": commas}, answer=note, n_samples=2, lengths=[12], seed=seed, progress=False
+        )  # fmt: skip
+    assert asked[:2] == asked[2:4] == asked[4:6] == asked[6:8]
+    assert asked[8:10] == asked[10:]
+    assert len(set(asked)) == 4
+
+
+def test_joined_facts_are_those_of_each() -> None:
+    """What all say is said once; what differs is a list in their order, deep inside too; unlike objects whole."""
+    said: list[dict[str, Any]] = [
+        {"model": "a", "call": {"seed": 1, "norm": "l1"}, "hooks": [], "extra": {"x": 1}},
+        {"model": "a", "call": {"seed": 2, "norm": "l1"}, "hooks": ["mask"], "extra": {"y": 1}},
+    ]
+    parts = {
+        name: xr.Dataset(
+            {"d": ("length", [1.0 + number, 2.0], attributes("D", "model", facts))},
+            coords={"length": [3, 4], "tokens": ("length", [5 + number, 6])},
+            attrs=attributes("both", "as each variable says", facts),
+        )
+        for number, (name, facts) in enumerate(zip(("z", "b"), said, strict=True))
+    }
+    found = joined(parts, "change")
+    assert found["change"].values.tolist() == ["z", "b"]
+    np.testing.assert_array_equal(found["d"], [[1, 2], [2, 2]])
+    np.testing.assert_array_equal(found["tokens"], [[5, 6], [6, 6]])
+    expected = {
+        "model": "a", "call": {"seed": [1, 2], "norm": "l1"}, "hooks": [[], ["mask"]], "extra": [{"x": 1}, {"y": 1}],
+    }  # fmt: skip
+    assert sl.provenance(found) == sl.provenance(found["d"]) == expected
+    assert found["d"].attrs["long_name"] == "D"
+    assert sl.provenance(parts["z"]) == said[0]
+    with pytest.raises(ValueError, match="exact"):
+        joined({"z": parts["z"], "b": parts["b"].isel(length=[0])}, "change")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"as it is": sl.hooks.uniform_attention()}, "reserved for the unchanged model"),
+        ({"text": "mask"}, "'text' is neither hooks nor a growing sequence"),
+        ({"number": 3}, "'number' is neither hooks nor a growing sequence"),
+        ({"both": [sl.hooks.uniform_attention(), None]}, "'both' is neither hooks nor a growing sequence"),
+        ({"far": sl.hooks.mask_tokens([0], (6,))}, "has block 6"),
+    ],
+)
+def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> None:
+    before = fingerprint(tiny)["hook_counts"]
+    with pytest.raises(InputError, match=message):
+        raw(sl.compare)(tiny, digits, changes, lengths=[3], progress=False)
+    assert fingerprint(tiny)["hook_counts"] == before
+
+
+def test_refused_sequences(tiny: Any, digits: Any) -> None:
+    short = sl.prompts.repeated(tiny, "1", 6, prefix=COUNT, suffix="=")
+    with pytest.raises(
+        InputError, match="An intervention has 1 sequences, the first with 6 content tokens. Give one sequence, with 12"
+    ):
+        sl.compare(tiny, digits, {"short": short}, lengths=[3], progress=False)
+    with pytest.raises(InputError, match="An intervention has 2 sequences"):
+        sl.compare(tiny, digits, {"two": [digits, digits]}, lengths=[3], progress=False)
+    with pytest.raises(InputError, match="Give a GrowingSequence or a PairCapture"):
+        sl.compare(tiny, "110 =", {}, progress=False)
+    with pytest.raises(InputError, match="n_samples=0 is not a number of sequences"):
+        sl.compare(tiny, digits, {}, n_samples=0, progress=False)

@@ -1,0 +1,85 @@
+"""Every family through everything: each intervention under each measurement, and each study of them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from tests import captured
+
+GLASSES = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen3", "gpt2")
+IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
+OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
+HOOKS = {
+    "mask_tokens": sl.hooks.mask_tokens([3, 5], heads=[1]),
+    "mask_attention": sl.hooks.mask_attention([9, 8], [1, 2], blocks=(1, 2)),
+    "sliding_window": sl.hooks.sliding_window(4, sink=1),
+    "temperature": sl.hooks.attention_temperature(1.7, heads=[0, 2]),
+    "uniform": sl.hooks.uniform_attention(blocks=(1,)),
+    "zero_pattern": sl.hooks.zero_pattern([4], blocks=(0, 2)),
+    "zero_values": sl.hooks.zero_values([4, 6], blocks=(1,)),
+    "zero_residual": sl.hooks.zero_residual([4], blocks=(1,)),
+    "mean_residual": sl.hooks.mean_residual([4, 5], OTHERS, blocks=(1, 2), bos="as-given"),
+    "resample_residual": sl.hooks.resample_residual([3], OTHERS, blocks=(1,), seed=1, bos="as-given"),
+    "scale_attention": sl.hooks.scale_attention(2.5, [3, 5], heads=[1, 2]),
+    "zero_heads": sl.hooks.zero_heads([1], blocks=(0, 2)),
+    "mean_heads": sl.hooks.mean_heads([0, 3], OTHERS, positions=[4, 6, 9], bos="as-given"),
+    "patch_heads": sl.hooks.patch_heads([2], OTHERS[:1], blocks=(1,), bos="as-given"),
+    "patch_residual": sl.hooks.patch_residual([4, 6], OTHERS[1:], blocks=(1,), from_positions=[5, 3], bos="as-given"),
+    "round residual": sl.hooks.rounding(6, "residual"),
+    "round keys": sl.hooks.rounding(6, "keys"),
+    "round patterns": sl.hooks.rounding("bfloat16", "patterns", blocks=(2,)),
+    "freeze": sl.hooks.freeze_norms(),
+}
+
+
+# Every hook and every family in the default run, every pair of them in the slow one.
+PAIRS = [
+    pytest.param(family, hook, marks=() if (i - j) % len(GLASSES) == 0 else pytest.mark.slow)
+    for i, family in enumerate(GLASSES)
+    for j, hook in enumerate(HOOKS)
+]
+
+
+@pytest.mark.parametrize(("family", "hook"), PAIRS)
+def test_jacobians_and_bounds_are_of_the_hooked_model(family: str, hook: str, bridge_of: Any) -> None:
+    """The certified bound holds for the Jacobian of the model with the hook, which is not that without it."""
+    model = bridge_of(family, torch.float64)
+    options: Any = {"bos": "as-given", "progress": False}
+    plainly = sl.jacobian_norms(model, IDS, **options)
+    with sl.applied(model, HOOKS[hook]):
+        truth = sl.jacobian_norms(model, IDS, **options)
+        bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **options)
+        shape = sl.path_bound(model, IDS, **options)
+    assert (bound >= truth * (1 - 1e-9)).all()
+    assert (np.abs(truth - plainly) > 1e-9 * plainly.max()).any()
+    assert math.isfinite(float(shape.sum()))
+    again = sl.jacobian_norms(model, IDS, **options)
+    np.testing.assert_array_equal(again, plainly)
+
+
+@pytest.mark.parametrize("family", GLASSES)
+def test_every_study(family: str, bridge_of: Any) -> None:
+    model = bridge_of(family)
+    start = [] if family == "qwen3" else [2]
+    content = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7], prefix=[*start, 5, 11], suffix=[20])
+    commas = content.every(3, 13)
+    quiet: Any = {"progress": False}
+    ablated = sl.separator_ablation(model, commas, from_blocks=[0, 2], lengths=[4, 8], **quiet)
+    assert ablated["distance_from"].notnull().all()
+    assert ablated.sizes["hook"] == 6
+    assert ablated.sizes["edit"] == 7
+    found = sl.search_separators(
+        model, content, separators=[13, 14], every=[2, 3], lengths=[4, 8], n_placements=5, **quiet
+    )
+    assert (found["separation"] > 0).all()
+    sized = sl.windows(model, content, [3], lengths=[4, 8], **quiet)
+    assert (sized["distance"].sel(layer=3) > 0).all()
+    together = [HOOKS["sliding_window"], HOOKS["temperature"]]
+    compared = sl.compare(model, content, {"both": together, "commas": commas}, lengths=[4, 8], **quiet)
+    assert compared["distance"].sel(layer=3, length=8).to_series().nunique() == 3
+    rounded = captured.precision_and_blocks(model, content, lengths=[4, 8], **quiet)
+    assert rounded["distance"].sel(format="bfloat16").notnull().all()

@@ -1,0 +1,386 @@
+"""Prescriptions against collapse by hand, closed forms of chance and cost, and searches that are broken off."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.remedies import search as module
+from tests import captured
+from tests.references import fingerprint, last_streams
+
+CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 8, 8, 9]
+LENGTHS = [4, 7, 8, 11]
+BUILT: dict[str, Any] = {"prefix": [2, 5], "suffix": [20], "alphabet": [7, 8, 9]}
+
+
+def ones(content: tuple[str, ...]) -> str:
+    return str(content.count("1"))
+
+
+@pytest.fixture(scope="module")
+def digits(tiny: Any) -> Any:
+    return sl.prompts.bernoulli(tiny, 9, seed=3, prefix="How many ones are in the following sequence?", suffix="=")
+
+
+@pytest.fixture(scope="module")
+def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
+    return sl.search_separators(
+        tiny, digits, separators=[",", ".", "dog"], every=[4, 2], answer=ones, n_samples=2, lengths=[5, 6, 9], seed=1,
+        n_placements=6, progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def llama(bridge_of: Any) -> tuple[Any, Any]:
+    model = bridge_of("llama")
+    return model, sl.prompts.build(model, CONTENT, **BUILT)
+
+
+def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
+    model, sequence = llama
+    options = {"separators": [13, 14], "every": [2, 3], "lengths": LENGTHS, "n_placements": 5} | options
+    return sl.search_separators(model, sequence, progress=False, **options)
+
+
+def test_the_grid_is_collapse_and_accuracy_by_hand(tiny: Any, digits: Any, prescribed: xr.Dataset) -> None:
+    options: Any = {"lengths": [5, 6, 9], "progress": False}
+    assert prescribed["distance"].dims == ("separator", "every", "length")
+    assert prescribed["separator"].values.tolist() == [",", ".", "dog"]
+    assert prescribed["every"].values.tolist() == [4, 2]
+
+    def by_hand(form: Any) -> tuple[np.ndarray, float]:
+        drawn = [form.unrelated(Random(f"asked 1 {number}")) for number in range(2)]
+        found = captured.collapse(tiny, form, scale="relative", **options)["distance"].sel(layer=6)
+        return found.values, float(sl.accuracy(tiny, drawn, ones, **options).mean())
+
+    bare, right = by_hand(digits)
+    np.testing.assert_array_equal(prescribed["distance_none"], bare)
+    assert prescribed["separation_none"].item() == np.median(bare)
+    assert prescribed["accuracy_none"].item() == right
+    for separator in (",", ".", "dog"):
+        for every in (4, 2):
+            form = sl.prompts.bernoulli(
+                tiny, 9, seed=3, prefix="How many ones are in the following sequence?", suffix="=",
+                separator=separator, every=every,
+            )  # fmt: skip
+            found, right = by_hand(form)
+            here = prescribed.sel(separator=separator, every=every)
+            np.testing.assert_array_equal(here["distance"], found)
+            assert here["separation"].item() == np.median(found)
+            assert here["gain"].item() == pytest.approx(np.median(found) / np.median(bare))
+            assert here["accuracy"].item() == right
+            assert here["cost"].item() == (8 // every) / 9  # none behind the ninth
+    values = prescribed["separation"].values
+    assert len(np.unique(values)) == 6
+    row, column = np.unravel_index(values.argmax(), values.shape)
+    assert prescribed["best_separator"].item() == [",", ".", "dog"][row]
+    assert prescribed["best_every"].item() == [4, 2][column]
+    assert prescribed["accuracy"].min() < 1 <= prescribed["accuracy"].max()  # which "dog" spoils
+
+
+@pytest.mark.parametrize(("family", "norm"), [("llama", "l1"), ("gpt2", "linf"), ("gemma2", "l1")])
+def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, plain_of: Any) -> None:
+    model, plain = bridge_of(family), plain_of(family)
+    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], suffix=[20])
+    ds = sl.search_separators(
+        model, sequence, separators=[13], every=[2, 3], lengths=[3, 4, 11], norm=norm, scale="absolute", n_placements=5,
+        progress=False,
+    )  # fmt: skip
+    for every in (2, 3):
+        for length in (3, 4, 11):
+            body: list[int] = []
+            for number, token in enumerate(CONTENT[:length], start=1):
+                body += [token, 13] if number % every == 0 and number < length else [token]
+            v, star = ([2, 5, *body, *more, 20] for more in ([], body[-1:]))
+            streams = [last_streams(plain, ids).double()[3] for ids in (v, star)]
+            expected = np.linalg.norm((streams[0] - streams[1]).numpy(), ord={"l1": 1, "linf": np.inf}[norm])
+            found = ds["distance"].sel(separator="13", every=every, length=length).item()
+            scale = np.linalg.norm(streams[0].numpy(), ord={"l1": 1, "linf": np.inf}[norm])
+            assert abs(found - expected) <= 1e-5 * scale
+    assert "accuracy" not in ds
+    assert ds["separation"].attrs["units"] == "model"
+
+
+def test_separators_of_the_sequence_are_taken_out(llama: Any) -> None:
+    model, plain = llama
+    with_commas = plain.every(4, 17)
+    found, expected = searched((model, with_commas)), searched((model, plain))
+    for name in expected.data_vars:
+        np.testing.assert_array_equal(found[name], expected[name])
+    assert sl.provenance(found)["sequence"]["separators_after"] == []
+
+
+def test_chance_is_random_placement(llama: Any) -> None:
+    """As many of the same tokens at places drawn with the seed: reproducible, different, and never the periodic."""
+    model, sequence = llama
+    first, again, other = (searched(llama, seed=seed, n_placements=8) for seed in (4, 4, 5))
+    np.testing.assert_array_equal(first["random"], again["random"])
+    np.testing.assert_array_equal(first["separation"], other["separation"])
+    assert not np.isin(first["random"], other["random"]).any()
+    token, every = int(first["best_separator"].item()), int(first["best_every"])
+    for number, found in enumerate(first["random"].values):
+        told = []
+        for length in LENGTHS:  # as many as the periodic ones have there, drawn for this length
+            rng = Random(f"placements 4 {number} {length}")
+            places = sorted(rng.sample(range(1, length), (length - 1) // every))
+            form = sequence.separated([token] * len(places), places)
+            ds = captured.collapse(model, form, lengths=[length], scale="relative", progress=False)
+            told.append(ds["distance"].sel(layer=3).item())
+        assert found == pytest.approx(np.median(told), rel=1e-4)
+    assert first["separation"].values.max() not in first["random"].values
+    assert len(np.unique(first["random"])) >= 6
+
+
+@pytest.mark.parametrize(("seed", "placements"), [(0, 5), (1, 9), (2, 25)])
+def test_the_interval_is_students_and_the_rank_is_counted(
+    seed: int, placements: int, llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On distances that are made up, some as good as the best."""
+    rng = np.random.default_rng(seed)
+    made = iter([3.0, *rng.uniform(3, 5, 4), *rng.uniform(1, 6, placements)])
+
+    def collapse(_model: Any, form: Any, **options: Any) -> xr.Dataset:
+        value = next(made)
+        return xr.Dataset({"distance": (("layer", "length"), [[0.0] * 4, [value, value, 9.0, 0.0]])})
+
+    monkeypatch.setattr(module, "collapse", collapse)
+    ds = searched(llama, n_placements=placements)
+    rng = np.random.default_rng(seed)
+    grid, random = rng.uniform(3, 5, 4), rng.uniform(1, 6, placements)
+    np.testing.assert_array_equal(ds["separation"].values.ravel(), grid)
+    np.testing.assert_array_equal(ds["random"], random)
+    np.testing.assert_allclose(ds["gain"].values.ravel(), grid / 3)
+    assert ds["advantage"].item() == pytest.approx(grid.max() - random.mean())
+    low, high = stats.t.interval(0.95, placements - 1, loc=random.mean(), scale=stats.sem(random))
+    near = {5: 0.003, 9: 0.0005, 25: 0.0001}[placements] * (high - low) / 2  # the quantile is an expansion
+    assert ds["advantage_low"].item() == pytest.approx(grid.max() - high, abs=near)
+    assert ds["advantage_high"].item() == pytest.approx(grid.max() - low, abs=near)
+    assert ds["random_as_good"].item() == (1 + np.sum(random >= grid.max())) / (1 + placements)
+    assert 1 / (1 + placements) < ds["random_as_good"] < 1
+
+
+def test_a_placement_that_ties_is_as_good(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collapse(_model: Any, form: Any, **options: Any) -> xr.Dataset:
+        return xr.Dataset({"distance": (("layer", "length"), [[2.0] * 4])})
+
+    monkeypatch.setattr(module, "collapse", collapse)
+    ds = searched(llama)
+    assert ds["random_as_good"] == 1
+    assert ds["advantage"] == ds["advantage_low"] == ds["advantage_high"] == 0
+    assert (ds["best_separator"].item(), ds["best_every"].item()) == ("13", 2)  # the first of equals
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What was measured, in order; after `limit` of them the search is broken off."""
+
+    class Count:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+            self.limit: int | None = None
+
+        def __call__(self, model: Any, form: Any, **options: Any) -> xr.Dataset:
+            if len(self.seen) == self.limit:
+                raise KeyboardInterrupt
+            self.seen.append((form.sequence.separators, form.sequence.breaks))
+            return captured.collapse(model, form, **options)
+
+    count = Count()
+    monkeypatch.setattr(module, "collapse", count)
+    return count
+
+
+@pytest.mark.parametrize("limit", [0, 3, 5, 8])
+def test_a_search_goes_on_where_it_was_broken_off(limit: int, llama: Any, counted: Any, tmp_path: Path) -> None:
+    """Nothing twice, and to the bit what an unbroken search finds."""
+    whole = searched(llama)
+    expected, counted.seen, counted.limit = counted.seen, [], limit
+    assert len(expected) == 1 + 4 + 5
+    path = tmp_path / "search.json"
+    with pytest.raises(KeyboardInterrupt):
+        searched(llama, resume=path)
+    assert len(counted.seen) == limit
+    assert path.exists() == (limit > 0)
+    counted.limit = None
+    xr.testing.assert_identical(searched(llama, resume=path), whole)
+    assert counted.seen == expected
+    xr.testing.assert_identical(searched(llama, resume=str(path)), whole)
+    assert counted.seen == expected
+
+
+def test_answers_are_kept_too(tiny: Any, digits: Any, counted: Any, tmp_path: Path) -> None:
+    """Broken off by the answer function, in the middle of a design: that one is tried again, and no other."""
+    options: Any = {
+        "separators": [","],
+        "every": [3],
+        "n_samples": 2,
+        "lengths": [9],
+        "n_placements": 5,
+        "progress": False,
+    }
+    whole = sl.search_separators(tiny, digits, answer=ones, **options)
+    calls: list[int] = []
+
+    def fragile(content: tuple[str, ...]) -> str:
+        calls.append(1)
+        if len(calls) == 2 + 2 + 1:  # what tells answers apart, without separators, with them
+            raise KeyboardInterrupt
+        return ones(content)
+
+    before, counted.seen = fingerprint(tiny), []
+    with pytest.raises(KeyboardInterrupt):
+        sl.search_separators(tiny, digits, answer=fragile, resume=tmp_path / "a.json", **options)
+    xr.testing.assert_identical(
+        sl.search_separators(tiny, digits, answer=fragile, resume=tmp_path / "a.json", **options), whole
+    )
+    assert len(counted.seen) == 2 + 1 + 5
+    assert len(calls) == 5 + 2 + 2
+    assert fingerprint(tiny) == before
+
+
+def test_more_placements_go_on_from_fewer(llama: Any, counted: Any, tmp_path: Path) -> None:
+    fewer = searched(llama, resume=tmp_path / "a.json")
+    seen = len(counted.seen)
+    more = searched(llama, resume=tmp_path / "a.json", n_placements=8)
+    assert len(counted.seen) == seen + 3
+    np.testing.assert_array_equal(more["random"][:5], fewer["random"])
+    np.testing.assert_array_equal(more["random"], searched(llama, n_placements=8)["random"])
+
+
+def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_path: Path) -> None:
+    model, sequence = llama
+    path = tmp_path / "search.json"
+    searched(llama, resume=path)
+    kept = path.read_bytes()
+    others: list[tuple[Any, dict[str, Any], str]] = [
+        (llama, {"separators": [13]}, "call: separators"),
+        (llama, {"every": [2]}, "call: every"),
+        (llama, {"norm": "l2"}, "call: norm"),
+        (llama, {"scale": "absolute"}, "call: scale"),
+        (llama, {"seed": 1}, "call: seed"),
+        (llama, {"lengths": [4, 7, 9, 11]}, "lengths"),
+        ((model, sequence.replaced(3, 8)), {}, "content, sequence: name"),
+        ((model, sl.prompts.build(model, CONTENT[::-1], **BUILT)), {}, "content"),
+        ((model, sl.prompts.build(model, CONTENT, **BUILT | {"alphabet": [7, 9]})), {}, "alphabet"),
+        ((model, sl.prompts.build(model, CONTENT, **BUILT | {"prefix": [2, 6]})), {}, "sequence: .*"),
+        ((bridge_of("gemma"), sequence), {}, "architecture, .*fingerprint, .*model.*"),
+    ]
+    for given_, options, fact in others:
+        with pytest.raises(InputError, match=f"search.json was saved for a different {fact}[.]"):
+            searched(given_, resume=path, **options)
+    with (
+        sl.applied(model, sl.hooks.mask_tokens([0])),
+        pytest.raises(InputError, match="saved for a different ambient_hooks"),
+    ):
+        searched(llama, resume=path)
+    assert path.read_bytes() == kept
+    path.write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(InputError, match="is a damaged journal"):
+        searched(llama, resume=path)
+    with pytest.raises(InputError, match="There is no folder"):
+        searched(llama, resume=tmp_path / "nowhere" / "search.json")
+
+
+def test_another_answer_is_another_search(tiny: Any, digits: Any, tmp_path: Path) -> None:
+    """Told by what they say, since functions have no names that could be written down."""
+    options: Any = {
+        "separators": [","],
+        "every": [3],
+        "n_samples": 2,
+        "lengths": [9],
+        "n_placements": 5,
+        "progress": False,
+    }
+    path = tmp_path / "a.json"
+    sl.search_separators(tiny, digits, answer=ones, resume=path, **options)
+    sl.search_separators(tiny, digits, answer=lambda c: str(sum(x == "1" for x in c)), resume=path, **options)
+    for answer in (None, lambda content: str(content.count("0"))):
+        with pytest.raises(InputError, match="saved for a different call"):
+            sl.search_separators(tiny, digits, answer=answer, resume=path, **options)
+
+
+def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
+    table = sl.table(prescribed)
+    assert list(table.columns) == ["separation", "gain", "cost", "accuracy"]
+    assert table.index.names == ["separator", "every"]
+    assert len(table) == 7
+    assert table.index[-1] == ("none", 0)
+    assert table["separation"][:-1].is_monotonic_decreasing
+    assert table.index[0] == (prescribed["best_separator"].item(), prescribed["best_every"].item())
+    for separator, every in table.index[:-1]:
+        for name in table.columns:
+            assert table.loc[(separator, every), name] == prescribed[name].sel(separator=separator, every=every)
+    bare = [prescribed["separation_none"].item(), 1.0, 0.0, prescribed["accuracy_none"].item()]
+    assert table.iloc[-1].tolist() == bare
+    unasked = sl.table(prescribed.drop_vars(["accuracy", "accuracy_none"]))
+    assert list(unasked.columns) == ["separation", "gain", "cost"]
+    assert unasked.iloc[-1].tolist() == bare[:3]
+
+
+def test_results_survive_a_file(prescribed: xr.Dataset, tmp_path: Path) -> None:
+    for ending in ("nc", "json"):
+        back = sl.open_result(sl.save(prescribed, tmp_path / f"x.{ending}"))
+        xr.testing.assert_identical(back, prescribed)
+
+
+@given(content=st.lists(st.integers(3, 9), min_size=1, max_size=12), every=st.integers(1, 14), lead=st.integers(0, 3))
+def test_every_period_counts_content(content: list[int], every: int, lead: int) -> None:
+    """Separators stand after each `every`-th content token, and a prompt of n has those before its last one."""
+    plain = sl.prompts.GrowingSequence("drawn", tuple(content), (3, 4), prefix=(1,) * lead, suffix=(2,))
+    form = plain.every(every, 50)
+    assert tuple(token for token in form.trunk if token != 50) == plain.trunk
+    assert len(form.trunk) - len(plain.trunk) == len(content) // every
+    for n in range(1, len(content) + 1):
+        v = form.pair(n).v
+        assert len(v) - len(plain.pair(n).v) == (n - 1) // every == len(form.separator_places(n))
+        body = v[lead:-1]
+        runs = "".join("|" if token == 50 else "." for token in body).split("|")
+        assert [len(run) for run in runs[:-1]] == [every] * (len(runs) - 1)
+        assert 1 <= len(runs[-1]) <= every
+        assert [v[place] for place in form.separator_places(n)] == [50] * ((n - 1) // every)
+    assert form.every(every, 50) == form
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_placements": 4}, "n_placements=4 are too few for an interval. Give at least 5"),
+        ({"n_placements": 0}, "n_placements=0 is not"),
+        ({"n_placements": 6.5}, "n_placements=6.5 is"),
+        ({"separators": []}, "separators= or every= is empty"),
+        ({"every": []}, "separators= or every= is empty"),
+        ({"every": [0]}, "every=0"),
+        ({"every": [3, 11]}, "every= has 11, with which no separator is within 11 content tokens"),
+        ({"every": [8], "lengths": [4, 7]}, "every= has 8, with which no separator is within 7 content tokens"),
+        ({"norm": "l3"}, "norm='l3'"),
+        ({"scale": "loud"}, "scale='loud'"),
+        ({"n_samples": 0}, "n_samples=0"),
+        ({"lengths": [7, 4]}, "not increasing"),
+        ({"separators": [","]}, "has no tokenizer"),
+        ({"answer": ones}, "has no tokenizer"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: Any) -> None:
+    """Before anything is measured."""
+    model, sequence = llama
+    given_: dict[str, Any] = {"separators": [13], "every": [2], "n_placements": 5} | options
+    with pytest.raises(InputError, match=message):
+        sl.search_separators(model, sequence, progress=False, **given_)
+    if "answer" not in options:
+        assert counted.seen == []
+
+
+def test_a_sequence_is_asked_for(tiny: Any) -> None:
+    with pytest.raises(InputError, match="Give a GrowingSequence or a PairCapture"):
+        sl.search_separators(tiny, "110 =", separators=[","], every=[2], progress=False)
+    with pytest.raises(InputError, match="'1 0' is 2 tokens"):
+        sl.search_separators(tiny, sl.prompts.repeated(tiny, "1", 6), separators=["1 0"], every=[2], progress=False)

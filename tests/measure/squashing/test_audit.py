@@ -1,0 +1,199 @@
+"""The audit against each measurement by itself; swaps and proxies against plain models."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.squashing.proxies import one_cotangent, rollout
+from tests.cases import COMMON, CONFIGS, random_model, save_random
+from tests.references import jacobian_by_jacrev, plain_outputs, raw
+
+IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
+SHARED: Any = {"bos": "as-given", "progress": False}
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2"])
+def test_substitution_against_every_swap_on_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
+    among = [5, 7, 9, 30]
+    found = sl.substitution_effect(
+        bridge_of(family, torch.float64), IDS[0], candidates=among, n_replacements=9, query=5, batch_size=3, **SHARED
+    )
+    plain = random_model(CONFIGS[family]).double()
+
+    def outcome(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            out = plain_outputs(plain, ids[None])
+        return out.hidden_states[-1][0, 5], out.logits[0, 5].log_softmax(-1)
+
+    y, logs = outcome(IDS[0])
+    for place in range(1, 6):
+        gaps, apart = [], []
+        for token in among:
+            if token == int(IDS[0, place]):
+                continue
+            swapped = IDS[0].clone()
+            swapped[place] = token
+            other, other_logs = outcome(swapped)
+            gaps.append((other - y).norm().item())
+            apart.append((logs.exp() * (logs - other_logs)).sum().item())
+        assert found["effect"].values[place] == pytest.approx(np.mean(gaps), rel=1e-4)
+        assert found["effect_std"].values[place] == pytest.approx(np.std(gaps), rel=1e-3)
+        assert found["kl"].values[place] == pytest.approx(np.mean(apart), rel=1e-3)
+    assert np.isnan(found["effect"].values[0])  # BOS stays
+    assert (found["effect"].values[6:] == 0).all()
+
+
+def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
+    one, again, other = (
+        sl.substitution_effect(
+            tiny, "110101 =", candidates=list(range(20, 60)), n_replacements=2, seed=seed, progress=False
+        )
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one["effect"], again["effect"])
+    assert (one["effect"] != other["effect"]).values[1:].any()
+    layer = sl.substitution_effect(tiny, "110 =", to_layer=3, progress=False)
+    assert "kl" not in layer
+    with pytest.raises(InputError, match="not token ids"):
+        raw(sl.substitution_effect)(tiny, "110 =", candidates=[-1])
+    with pytest.raises(InputError, match="No candidate differs"):
+        raw(sl.substitution_effect)(tiny, "11", progress=False)
+
+
+def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
+    model, plain = bridge_of("gemma", torch.float64), random_model(CONFIGS["gemma"]).double()
+    blocks = jacobian_by_jacrev(plain, IDS[:1], 6).detach()
+    ones = one_cotangent(model, IDS[0], of="ones", bos="as-given")
+    np.testing.assert_allclose(ones.values, blocks.sum(dim=1).norm(dim=-1), rtol=1e-5)
+    with torch.no_grad():
+        best = plain_outputs(plain, IDS[:1]).logits[0, -1].argmax()
+    row = plain.get_output_embeddings().weight[best].detach()
+    top = one_cotangent(model, IDS[0], of="top_logit", bos="as-given")
+    np.testing.assert_allclose(top.values, (row @ blocks).norm(dim=-1), rtol=1e-5)
+    shares = sl.paths.composition(model, IDS[0], bos="as-given").sel(layer=0)
+    np.testing.assert_array_equal(rollout(model, IDS[0], bos="as-given").values, shares.values)
+
+
+def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma2", torch.float64)
+    found = sl.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, n_replacements=3, **SHARED)
+    assert found["value"].dims == ("estimate", "prompt", "position")
+    value = found["value"]
+    parts = {
+        "paper form": sl.path_bound(model, IDS, bos="as-given"),
+        "null": sl.path_bound(model, IDS, attention="uniform", bos="as-given"),
+        "analytic edges, attention and norms frozen": sl.path_bound(
+            model, IDS, constants="measured", freeze=("attention", "norms"), **SHARED
+        ),
+        "two blocks composed": sl.path_bound(model, IDS, constants="measured", edges="exact", group=2, **SHARED),
+        "Jacobian, norms frozen": sl.jacobian_norms(model, IDS, freeze="norms", **SHARED),
+        "Frobenius norm": sl.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
+        "Jacobian": sl.jacobian_norms(model, IDS, **SHARED),
+    }
+    for name, part in parts.items():
+        np.testing.assert_allclose(value.sel({"estimate": name}).values, part.values, rtol=1e-9, err_msg=name)
+    bounds = found.sel({"estimate": found["bounds"] != ""})
+    assert bounds.sizes["estimate"] == 14
+    assert (bounds["tightness"].values >= 1 - 1e-9).all()
+    tight = value.sel({"estimate": "analytic edges, norms frozen"}) / value.sel({"estimate": "Jacobian, norms frozen"})
+    np.testing.assert_allclose(found["tightness"].sel({"estimate": "analytic edges, norms frozen"}), tight)
+    assert found["tightness"].sel({"estimate": "paper form"}).isnull().all()
+    assert found["cost"].sel({"estimate": "Jacobian"}) == 1
+    inner = value.isel(position=[2, 3, 4, 5])
+    truth = inner.sel({"estimate": "Jacobian"}).values
+    raw_ranks = [
+        spearmanr(a, b).statistic for a, b in zip(inner.sel({"estimate": "paper form"}).values, truth, strict=True)
+    ]
+    agreement = found["agreement"].sel({"estimate": "paper form", "reference": "Jacobian"})
+    assert agreement.sel(way="raw").item() == pytest.approx(np.mean(raw_ranks))
+    ratio = inner.sel({"estimate": "paper form"}) / inner.sel({"estimate": "null"})
+    over = [spearmanr(a, b).statistic for a, b in zip(ratio.values, truth, strict=True)]
+    assert agreement.sel(way="over_null").item() == pytest.approx(np.mean(over))
+    assert found["agreement"].sel(
+        {"estimate": "Jacobian", "reference": "Jacobian", "way": "raw"}
+    ).item() == pytest.approx(1)
+    at: Any = {"estimate": "paper form", "reference": "Jacobian", "way": "raw"}
+    assert found["agreement_low"].sel(at) <= agreement.sel(way="raw") <= found["agreement_high"].sel(at)
+
+
+def test_rungs_and_positions_by_choice(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
+    model = bridge_of("llama")
+    found = sl.audit(
+        model, IDS[0], estimates=["exact edges, att", "substitution"], from_layer=1, to_layer=3, query=4, **SHARED
+    )
+    names = ["null", "exact edges, attention frozen", "Jacobian, attention frozen", "Jacobian", "substitution effect"]
+    assert found["estimate"].values.tolist() == names
+    assert found.sizes["position"] == 5
+    assert found["agreement_low"].isnull().all()
+    again = sl.open_result(sl.save(found, tmp_path / "audit.nc"))
+    assert again.equals(found)
+    with pytest.raises(InputError, match="estimates= has 'best'"):
+        raw(sl.audit)(model, IDS[0], estimates=["best"], **SHARED)
+    with pytest.raises(InputError, match="not positions up to the query"):
+        raw(sl.audit)(model, IDS[0], positions=[99], **SHARED)
+
+
+def test_a_rung_that_a_model_does_not_have_is_named(tmp_path: Any) -> None:
+    """A mixture of experts has no gates to freeze: those methods say so, the others stand."""
+    from transformers import MixtralConfig
+
+    folder = save_random(MixtralConfig(**COMMON, num_local_experts=2, num_experts_per_tok=1), tmp_path)
+    model = sl.load(folder, progress=False)
+    found = sl.audit(model, IDS, estimates=["analytic", "sketch"], n_probes=4, **SHARED)
+    gone = found["refused"].values != ""
+    names = found["estimate"].values
+    assert {str(n) for n in names[gone]} == {str(n) for n in names if "gates" in str(n) or "all frozen" in str(n)}
+    assert all("Leave 'gates' out of freeze" in str(r) for r in found["refused"].values[gone])
+    assert found["value"].isnull().all(("prompt", "position")).values.tolist() == gone.tolist()
+    assert found["cost"].isnull().values.tolist() == gone.tolist()
+    assert found["agreement"].sel(reference="Jacobian", way="raw").isnull().values.tolist() == gone.tolist()
+    assert sl.figures.audit(found).data
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_cpu(bridge_of: Callable[..., Any], folder_of: Any) -> None:
+    expected = sl.audit(bridge_of("gemma2"), IDS, n_probes=4, **SHARED)
+    found = sl.audit(sl.load(folder_of("gemma2"), device="cuda", progress=False), IDS, n_probes=4, **SHARED)
+    np.testing.assert_allclose(found["value"].values, expected["value"].values, rtol=2e-3)
+
+
+def test_half_precision_is_refused_before_any_work(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr(importlib.import_module("squashlens.measure.squashing.audit"), "_warm_up", fail)
+    with pytest.raises(InputError, match="The model is bfloat16, so that its Jacobian is not the exact one"):
+        raw(sl.audit)(bridge_of("gemma", torch.bfloat16), torch.tensor([2, 7, 11]), bos="as-given", progress=False)
+    model = bridge_of("llama")
+    monkeypatch.setattr(model.original_model.config, "quantization_config", {"quant_method": "bitsandbytes"}, False)
+    with pytest.raises(InputError, match="quantized .bitsandbytes"):
+        raw(sl.audit)(model, torch.tensor([2, 7, 11]), bos="as-given", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"n_replacements": 0}, "n_replacements=0"),
+        ({"candidates": [10**6]}, "are not token ids"),
+        ({"candidates": [4]}, "No candidate differs"),
+        ({"positions": range(-1, 100)}, "positions=.{,90} are not positions"),
+    ],
+)
+def test_arguments_are_checked_before_any_work(
+    options: Any, complaint: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: Any, **__: Any) -> None:
+        raise AssertionError("the work was begun")
+
+    monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", work)
+    with pytest.raises(InputError, match=complaint):
+        sl.audit(tiny, "110 =", **options)

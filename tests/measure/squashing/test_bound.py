@@ -1,0 +1,91 @@
+"""The path bound on real models against enumeration over the plain model's patterns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.engine.anatomy import windows
+from squashlens.errors import InputError
+from tests.cases import CONFIGS, FAMILIES, random_model
+from tests.references import path_sum, plain_outputs, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7])
+LONGER = torch.tensor([2, 7, 11, 30, 7, 7, 59, 4, 21])
+
+
+def plain_patterns(family: str, ids: torch.Tensor = IDS) -> list[np.ndarray]:
+    with torch.no_grad():
+        attentions = plain_outputs(random_model(CONFIGS[family]), ids[None]).attentions
+    return [a[0].double().mean(dim=0).numpy() for a in attentions]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("query", [-1, 2])
+def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., Any]) -> None:
+    constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
+    found = sl.path_bound(bridge_of(family), IDS, query=query, bos="one", **constants)
+    paths = path_sum(plain_patterns(family), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
+    np.testing.assert_allclose(found.values, paths / 2.5, rtol=1e-5, atol=1e-9)
+
+
+def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
+    patterns = plain_patterns("gemma")
+    found = sl.path_bound(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, 3, "y"], beta3=2.0)
+    assert found.dims == ("to_layer", "position")
+    assert found["to_layer"].values.tolist() == ["2", "3", "y"]
+    np.testing.assert_allclose(found.sel(to_layer="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-5)
+    np.testing.assert_allclose(found.sel(to_layer="3"), path_sum(patterns[1:3], 4, gain=2), rtol=1e-5)
+    np.testing.assert_allclose(found.sel(to_layer="y"), found.sel(to_layer="3") / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of(family)
+    seen = [p > 0 for p in plain_patterns(family, LONGER)]  # what each block lets each token see
+    nulls = [s / s.sum(axis=1, keepdims=True) for s in seen]
+    assert any(w is not None for w in windows(model)) == (family in ("gemma2", "gemma3", "mistral"))
+    row = np.eye(9)[8]
+    for null in reversed(nulls):
+        row = 2 * (row @ (null + np.eye(9)))
+    found = sl.path_bound(model, LONGER, attention="uniform", bos="one")
+    np.testing.assert_allclose(found.values, row, rtol=1e-12)
+
+
+def test_several_prompts_equal_one_by_one(tiny: Any) -> None:
+    prompts = ["110 = 2", "011 = 2", "000 = 0"]
+    together = sl.path_bound(tiny, prompts)
+    assert together.dims == ("prompt", "position")
+    assert together["token"].dims == ("prompt", "position")
+    for i, prompt in enumerate(prompts):
+        np.testing.assert_allclose(together[i].values, sl.path_bound(tiny, prompt).values, rtol=1e-5)
+
+
+def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
+    shares = sl.paths.composition(tiny, "How many ones are in the following sequence? 1101 =")
+    np.testing.assert_allclose(shares.sum("position"), 1, rtol=1e-5)
+    assert shares.sel(layer=6).values.tolist() == [0.0] * 14 + [1.0]
+    bound = sl.path_bound(tiny, "How many ones are in the following sequence? 1101 =")
+    np.testing.assert_allclose(shares.sel(layer=0).values, bound.values / 4**6, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        ({"constants": "mine"}, InputError, "'paper', 'measured'"),
+        ({"attention": "none"}, InputError, "'model', 'uniform'"),
+        ({"query": 9}, InputError, "Use 0 to 4, or"),
+        ({"from_layer": 6, "to_layer": 6}, InputError, "not below"),
+        ({"from_layer": 7}, InputError, "Use a layer from 0"),
+        ({"to_layer": "z"}, InputError, "Use a layer from 0"),
+        ({"to_layer": []}, InputError, "empty list"),
+        ({"beta1": 0.0}, InputError, "beta1=0.0 is not a positive finite number"),
+        ({"sigma_psi": float("nan")}, InputError, "sigma_psi"),
+    ],
+)
+def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        raw(sl.path_bound)(tiny, "110 =", **({"query": -1} | arguments))

@@ -1,0 +1,332 @@
+"""Certificates against a twin that shares no arithmetic with them: plain Hugging Face models in float64 throughout."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+
+import squashlens as sl
+from squashlens.engine.differentiating.exact import in_float64
+from squashlens.engine.differentiating.local import local_block
+from squashlens.engine.differentiating.replay import record, replayable
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.errors import UnsoundModelError
+from squashlens.measure.squashing.certificates import certified as measured
+from squashlens.measure.squashing.certificates.local import require_apart
+from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, random_model
+from tests.references import exact_norms, float64_throughout, float64_twin
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 59])
+EVERY = CONFIGS | MORE | OTHERS
+# Edge kind and group; a sketch has neither.
+KINDS = [("local", 1), ("analytic", 1), ("attention", 1), ("exact", 1), ("exact", 2), ("exact", 3), ("sketch", 16)]
+
+
+def loaded(config: Any, folder: Path, change: Callable[[Any], None], dtype: torch.dtype) -> tuple[Any, Any]:
+    """A changed random model, as its plain self and as a bridge in a dtype."""
+    plain = random_model(config)
+    with torch.no_grad():
+        change(plain)
+    plain.save_pretrained(folder)
+    return plain, sl.load(folder, dtype=dtype, device="cpu", progress=False)
+
+
+def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
+    """The same model with weights as that dtype stores them; buffers stay as they are, as in a loaded model."""
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.copy_(parameter.to(dtype))
+    return plain
+
+
+def certified(model: Any, edges: str, group: int, freeze: Any = (), **more: Any) -> Any:
+    shared: Any = {"freeze": freeze, "bos": "as-given", "progress": False} | more
+    if edges == "sketch":
+        return sl.jacobian_norms(model, IDS, method="sketch_upper", n_probes=group, **shared)
+    return sl.path_bound(model, IDS, constants="measured", edges=edges, group=group, **shared)  # pyright: ignore
+
+
+def ratios(model: Any, truth: np.ndarray, edges: str, group: int, freeze: Any = (), **more: Any) -> np.ndarray:
+    """Bound over truth, for every token; infinite where the truth is below the range of numbers."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(certified(model, edges, group, freeze, **more).values / truth, nan=np.inf)
+
+
+@pytest.mark.parametrize("family", [*EVERY])
+def test_the_twin_has_no_float32_inside(family: str) -> None:
+    plain = random_model(EVERY[family])
+    dtypes: set[torch.dtype] = set()
+
+    def look(_module: Any, _args: Any, out: Any) -> None:
+        outs = out if isinstance(out, tuple) else (out,)
+        dtypes.update(o.dtype for o in outs if isinstance(o, torch.Tensor) and o.is_floating_point())
+
+    with float64_throughout(), torch.no_grad():
+        twin = float64_twin(plain)
+        for module in twin.modules():
+            module.register_forward_hook(look)
+        patterns = twin(IDS[None], use_cache=False, output_attentions=True).attentions
+    assert dtypes == {torch.float64}
+    assert max((p.sum(dim=-1) - 1).abs().max().item() for p in patterns) < 1e-15
+    assert torch.float32 is not torch.float64
+
+
+SAMPLE = [
+    ("gemma", 10.0, (), "analytic"), ("gemma3", 1.0, ("norms",), "attention"), ("gpt2", 3.0, (), "local"),
+    ("neox", 1.0, (), "analytic"), ("olmo2", 10.0, ("attention",), "attention"), ("phi3", 3.0, (), "local"),
+    ("cohere", 1.0, (), "analytic"), ("mixtral", 1.0, (), "exact"), ("falcon", 3.0, (), "analytic"),
+    ("bloom", 1.0, (), "attention"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "scale", "freeze", "edges"), SAMPLE, ids=[case[0] for case in SAMPLE])
+def test_certificates_hold(family: str, scale: float, freeze: Any, edges: str, tmp_path: Path) -> None:
+    check(family, scale, freeze, 0, torch.float32, tmp_path, [(edges, 1), *KINDS[-3:]])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The certificate is for these weights")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("family", [*EVERY])
+def test_certificates_hold_everywhere(family: str, scale: float, dtype: torch.dtype, tmp_path: Path) -> None:
+    for seed, freeze in enumerate([()] if family in OTHERS or family == "gpt2" else FREEZE_SETS):
+        check(family, scale, freeze, seed, dtype, tmp_path)
+
+
+def check(
+    family: str, scale: float, freeze: Any, seed: int, dtype: torch.dtype, folder: Path, kinds: Any = KINDS
+) -> None:
+    plain, model = loaded(EVERY[family], folder, lambda p: draw(p, seed, scale), dtype)
+    truth = exact_norms(rounded_to(plain, dtype), IDS, freeze)
+    for edges, group in kinds:
+        if edges == "local" and not replayable(model, freezing(freeze)):
+            continue
+        found = ratios(model, truth, edges, group, freeze)
+        assert (found >= 1).all(), (edges, group, found)
+        if edges == "exact" and group == 3:  # the Jacobian itself, and what rounding may do to it
+            assert np.median(found) < 1 + 1e-6
+
+
+def cancelling(plain: Any, size: float) -> None:
+    """Queries and keys with two coordinates of that size whose products cancel, in GPT-2, which does not rotate."""
+    for layer in plain.transformer.h:
+        layer.attn.c_attn.weight.view(16, 3, 4, 4)[:, :2, :, [0, 3]] = 0
+        layer.attn.c_attn.bias.view(3, 4, 4)[:2, :, [0, 3]] = size
+        layer.attn.c_attn.bias.view(3, 4, 4)[1, :, 3] = -size
+
+
+def test_biases_that_cancel_leave_certificates_right(tmp_path: Path) -> None:
+    """Their logits are small and their products large: float32 gets the Jacobian wrong, by more than any |s| tells."""
+    plain, model = loaded(CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 3e3), torch.float32)
+    truth = exact_norms(plain, IDS)
+    narrow = sl.jacobian_norms(model, IDS, bos="as-given", progress=False).values
+    assert np.abs(narrow / truth - 1).max() > 0.01
+    for edges, group in KINDS[1:]:
+        found = ratios(model, truth, edges, group)
+        assert (found >= 1).all(), (edges, group, found)
+        if group == 3:
+            assert found.max() < 1 + 1e-3
+    rounding = certified(model, "exact", 2).attrs["rounding"]
+    assert 1e-8 < rounding < 1e-4  # ‖q‖ ‖k‖ is in it, as large as it is
+
+
+def test_logits_without_a_digit_are_refused(tmp_path: Path) -> None:
+    _, model = loaded(CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 1e9), torch.float64)
+    for edges, group in (("analytic", 1), ("local", 1), ("exact", 2), ("sketch", 4)):
+        with pytest.raises(UnsoundModelError, match="without a digit that float64 could certify"):
+            certified(model, edges, group)
+
+
+def saturated(plain: Any, size: float) -> None:
+    """Queries along the keys, so that most tokens attend to themselves, the more the larger `size`."""
+    for layer in plain.model.layers:
+        layer.self_attn.q_proj.weight.copy_(size * layer.self_attn.k_proj.weight)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6])
+def test_no_zero_is_certified_where_a_path_leads(size: float, tmp_path: Path) -> None:
+    """Saturated attention: weights far below float32, and below every number."""
+    wide: dict[str, Any] = COMMON | {"num_key_value_heads": 4}
+    config = LlamaConfig(**wide)
+    plain, model = loaded(config, tmp_path, lambda p: saturated(p, size), torch.float32)
+    truth = exact_norms(plain, IDS)
+    assert truth.min() < 1e-30
+    for edges, group in KINDS:
+        found = certified(model, edges, group).values
+        assert (found > 0).all(), (edges, group, found)
+        assert (found >= truth).all(), (edges, group, found / truth)
+
+
+def test_windows_leave_exact_zeros(tmp_path: Path) -> None:
+    config = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
+    plain, model = loaded(config, tmp_path, lambda p: None, torch.float32)
+    truth = exact_norms(plain, IDS)
+    assert (truth[:2] == 0).all()
+    assert (truth[2:] > 0).all()
+    for edges, group in KINDS:
+        found = certified(model, edges, group).values
+        assert (found[:2] == 0).all(), (edges, group, found)
+        assert (found >= truth).all(), (edges, group, found)
+    masked = sl.hooks.mask_tokens([1])  # no window, but a token that nobody attends to
+    plain, model = loaded(CONFIGS["llama"], tmp_path, lambda p: None, torch.float32)
+    with sl.applied(model, masked):
+        for edges, group in KINDS[1:]:
+            assert certified(model, edges, group).values.tolist().count(0.0) == 1, (edges, group)
+
+
+def mixing(size: float, to: int, source: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Adds some of one token to another, which is not what attention does."""
+
+    def mix(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.index_add(1, torch.tensor([to]), size * tensor[:, [source]])
+
+    return mix
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-4, 0.3])
+@pytest.mark.parametrize(("to", "source"), [(5, 0), (4, 1), (1, 0)])
+def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
+    size: float, to: int, source: int, bridge_of: Any, plain_of: Any
+) -> None:
+    model, mix = bridge_of("llama"), mixing(size, to, source)
+    plain = copy.deepcopy(plain_of("llama"))
+    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
+    truth = exact_norms(plain, IDS)
+    with sl.applied(model, sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)):
+        for edges, group in (("exact", 1), ("exact", 2), ("sketch", 8)):
+            assert (ratios(model, truth, edges, group) >= 1).all(), (edges, group)
+        for edges in ("analytic", "attention"):
+            if size > 0.1:
+                with pytest.raises(UnsoundModelError, match="Block 1 of LlamaForCausalLM .* edges='exact'"):
+                    certified(model, edges, 1)
+            elif size < 1e-6:
+                bound = certified(model, edges, 1)
+                assert (bound.values >= truth).all()
+                said = sl.provenance(bound)["certificate"]
+                assert said["missing"] > size / 100
+                assert bound.attrs["failure_probability"] > 0
+
+
+def test_what_no_window_shows_is_added(bridge_of: Any, tmp_path: Path) -> None:
+    """A derived edge of exactly 0, over which a hook carries a little."""
+    config = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
+    plain, model = loaded(config, tmp_path, lambda p: None, torch.float32)
+    mix = mixing(1e-7, 5, 0)
+    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
+    truth = exact_norms(plain, IDS)
+    assert 0 < truth[0] < 1e-5
+    with sl.applied(model, sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)):
+        for edges, group in KINDS[1:]:
+            assert (ratios(model, truth, edges, group) >= 1).all(), edges
+
+
+@pytest.mark.parametrize("size", [1e-9, 0.3])
+def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: Any) -> None:
+    model = bridge_of("llama")
+    plain, mix = copy.deepcopy(plain_of("llama")), mixing(size, 2, 4)
+    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
+    truth = exact_norms(plain, IDS)
+    with sl.applied(model, sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)):
+        for edges, group in KINDS[1:4]:
+            with pytest.raises(UnsoundModelError, match="lets tokens after position"):
+                certified(model, edges, group)
+        for group in (2, 3):  # a stretch to the last token has all of them before it
+            assert (ratios(model, truth, "exact", group) >= 1).all()
+        for edges, query in (("sketch", 2), ("sketch", 3)):
+            with pytest.raises(UnsoundModelError, match="lets tokens after position"):
+                certified(model, edges, 8, query=query)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "mistral", "phi"])
+def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridge_of: Any) -> None:
+    model = bridge_of(family)
+    with in_float64(model):
+        require_apart(local_block(record(model, IDS[None], [], 0, 2), 1, 2))
+        for to, source in ((5, 0), (2, 3), (4, 3)):
+            smear = sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mixing(1e-12, to, source))
+            with pytest.raises(UnsoundModelError, match="tokens interact outside attention"):
+                require_apart(local_block(record(model, IDS[None], [smear], 0, 2), 1, 2))
+
+
+def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bridge_of("llama")
+    shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
+    assert sl.path_bound(model, IDS[:2], edges="exact", group=2, **shared).attrs["failure_probability"] == 5e-7
+    assert sl.path_bound(model, IDS[:2], **shared).attrs["failure_probability"] == 5e-7
+    assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
+    monkeypatch.setattr(measured, "SMALL", 4)
+    monkeypatch.setattr(measured, "FEW", 4)
+    assert sl.path_bound(model, IDS[:2], to_layer=1, **shared).attrs["failure_probability"] == 1e-6
+
+
+def test_the_model_is_left_as_it_was(bridge_of: Any) -> None:
+    """The same tensors, storage and all, also after an error; and what it computes in there is float64."""
+    model = bridge_of("mistral")
+    before = {name: (t.data_ptr(), t._version, t.dtype) for name, t in model.state_dict(keep_vars=True).items()}
+
+    def fail() -> None:
+        with in_float64(model):
+            assert {p.dtype for p in model.parameters()} == {torch.float64}
+            assert torch.ones(2, dtype=torch.float32).float().dtype == torch.float64
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert before == {n: (t.data_ptr(), t._version, t.dtype) for n, t in model.state_dict(keep_vars=True).items()}
+    with in_float64(model), pytest.raises(UnsoundModelError, match="computes in float32"):
+        torch.ones(2, dtype=torch.float64).type("torch.FloatTensor")
+
+
+def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain_of: Any) -> None:
+    model = bridge_of("gemma", torch.bfloat16)
+    truth = exact_norms(rounded_to(copy.deepcopy(plain_of("gemma")), torch.bfloat16), IDS)
+    for edges, group in (("exact", 3), ("sketch", 8)):
+        with pytest.warns(UserWarning, match="in bfloat16 the model computes something else"):
+            bound = certified(model, edges, group)
+        assert (bound.values >= truth).all()
+        assert sl.provenance(bound)["dtype"] == "bfloat16"
+    with pytest.warns(UserWarning, match="exact arithmetic"):
+        np.testing.assert_allclose(certified(model, "exact", 3).values, truth, rtol=1e-9)
+
+
+def test_how_tight_a_sketch_of_directions_is(bridge_of: Any, plain_of: Any) -> None:
+    model, truth = bridge_of("llama"), exact_norms(plain_of("llama"), IDS)
+    spectral = [ratios(model, truth, "sketch", 12, seed=seed) for seed in range(5)]
+    frobenius = [ratios(model, truth, "sketch", 12, seed=seed, norm="frobenius") for seed in range(5)]
+    assert min(np.min(spectral), np.min(frobenius)) >= 1
+    assert np.median(spectral) < np.median(frobenius)
+
+
+def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Path) -> None:
+    """Two heads with one pattern and values B + A, B − A: the model is that without A, which float32 stores exactly."""
+
+    def change(plain: Any, size: float) -> None:
+        for layer in plain.model.layers:
+            attention, generator = layer.self_attn, torch.Generator().manual_seed(1)
+            for weight in (attention.q_proj.weight, attention.k_proj.weight):
+                weight[4:8] = weight[:4]
+            attention.o_proj.weight[:, 4:8] = attention.o_proj.weight[:, :4]
+            large = size * torch.randint(-4, 5, (4, 16), generator=generator)
+            small = (2 * torch.randn(4, 16, generator=generator)).round() / 8
+            large[:, 8:], small[:, :8] = 0, 0  # side by side in a row, so that no sum rounds
+            attention.v_proj.weight[:4], attention.v_proj.weight[4:8] = small + large, small - large
+
+    for blocks, size in ((1, 2.0**24), (2, 2.0**13), (2, 2.0**36)):
+        config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": blocks})
+        folder = tmp_path / f"{blocks} {size}"
+        whole, _ = loaded(config, folder / "none", lambda plain: change(plain, 0.0), torch.float32)
+        truth = exact_norms(whole, IDS)
+        _, model = loaded(config, folder / "large", lambda plain, size=size: change(plain, size), torch.float32)
+        for edges, group in (("analytic", 1), ("attention", 1), ("exact", 1), ("exact", 2)):
+            if size == 2.0**36 and edges != "exact":
+                with pytest.raises(UnsoundModelError, match="rounding is too large"):
+                    ratios(model, truth, edges, group)
+                continue
+            found = ratios(model, truth, edges, group)
+            assert (found >= 1).all(), (edges, group, blocks, size, found.min())

@@ -1,0 +1,314 @@
+"""The measured bound is one: on every architecture, at every weight scale, for everything that can be frozen."""
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import GemmaConfig
+
+import squashlens as sl
+from squashlens.engine.differentiating.dissection import open_blocks
+from squashlens.engine.differentiating.local import local_block as locally
+from squashlens.engine.differentiating.replay import record, replayable
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.proving.registry import steady
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.squashing.certificates import certified
+from squashlens.measure.squashing.certificates.edges import edges_of, maps_of
+from squashlens.measure.squashing.certificates.local import local_edges
+from squashlens.theory.norms import spectral_norms
+from tests.cases import (
+    COMMON,
+    CONFIGS,
+    FAMILIES,
+    FREEZABLE,
+    FREEZE_SETS,
+    MORE,
+    draw,
+    random_model,
+    with_freeze_sets,
+)
+from tests.references import block_jacobian, frozen_model, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+MATRICES = ("analytic", "attention", "exact")  # kinds that are written out
+KINDS = ("local", *MATRICES)
+
+
+def drawn(family: str, seed: int, scale: float) -> Any:
+    """A family's model, float64, with weights of a certain size; gains about 1."""
+    plain = random_model((CONFIGS | MORE)[family])
+    draw(plain, seed, scale)
+    with tempfile.TemporaryDirectory() as folder:
+        plain.save_pretrained(folder)
+        return sl.load(folder, dtype=torch.float64, device="cpu", progress=False)
+
+
+def possible(model: Any, edges: str, freeze: Any) -> str:
+    """Local edges, but where a model cannot be run without patterns: Qwen 3 with norms frozen."""
+    return "analytic" if edges == "local" and not replayable(model, freezing(freeze)) else edges
+
+
+def bare(bound: Any) -> Any:
+    """The bound without the allowance for rounding that is in it."""
+    return bound.values / (1 + bound.attrs["rounding"])
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+def test_the_bound_holds(family: str) -> None:
+    """Every edge kind, every freeze set, weights from small to where softmax saturates; against a Jacobian with the
+    model's own roundings. `test_certificates` has the exact one."""
+
+    @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(
+        st.integers(0, 10**6), st.sampled_from([0.3, 1.0, 3.0, 10.0]), st.sampled_from(FREEZE_SETS),
+        st.sampled_from(KINDS),
+        st.lists(st.integers(3, 59), min_size=1, max_size=8), st.integers(0, 2),
+    )  # fmt: skip
+    def holds(seed: int, scale: float, freeze: Any, edges: Any, ids: list[int], source: int) -> None:
+        model = drawn(family, seed, scale)
+        edges = possible(model, edges, freeze)
+        prompt = torch.tensor([2, *ids])
+        shared: Any = {"freeze": freeze, "from_layer": source, "bos": "as-given", "progress": False}
+        truth = sl.jacobian_norms(model, prompt, **shared)
+        bound = sl.path_bound(model, prompt, constants="measured", edges=edges, **shared)
+        assert (bound.values >= truth.values * (1 - 1e-4)).all(), (bound.values / truth.values).min()
+        exact = sl.path_bound(model, prompt, constants="measured", edges="exact", **shared)
+        assert (exact.values <= bound.values * (1 + 1e-6)).all()
+
+    holds()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("freeze", FREEZE_SETS, ids="+".join)
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+def test_the_bound_holds_for_every_freeze_set(family: str, freeze: Any) -> None:
+    for seed, scale, edges in itertools.product(range(2), (0.3, 1.0, 3.0, 10.0), KINDS):
+        model = drawn(family, seed, scale)
+        truth = sl.jacobian_norms(model, IDS, freeze=freeze, bos="as-given", progress=False)
+        shared: Any = {"freeze": freeze, "edges": possible(model, edges, freeze), "bos": "as-given", "progress": False}
+        bound = sl.path_bound(model, IDS, constants="measured", **shared)
+        assert (bound.values >= truth.values * (1 - 1e-4)).all()
+
+
+@pytest.mark.parametrize(("family", "freeze"), with_freeze_sets([*FAMILIES, *MORE]))
+def test_edges_against_the_plain_models_blocks(family: str, freeze: Any, bridge_of: Callable[..., Any]) -> None:
+    """Exact edges are the norms of the plain model's block Jacobians; the others are not below them."""
+    model = bridge_of(family, torch.float64)
+    plain = frozen_model(random_model((CONFIGS | MORE)[family]).double(), IDS[None], freeze)
+    with steady(model):  # as in a measurement: the model is read once, not at every block
+        _compare_edges(family, freeze, model, plain)
+
+
+def _compare_edges(family: str, freeze: Any, model: Any, plain: Any) -> None:
+    opened = open_blocks(model, IDS[None], freezing(freeze), range(3), batch=16)
+    replay = record(model, IDS[None], freezing(freeze), 0, 3)
+    for block, to in ((0, 1), (1, 2), (2, 3), (2, "y")):
+        jacobian = block_jacobian(plain, IDS[None], block, to).permute(0, 2, 1, 3)
+        truth = torch.linalg.svdvals(jacobian)[..., 0].numpy()
+        assert truth[-1].min() > 1e-6 or family in ("gemma2", "gemma3", "mistral")  # windows cut the rest
+        maps = maps_of(opened[block], to, freeze)
+        found = {kind: edges_of(maps, kind, range(7), spectral_norms).numpy() for kind in MATRICES}
+        if not (family == "qwen3" and "norms" in freeze):
+            local = local_edges(locally(replay, block, to), range(7), 3, certified.Norms(100, 3).of)
+            found["local"] = local.pushed(torch.eye(7, dtype=torch.float64)).numpy()
+        # The softmax and most norms run in float32 even here.
+        np.testing.assert_allclose(found["exact"], truth, rtol=1e-4, atol=1e-6 * truth.max())
+        for kind in set(found) - {"exact"}:
+            assert (found[kind] >= truth * (1 - 1e-5) - 1e-6 * truth.max()).all()
+        assert np.abs(found["analytic"] / np.maximum(truth, 1e-30) - 1)[truth > 1e-3].max() > 1e-3  # not the same thing
+
+
+def tiny_config(**changes: Any) -> Any:
+    return GemmaConfig(**COMMON | {"num_key_value_heads": 1} | changes)
+
+
+def load_random(config: Any, folder: Path, change: Callable[[Any], None] = lambda model: None) -> Any:
+    plain = random_model(config)
+    with torch.no_grad():
+        change(plain)
+    plain.save_pretrained(folder)
+    return sl.load(folder, dtype=torch.float64, device="cpu", progress=False)
+
+
+@pytest.mark.parametrize("edges", KINDS)
+def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> None:
+    """One block, one head, attention and norms frozen: the edge is α ‖W_O W_V G‖ / ρ, which is the Jacobian."""
+
+    def no_mlp(plain: Any) -> None:
+        plain.model.layers[0].mlp.down_proj.weight.zero_()
+
+    one_head = tiny_config(num_hidden_layers=1, num_attention_heads=1)
+    model = load_random(one_head, tmp_path, no_mlp)
+    shared: Any = {"freeze": ("attention", "norms"), "to_layer": 1, "bos": "as-given", "progress": False}
+    truth = sl.jacobian_norms(model, IDS, **shared)
+    bound = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
+    # The same to y, and with a live norm before: a single row loses nothing at the final norm.
+    shared |= {"freeze": "attention", "to_layer": "y"}
+    truth = sl.jacobian_norms(model, IDS, **shared)
+    to_y = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    np.testing.assert_allclose(bare(to_y), truth.values, rtol=1e-6)
+    layer, v = model.blocks[0], sl.capture(model, IDS, bos="as-given").residuals[0][0]
+    gain = 1 + layer.ln1.weight.detach()
+    through = layer.attn.W_O[0].detach().T @ layer.attn.W_V[0].detach().T * gain
+    alpha = sl.capture(model, IDS, bos="as-given").patterns[0][0, 0, -1]
+    rho = (v.square().mean(-1) + model.original_model.config.rms_norm_eps).sqrt()
+    closed = alpha * torch.linalg.matrix_norm(through, ord=2) / rho
+    np.testing.assert_allclose(bare(bound)[:-1], closed[:-1].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("freeze", [(), FREEZABLE], ids="+".join)
+def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> None:
+    model = load_random(tiny_config(num_hidden_layers=1), tmp_path)
+    for edges in KINDS:
+        shared: Any = {"freeze": freeze, "bos": "as-given", "progress": False}
+        truth = sl.jacobian_norms(model, IDS[:1], **shared)
+        bound = sl.path_bound(model, IDS[:1], constants="measured", edges=edges, **shared)
+        np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
+    truth = sl.jacobian_norms(model, IDS, **shared)
+    bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **shared)
+    np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
+
+
+def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma2", torch.float64)
+    shared: Any = {"bos": "as-given", "progress": False}
+    truth = sl.jacobian_norms(model, IDS, **shared).values
+    bounds = {
+        g: sl.path_bound(model, IDS, constants="measured", edges="exact", group=g, **shared).values for g in (1, 2, 3)
+    }
+    np.testing.assert_allclose(bounds[3], truth, rtol=1e-4)  # of a model whose norms run in float32
+    assert (bounds[2] >= truth).all()
+    # group 2 of three blocks: the lowest by itself, the upper two and the final norm together
+    upper = sl.jacobian_norms(model, IDS, from_layer=1, **shared).values
+    lower = [
+        sl.path_bound(model, IDS, constants="measured", edges="exact", query=j, to_layer=1, **shared).values
+        for j in range(7)
+    ]
+    np.testing.assert_allclose(bounds[2], upper @ np.stack(lower), rtol=1e-5)
+
+
+def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama", torch.float64)
+    shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
+    together = sl.path_bound(model, IDS, to_layer=[2, 3, "y"], from_layer=1, query=4, **shared)
+    for to in (2, 3, "y"):
+        alone: Any = sl.path_bound(model, IDS, to_layer=to, from_layer=1, query=4, **shared)
+        np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
+    assert (together.values[:, 5:] == 0).all()
+    short = sl.path_bound(model, IDS[:5], to_layer=[2, 3, "y"], from_layer=1, **shared)
+    np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
+    prompts = torch.stack([IDS, IDS.flip(0)])
+    both = sl.path_bound(model, prompts, **shared)
+    for row, ids in zip(both.values, prompts, strict=True):
+        np.testing.assert_allclose(row, sl.path_bound(model, ids, **shared).values, rtol=1e-6)
+    top = sl.path_bound(model, IDS, from_layer=3, **shared)  # no block at all: the final norm
+    np.testing.assert_allclose(
+        top.values, sl.jacobian_norms(model, IDS, from_layer=3, bos="as-given", progress=False).values, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
+@pytest.mark.parametrize("edges", KINDS)
+def test_float32_and_float64_agree(family: str, edges: Any, bridge_of: Callable[..., Any]) -> None:
+    wide, narrow = (
+        sl.path_bound(bridge_of(family, t), IDS, constants="measured", edges=edges, bos="as-given", progress=False)
+        for t in (torch.float64, torch.float32)
+    )
+    np.testing.assert_allclose(narrow.values, wide.values, rtol=1e-4)
+
+
+def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
+    model = bridge_of("gemma3", torch.float64)
+    shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
+    exact = {kind: sl.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
+    assert exact["local"].attrs["failure_probability"] == 0
+    assert 0 < exact["exact"].attrs["rounding"] < 1e-9
+    monkeypatch.setattr(certified, "SMALL", 4)
+    monkeypatch.setattr(certified, "FEW", 4)
+    for kind in KINDS:
+        found = sl.path_bound(model, IDS[:4], edges=kind, **shared)
+        assert sl.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)
+        ratio = found.values / exact[kind].values
+        assert ratio.min() >= 1 - 1e-9
+        assert ratio.max() <= 1.1 + 1e-9
+
+
+def test_lanczos_inflates_by_its_share_of_the_whole() -> None:
+    """Four steps in a row may add 10 % together, and the norms of large matrices stay above the truth."""
+    wide = torch.randn(3, 600, 600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    norms = certified.Norms(total=3, steps=4)
+    ratio = norms(wide) / spectral_norms(wide)
+    assert norms.failure == certified.FAILURE
+    assert (ratio >= 1).all()
+    assert (ratio**4 <= 1.1).all()
+    assert (ratio**4 > 1.05).all()
+
+
+def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama", torch.float64)
+    shared: Any = {"bos": "as-given", "progress": False}
+    plain = sl.path_bound(model, IDS, constants="measured", **shared)
+    with sl.applied(model, sl.hooks.mask_tokens([1, 2]), sl.hooks.zero_values([3])):
+        hooked = sl.path_bound(model, IDS, constants="measured", **shared)
+        truth = sl.jacobian_norms(model, IDS, **shared)
+    assert (hooked.values >= truth.values * (1 - 1e-4)).all()
+    assert (hooked.values[[1, 2]] < 0.5 * plain.values[[1, 2]]).all()
+
+
+def test_blocks_of_another_form_are_refused_or_go_by_autograd(bridge_of: Callable[..., Any]) -> None:
+    """A hook that lets tokens meet after attention: the derivation no longer holds, and that is found out."""
+    model = bridge_of("llama", torch.float64)
+    shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
+    with sl.applied(model, sl.hooks.Hook("smear", "blocks.1.attn.hook_z", lambda z: z + 0.1 * z.cumsum(dim=1))):
+        for edges in ("analytic", "attention"):
+            with pytest.raises(UnsoundModelError, match="Block 1 of LlamaForCausalLM .* edges='exact'"):
+                raw(sl.path_bound)(model, IDS, edges=edges, **shared)
+        exact = sl.path_bound(model, IDS, edges="exact", **shared)
+        truth = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+    assert (exact.values >= truth.values * (1 - 1e-4)).all()
+
+
+def test_quantized_weights_are_refused(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
+    model = bridge_of("llama")
+    monkeypatch.setattr(model.original_model.config, "quantization_config", {"quant_method": "bitsandbytes"}, False)
+    with pytest.raises(InputError, match="quantized .bitsandbytes"):
+        raw(sl.path_bound)(model, IDS, constants="measured", bos="as-given")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"constants": "paper", "freeze": "norms"}, "freeze= has no effect with constants='paper'"),
+        ({"constants": "paper", "edges": "exact"}, "edges= has no effect"),
+        ({"constants": "measured", "beta1": 2.0}, "beta1= has no effect with constants='measured'"),
+        ({"constants": "measured", "attention": "uniform"}, "attention= has no effect"),
+        ({"constants": "measured", "edges": "tight"}, "'analytic', 'attention', 'exact'"),
+        ({"constants": "measured", "group": 2}, "Use edges='exact'"),
+        ({"constants": "measured", "edges": "exact", "group": 0}, "a number of blocks"),
+        ({"constants": "measured", "vjp_batch_size": 0}, "a batch size"),
+        ({"constants": "measured", "freeze": "softmax"}, "'attention', 'norms', 'gates'"),
+    ],
+)
+def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        raw(sl.path_bound)(tiny, "110 =", **arguments)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("edges", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_equals_cpu(family: str, edges: Any, bridge_of: Callable[..., Any], folder_of: Any) -> None:
+    shared: Any = {"constants": "measured", "edges": edges, "bos": "as-given", "progress": False}
+    expected = sl.path_bound(bridge_of(family), IDS, **shared)
+    model = sl.load(folder_of(family), device="cuda", progress=False)
+    np.testing.assert_allclose(sl.path_bound(model, IDS, **shared).values, expected.values, rtol=1e-3)

@@ -1,0 +1,279 @@
+"""Jacobian norms against jacrev and central differences on the plain model, and against closed forms."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import CapacityError, InputError
+from squashlens.measure.squashing.jacobians import products as _products
+from squashlens.measure.squashing.jacobians import rows as _rows
+from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from tests.cases import CONFIGS, FAMILIES, random_model
+from tests.references import frozen_attention_model, jacobian_by_differences, jacobian_by_jacrev, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+
+
+def norms_of(blocks: torch.Tensor) -> dict[str, np.ndarray]:
+    blocks = blocks.detach().double()
+    return {
+        "spectral": torch.linalg.svdvals(blocks)[:, 0].numpy(),
+        "frobenius": blocks.square().sum(dim=(1, 2)).sqrt().numpy(),
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
+    truth = norms_of(jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6))
+    model = bridge_of(family, torch.float64)
+    for norm, expected in truth.items():
+        assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
+        found = sl.jacobian_norms(model, IDS, norm=norm, bos="one", vjp_batch_size=5, progress=False)  # pyright: ignore
+        np.testing.assert_allclose(found.values, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
+def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., Any]) -> None:
+    # The softmax runs in float32 even here, so a step must stand well above its rounding.
+    truth = norms_of(jacobian_by_differences(random_model(CONFIGS[family]).double(), IDS[None], 6, step=1e-3))
+    for norm, expected in truth.items():
+        found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm, bos="one")  # pyright: ignore
+        np.testing.assert_allclose(found.values, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frozen_attention_equals_a_model_with_constant_patterns(family: str, bridge_of: Callable[..., Any]) -> None:
+    plain = random_model(CONFIGS[family]).double()
+    frozen = norms_of(jacobian_by_jacrev(frozen_attention_model(plain, IDS[None]), IDS[None], 6))
+    free = norms_of(jacobian_by_jacrev(plain, IDS[None], 6))
+    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, freeze="attention", bos="one", progress=False)
+    np.testing.assert_allclose(found.values, frozen["spectral"], rtol=1e-5)
+    assert np.abs(frozen["spectral"] / free["spectral"] - 1).max() > 0.01  # freezing has an effect to get wrong
+
+
+def test_causality_is_exact(tiny: Any) -> None:
+    found = sl.jacobian_norms(tiny, "How many ones are in 1101 =", query=4, progress=False)
+    assert (found.values[5:] == 0).all()
+    assert (found.values[:5] > 0).all()
+
+
+def test_sources_and_targets_against_jacrev_through_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
+    plain = random_model(CONFIGS["gemma"])
+    inner = plain.model
+    seen: list[Any] = []
+    handle = inner.layers[1].register_forward_pre_hook(lambda _, *given: seen.append(given), with_kwargs=True)
+    with torch.no_grad():
+        plain(IDS[None], use_cache=False)
+    handle.remove()
+    ((entering, *rest), options) = seen[0]
+
+    def block_one(stream: torch.Tensor) -> torch.Tensor:
+        out = inner.layers[1](stream, *rest, **options)
+        return (out[0] if isinstance(out, tuple) else out)[0, 6]
+
+    def top(stream: torch.Tensor) -> torch.Tensor:
+        out = inner.layers[1](stream, *rest, **options)
+        out = inner.layers[2](out[0] if isinstance(out, tuple) else out, *rest, **options)
+        return inner.norm(out[0] if isinstance(out, tuple) else out)[0, 6]
+
+    found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"], progress=False)
+    for name, function in (("2", block_one), ("y", top)):
+        expected = norms_of(torch.func.jacrev(function)(entering)[:, 0].transpose(0, 1))["spectral"]
+        np.testing.assert_allclose(found.sel(to_layer=name).values, expected, rtol=2e-5, atol=1e-7)
+
+
+def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> None:
+    """∂y/∂v⁽ᴸ⁾ of an RMSNorm is G (I − v̂v̂ᵀ ρ⁻²/d) / ρ."""
+    model = bridge_of("gemma", torch.float64)
+    run = sl.capture(model, IDS)
+    v = run.residuals[3][0, -1]
+    gain = 1 + model.ln_final.weight.detach()
+    rho = (v.square().mean() + model.original_model.config.rms_norm_eps).sqrt()
+    block = gain[:, None] * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2)) / rho
+    found = sl.jacobian_norms(model, IDS, from_layer=3, progress=False)
+    assert found.values[-1] == pytest.approx(torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6)
+    assert (found.values[:-1] == 0).all()
+
+
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+def test_chunks_and_batches_do_not_matter(tiny: Any, norm: Any) -> None:
+    prompts = ["110 =", "011 =", "909 ="]
+    together = sl.jacobian_norms(tiny, prompts, norm=norm, vjp_batch_size=50, progress=False)
+    for i, prompt in enumerate(prompts):
+        alone = sl.jacobian_norms(tiny, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None, progress=False)
+        np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
+
+
+def test_ambient_hooks_are_honoured_and_named(tiny: Any) -> None:
+    """The user's own hook on the bridge freezes as freeze='attention' does, and the provenance says so."""
+    prompt = "How many ones are in 1101 ="
+    expected = sl.jacobian_norms(tiny, prompt, freeze="attention", progress=False)
+
+    def my_detach(pattern: torch.Tensor, hook: Any) -> torch.Tensor:
+        return pattern.detach()
+
+    hooks = [(f"blocks.{b}.attn.hook_pattern", my_detach) for b in range(6)]
+    with tiny.hooks(fwd_hooks=hooks):
+        found = sl.jacobian_norms(tiny, prompt, progress=False)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-5)  # with patterns here, without them there
+    named = sl.provenance(found)["ambient_hooks"]
+    assert len(named) == 6
+    assert all("my_detach" in n for n in named)
+    with sl.applied(tiny, sl.hooks.freeze_attention()):
+        again = sl.jacobian_norms(tiny, prompt, progress=False)
+    np.testing.assert_array_equal(again.values, found.values)
+
+
+def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
+    expected = sl.jacobian_norms(tiny, "110 =", progress=False)
+    with torch.no_grad():
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
+    with torch.inference_mode():
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
+
+
+def test_attention_only_net_with_identity_values_equals_the_path_bound() -> None:
+    """Where the theorem's premises hold exactly, its sum is the Jacobian."""
+    from squashlens.theory.paths import sweep
+
+    torch.manual_seed(0)
+    n, d, blocks = 6, 4, 3
+    patterns = [torch.tril(torch.rand(n, n, dtype=torch.float64)) for _ in range(blocks)]
+    patterns = [p / p.sum(dim=1, keepdim=True) for p in patterns]
+
+    def net(v: torch.Tensor) -> torch.Tensor:
+        for pattern in patterns:
+            v = pattern @ v + v
+        return v[-1]
+
+    jacobian = torch.func.jacrev(net)(torch.randn(n, d, dtype=torch.float64)).transpose(0, 1)
+    row = torch.eye(n, dtype=torch.float64)[-1]
+    bound = [row, *sweep(row, reversed(patterns))][-1]
+    np.testing.assert_allclose(norms_of(jacobian)["spectral"], bound.numpy(), rtol=1e-12)
+
+
+def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
+    """Estimates without bias for the square, lower bounds below, upper bounds above, at every position and seed."""
+    model = bridge_of("gemma3", torch.float64)
+    shared: Any = {"bos": "as-given", "progress": False}
+    exact = {norm: sl.jacobian_norms(model, IDS, norm=norm, **shared) for norm in ("spectral", "frobenius")}
+
+    def sketched(seed: int, norm: Any, method: Any) -> Any:
+        return sl.jacobian_norms(model, IDS, norm=norm, method=method, n_probes=6, seed=seed, **shared)
+
+    for seed in range(8):
+        assert (sketched(seed, "spectral", "sketch") <= exact["spectral"] * (1 + 1e-9)).all()
+        for norm in ("spectral", "frobenius"):
+            assert (sketched(seed, norm, "sketch_upper") >= exact[norm] * (1 - 1e-5)).all()  # norms run in float32
+    estimates = [sketched(seed, "frobenius", "sketch") for seed in range(50)]
+    squares = [estimate.values**2 for estimate in estimates]
+    truth = exact["frobenius"].values ** 2
+    np.testing.assert_allclose(np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 50) ** 0.5)
+    assert (np.std(squares, axis=0) <= 1.2 * (2 / 6) ** 0.5 * truth).all()
+    whole = sl.jacobian_norms(model, IDS, method="sketch", n_probes=99, **shared)  # more than d: nothing is left out
+    np.testing.assert_allclose(whole.values, exact["spectral"].values, rtol=1e-6)
+    estimate, upper = estimates[-1], sketched(49, "frobenius", "sketch_upper")
+    said = sl.provenance(upper)["sketch"]
+    assert upper.attrs["failure_probability"] == 1e-6
+    np.testing.assert_allclose(upper.values, said["factor"] * 6**0.5 * estimate.values, rtol=1e-4)
+    assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 49)
+    low, high = sl.provenance(estimate)["sketch"]["interval_95"]
+    inside = [(low**2 * s <= truth) & (truth <= high**2 * s) for s in squares]
+    assert np.mean(inside) >= 0.95
+
+
+def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
+    with pytest.warns(UserWarning, match="several times too large"):
+        found = sl.jacobian_norms(bridge_of("gemma", torch.bfloat16), IDS, progress=False)
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        ({"norm": "nuclear"}, InputError, "'spectral', 'frobenius'"),
+        ({"n_probes": 0}, InputError, "a number of directions"),
+        ({"freeze": "softmax"}, InputError, "'attention', 'norms', 'gates'"),
+        ({"vjp_batch_size": 0}, InputError, "batch size"),
+        ({"query": -6}, InputError, "Use 0 to 4, or"),
+    ],
+)
+def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        raw(jacobian_norms)(tiny, "110 =", **arguments)
+
+
+def test_a_spectral_norm_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_rows, "available", lambda device: 2 * 100_000)
+    with pytest.raises(CapacityError, match="spill"):
+        sl.jacobian_norms(tiny, "110 =", rows="hold")
+    monkeypatch.setattr(_rows, "available", lambda device: 2 * 10_000)
+    with pytest.raises(CapacityError, match="frobenius"):
+        sl.jacobian_norms(tiny, "110 =", rows="repeat")
+
+
+def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    prompt = "How many ones are in 1101 ="
+    read: dict[str, Any] = {"freeze": "attention", "query": 7, "progress": False}
+    held = sl.jacobian_norms(tiny, prompt, rows="hold", **read)
+    assert sl.provenance(held)["rows"] == "hold"
+    assert held.values[8:].max() == 0 < held.values[:8].min()
+    d, size = 128, 128 * 128 * 4
+    for rows, free in (("spill", 1e12), ("repeat", 2 * 3 * size), ("auto", 2 * 3 * size)):
+        monkeypatch.setattr(_rows, "available", lambda device, free=free: int(free))  # of eight blocks, three fit
+        found = sl.jacobian_norms(tiny, prompt, rows=rows, **read)
+        np.testing.assert_array_equal(found.values, held.values)
+        assert sl.provenance(found)["rows"] == ("spill" if rows == "auto" else rows)
+    calls = []
+    original = _products.Products.along
+    monkeypatch.setattr(
+        _products.Products, "along", lambda self, u: lambda: (calls.append(len(u)), original(self, u)())[1]
+    )
+    sl.jacobian_norms(tiny, prompt, rows="repeat", **read | {"progress": True})
+    assert calls == [d, d, d]  # eight positions, three at a time
+    assert "computed repeatedly; 3 × 128 products" in capsys.readouterr().out
+
+
+def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[..., Any], tiny: Any) -> None:
+    exact = sl.jacobian_norms(tiny, "How many ones are in 1101 =", norm="frobenius", progress=False)
+    inside, taken = [], {}
+    for rtol in (0.4, 0.2):
+        for seed in range(20):
+            found = sl.jacobian_norms(
+                tiny, "How many ones are in 1101 =", norm="frobenius", method="sketch", rtol=rtol, seed=seed,
+                progress=False,
+            )  # fmt: skip
+            about = sl.provenance(found)["sketch"]
+            half = (found["high"] - found["low"]) / (2 * found)
+            assert about["reached"] <= rtol
+            assert float(half.max()) == pytest.approx(about["reached"])
+            taken.setdefault(rtol, []).append(about["probes"])
+            inside.append(((found["low"] <= exact) & (exact <= found["high"])).values)
+    assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
+    assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
+    with pytest.warns(UserWarning, match="16 probes"):
+        few = sl.jacobian_norms(
+            bridge_of("gemma"), IDS, norm="frobenius", method="sketch", rtol=0.001, bos="one", progress=False
+        )
+    assert (few["low"] < few).all()
+    sketch: dict[str, Any] = {"method": "sketch", "norm": "frobenius"}
+    for wrong in ({"rtol": 0.1}, {"rtol": 2.0} | sketch, {"rtol": 0.1, "method": "sketch"}):
+        with pytest.raises(InputError, match="rtol"):
+            raw(sl.jacobian_norms)(tiny, "110 =", **wrong)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_equals_cpu(family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]) -> None:
+    expected = sl.jacobian_norms(bridge_of(family), IDS, bos="one", progress=False)
+    model = sl.load(folder_of(family), device="cuda", progress=False)
+    found = sl.jacobian_norms(model, IDS, bos="one", progress=False)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
+    np.testing.assert_allclose(
+        sl.path_bound(model, IDS, bos="one").values, sl.path_bound(bridge_of(family), IDS, bos="one").values, rtol=1e-4
+    )

@@ -1,0 +1,105 @@
+"""One token of many prompts: each number is that of the measurement by itself, each mean that of its group."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests.references import raw
+
+PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
+AT = [2, 5, 1, -2]
+
+
+def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma2")
+    among = [5, 6, 30]
+    found = sl.needle(
+        model, PROMPTS, AT, ["a", "b", "a", "b"], [1, 1, 1, 2], certified=True, candidates=among, n_replacements=9,
+        bos="as-given", progress=False,
+    )  # fmt: skip
+    for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
+        ids, one = torch.tensor(prompt), found.isel(prompt=k)
+        shared: Any = {"bos": "as-given", "progress": False}
+        bound = sl.path_bound(model, ids, bos="as-given").values[place]
+        null = sl.path_bound(model, ids, attention="uniform", bos="as-given").values[place]
+        swap = sl.substitution_effect(model, ids, candidates=among, n_replacements=9, **shared)
+        wanted = {
+            "path_bound": bound, "bound_over_null": bound / null,
+            "jacobian": sl.jacobian_norms(model, ids, norm="frobenius", **shared).values[place],
+            "certified": sl.path_bound(model, ids, constants="measured", **shared).values[place],
+            "effect": swap["effect"].values[place], "kl": swap["kl"].values[place],
+        }  # fmt: skip
+        for name, value in wanted.items():
+            assert one[name].item() == pytest.approx(value, rel=1e-3), name
+        assert value > 0
+    means = found["jacobian"].values
+    np.testing.assert_allclose(found["jacobian_mean"].values, [[means[[0, 2]].mean(), np.nan], [means[1], means[3]]])
+    low, high = found["jacobian_low"].values, found["jacobian_high"].values
+    assert low[0, 0] == pytest.approx(means[[0, 2]].min())
+    assert high[0, 0] == pytest.approx(means[[0, 2]].max())
+    assert np.isnan(low[1]).all()
+    assert found["prompts"].values.tolist() == [[2, 0], [1, 1]]
+
+
+def test_what_replaces_a_token_does_not_depend_on_how_prompts_are_batched(bridge_of: Callable[..., Any]) -> None:
+    """Twenty prompts of one length are two batches; the last batch has few tokens of its own."""
+
+    rng = Random(0)
+    prompts = [[2, *(rng.randint(5, 50) for _ in range(4))] for _ in range(16)] + [[2, 7, 8, 7, 7]] * 4
+    everything = sorted({t for p in prompts for t in p} - {2})
+    shared: Any = {"n_replacements": 60, "bos": "as-given", "progress": False}
+    places: Any = ([2] * 20, ["a"] * 20, [1] * 20)
+    left_out, named = (
+        sl.needle(bridge_of("gemma2"), prompts, *places, candidates=among, **shared) for among in (None, everything)
+    )
+    np.testing.assert_allclose(left_out["effect"], named["effect"], rtol=1e-6)
+    assert sl.provenance(named)["call"]["candidates"] == everything
+
+
+def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
+    sequences = [sl.prompts.digits(tiny, 4, seed=seed, suffix="=") for seed in range(3)]
+    cases = [(s.replaced(k, s.alphabet[0]), k) for s in sequences for k in (1, 3)]
+    ids = sl.prompts.stacked([s for s, _ in cases])
+    found = sl.needle(
+        tiny, ids.tolist(), [s.position(k) for s, k in cases], ["x"] * 6, [k for _, k in cases],
+        candidates=list(sequences[0].alphabet), progress=False,
+    )  # fmt: skip
+    assert found["token"].values.tolist() == ["0"] * 6
+    figure = sl.figures.needle(found, "title", "place", panels=["jacobian", "kl"])
+    for trace, name in zip(figure.data, ("jacobian", "kl"), strict=True):
+        mean = found[f"{name}_mean"].values[0]
+        np.testing.assert_allclose(trace.y, mean)
+        np.testing.assert_allclose(trace.error_y.array, found[f"{name}_high"].values[0] - mean)
+        np.testing.assert_allclose(trace.error_y.arrayminus, mean - found[f"{name}_low"].values[0])
+        assert list(trace.x) == [1, 3]
+    span = figure.layout.yaxis.range
+    assert span[1] - span[0] >= np.log10(2)
+
+
+def test_refusals(tiny: Any, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma2")
+    shared: Any = {"bos": "as-given", "progress": False}
+    with pytest.raises(InputError, match="4 prompts, 3 positions"):
+        raw(sl.needle)(model, PROMPTS, AT[:3], ["a"] * 4, [1] * 4, **shared)
+    with pytest.raises(InputError, match="positions= has 0, which is a BOS token"):
+        raw(sl.needle)(model, PROMPTS[:1], [0], ["a"], [1], **shared)
+    with pytest.raises(InputError, match="position"):
+        raw(sl.needle)(model, PROMPTS[:1], [9], ["a"], [1], **shared)
+    with pytest.raises(InputError, match="Stack sequences of one length"):
+        sl.prompts.stacked([sl.prompts.repeated(tiny, "1", n) for n in (2, 3)])
+    with pytest.raises(InputError, match="whose tokens can be replaced"):
+        raw(sl.substitution_effect)(tiny, "110 =", positions=[0])
+
+
+def test_a_position_given_twice_is_replaced_as_often_as_one(tiny: Any) -> None:
+    once, twice = (
+        sl.substitution_effect(tiny, "110 =", positions=positions, n_replacements=2, progress=False)
+        for positions in ([1, 2], [1, 1, 2])
+    )
+    assert once.equals(twice)

@@ -1,0 +1,68 @@
+"""The comparison joins what the single measurements say, and ranks as scipy does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import squashlens as sl
+from squashlens.errors import InputError
+
+PROMPT = "How many ones are in the following sequence? 110,111,0 ="
+
+
+@pytest.mark.parametrize("query", [-1, 12])
+def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> None:
+    ds = sl.sensitivity(tiny, PROMPT, query=query, progress=False)
+    n = len(sl.tokenize(tiny, PROMPT)[0])
+    reach = query % n + 1
+    alone = {
+        "path_bound": sl.path_bound(tiny, PROMPT, query=query),
+        "null": sl.path_bound(tiny, PROMPT, query=query, attention="uniform"),
+        "jacobian": sl.jacobian_norms(tiny, PROMPT, query=query, progress=False),
+        "jacobian_frozen": sl.jacobian_norms(tiny, PROMPT, query=query, freeze="attention", progress=False),
+    }
+    assert ds.sizes["position"] == reach
+    for name, expected in alone.items():
+        np.testing.assert_allclose(ds[name].values, expected.values[:reach], rtol=1e-6)
+    ratio = alone["path_bound"].values[:reach] / alone["null"].values[:reach]
+    np.testing.assert_allclose(ds["bound_over_null"].values, ratio, rtol=1e-12)
+
+
+def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
+    ds = sl.sensitivity(tiny, PROMPT, progress=False)
+    inner = ds.isel(position=slice(1, -1))
+    assert int(ds["compared_tokens"]) == inner.sizes["position"]
+    for name in ("path_bound", "null", "bound_over_null", "jacobian_frozen"):
+        expected = spearmanr(inner[name].values, inner["jacobian"].values).statistic
+        assert float(ds["rank_agreement"].sel(estimate=name)) == pytest.approx(expected, abs=1e-12)
+        trend = spearmanr(inner[name].values, np.arange(inner.sizes["position"])).statistic
+        assert float(ds["position_trend"].sel(estimate=name)) == pytest.approx(trend, abs=1e-12)
+    assert float(ds["position_trend"].sel(estimate="null")) == -1.0
+
+
+def test_without_bos_nothing_is_left_out_in_front(bridge_of: Callable[..., Any]) -> None:
+    ds = sl.sensitivity(bridge_of("qwen2"), torch.tensor([5, 9, 11, 40, 7]), progress=False)
+    assert int(ds["compared_tokens"]) == 4
+
+
+def test_too_few_tokens_give_no_correlation(tiny: Any) -> None:
+    ds = sl.sensitivity(tiny, "1 =", progress=False)
+    assert int(ds["compared_tokens"]) == 1
+    assert ds["rank_agreement"].isnull().all()
+
+
+def test_next_token_is_the_plain_models(tiny: Any) -> None:
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(sl.zoo.folder("tiny-gemma")).eval()
+    with torch.no_grad():
+        probabilities = plain(sl.tokenize(tiny, PROMPT)).logits[0, -1].double().softmax(dim=-1)
+    answer = sl.next_token(tiny, PROMPT, k=5)
+    np.testing.assert_allclose(answer.values, probabilities.topk(5).values.numpy(), rtol=1e-5)
+    assert answer["token_id"].values.tolist() == probabilities.topk(5).indices.tolist()
+    with pytest.raises(InputError, match="Give a number from 1 to 99"):
+        sl.next_token(tiny, PROMPT, k=0)

@@ -1,0 +1,38 @@
+"""Faults in random attention stacks that a test of this folder must find: see `tests.mutate`."""
+
+from tests.mutate import Mutation
+
+MUTATIONS = (
+    Mutation("rates where there are none", "synthetic/convergence.py", 'if stack.depth > 1 or stack.mask == "window" or stack.mlp:', "if stack.depth > 1:", "test_convergence.py"),
+    Mutation("floors not heeded", "synthetic/convergence.py", "if never_decays(stack) else seen", "if False else seen", "test_convergence.py"),
+    Mutation("a window that forgets", "synthetic/convergence.py", 'stack.encoding == "alibi" or stack.mask == "window"', 'stack.encoding == "alibi"', "test_convergence.py"),
+    Mutation("whatever falls decays", "synthetic/convergence.py", '["variation_exponent_high"][1] < HALVING', '["variation_exponent_high"][1] < 0', "test_convergence.py"),
+    Mutation("a tail that is the whole", "synthetic/fits.py", "- tail * (logs[-1] - logs[0])", "- (logs[-1] - logs[0])", "test_convergence.py"),
+    Mutation("zeros among the logarithms", "synthetic/fits.py", "there = (values > 0) & values.isfinite()", "there = values.isfinite()", "test_convergence.py"),
+    Mutation("noise added twice", "synthetic/variation.py", "star[:, :k] += added[:, :longest]", "star[:, :k] += 2 * added[:, :longest]", "test_convergence.py"),
+    Mutation("the wrong factor taken off", "synthetic/variation.py", "/ (1 - k / n[among])", "* (1 - k / n[among])", "test_convergence.py"),
+    Mutation("all of the first entries gain", "synthetic/variation.py", "share * (r + torch.expm1(-r)) / noise", "0", "test_convergence.py"),
+    Mutation("the perturbed entries' share not taken off", "synthetic/variation.py", "(1 - share) * g", "g", "test_convergence.py"),
+    Mutation("a sum that does not grow", "synthetic/variation.py", "* g / (1 + g)", "* g", "test_convergence.py"),
+    Mutation("fitted before the law holds", "synthetic/variation.py", "max(1.0, _gain(noise))", "1.0", "test_convergence.py"),
+    Mutation("too large an expectation", "synthetic/variation.py", "math.expm1(noise) / noise - 1", "math.exp(noise) / noise - 1", "test_convergence.py"),
+    Mutation("the top's variation for the first layer's", "synthetic/survey.py", "-1 if layer == TOP else 0", "-1", "test_convergence.py"),
+    Mutation("another size of scores", "synthetic/layers.py", "stack.per_head**0.5", "stack.width**0.5", "test_forward.py"),
+    Mutation("no residual connection", "synthetic/layers.py", "z = z + self.x[:, rows] if stack.residual else z", "z = z", "test_forward.py"),
+    Mutation("an MLP without its norm", "synthetic/layers.py", "gelu(normed(z, stack.norm) @", "gelu(z @", "test_forward.py"),
+    Mutation("a mean not taken off", "synthetic/layers.py", 'if norm == "layer" else x\n', 'if norm == "rms" else x\n', "test_forward.py"),
+    Mutation("queries a place on", "synthetic/layers.py", "self.pack.position[rows])", "self.pack.position[rows] + 1)", "test_forward.py"),
+    Mutation("half a rotation backwards", "synthetic/encodings.py", "second * cos + first * sin", "second * cos - first * sin", "test_forward.py"),
+    Mutation("other wavelengths", "synthetic/encodings.py", "torch.arange(0, width, 2,", "torch.arange(1, width, 2,", "test_forward.py"),
+    Mutation("ALiBi's heads from 0", "synthetic/encodings.py", "torch.arange(1, heads + 1,", "torch.arange(0, heads,", "test_forward.py"),
+    Mutation("T5's ranges never wider", "synthetic/encodings.py", "torch.where(far < exact, far, wide)", "far.clamp(max=count - 1)", "test_forward.py"),
+    Mutation("the lab's window one too long", "synthetic/packing.py", "(distance < self.stack.window)", "(distance <= self.stack.window)", "test_forward.py"),
+    Mutation("a sink too many", "synthetic/packing.py", "(self.position[:reach] < self.stack.sinks)", "(self.position[:reach] <= self.stack.sinks)", "test_forward.py"),
+    Mutation("branches that see one another", "synthetic/packing.py", "return own | (seen & ~self.branch[:reach])", "return own | seen", "test_forward.py"),
+    Mutation("a prefix that is causal", "synthetic/packing.py", "seen |= first[rows, None] & first[:reach]", "pass", "test_forward.py"),
+    Mutation("another token repeated", "synthetic/packing.py", "torch.cat((trunk, n - 1))[order]", "torch.cat((trunk, (n - 2).clamp(min=0)))[order]", "test_forward.py"),
+    Mutation("layers that are all the same", "synthetic/draws.py", "default_rng((seed, stream, layer))", "default_rng((seed, stream, 0))", "test_forward.py"),
+    Mutation("the first token's weight for one's own", "synthetic/forward.py", "row_star.gather(-1, own)", "row_star.gather(-1, own * 0)", "test_forward.py"),
+    Mutation("a call without its arguments", "synthetic/facts.py", '{"function": function} | arguments', '{"function": function}', "test_convergence.py::test_results_say_what_they_are_and_come_back[json]"),
+    Mutation("v* without its last token's position", "synthetic/stack.py", "longest = max(lengths) + 1", "longest = max(lengths)", "test_forward.py::test_wrong_requests_are_refused"),
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""The glossary and the code name the same things: every public name, and every parameter of the measurements."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import squashlens as sl
+
+GLOSSARY = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
+MOST_NAMES = 42  # at the top level, when the glossary was written
+MOST_PARAMETERS = 114  # different names, when the glossary was written
+
+
+def section(heading: str) -> str:
+    """The text under a heading, up to the next one of any level."""
+    _, _, rest = GLOSSARY.partition(f"\n{heading}\n")
+    return re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(heading: str) -> list[list[str]]:
+    table = [line.strip("|").split(" | ") for line in section(heading).splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row] for row in table]
+
+
+def listed(heading: str) -> list[str]:
+    return [row[0].strip("`") for row in rows(heading)]
+
+
+def public(module: ModuleType) -> list[str]:
+    """The names of `__all__`; where a module has none, those that it defines."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
+    return list(getattr(module, "__all__", own))
+
+
+def measurements() -> Iterator[Any]:
+    for module in (sl, sl.paths, sl.hooks, sl.prompts):
+        found = [getattr(module, name) for name in public(module)]
+        yield from (one for one in found if inspect.isfunction(one))
+
+
+def test_every_public_name_is_in_the_glossary_and_no_other() -> None:
+    modules = [name for name in sl.__all__ if isinstance(getattr(sl, name), ModuleType)]
+    assert listed("### squashlens"), "the table of top-level names is missing"
+    assert sorted(listed("### squashlens")) == sorted(sl.__all__)
+    for name in modules:
+        assert sorted(listed(f"### squashlens.{name}")) == sorted(public(getattr(sl, name))), name
+
+
+def test_every_parameter_is_in_the_glossary_and_no_other() -> None:
+    used = {name for one in measurements() for name in inspect.signature(one).parameters}
+    assert listed("## Parameters") == sorted(used)
+
+
+def test_every_entry_has_a_meaning_and_every_parameter_a_unit() -> None:
+    for heading in re.findall(r"^(##+ .*)$", GLOSSARY, flags=re.MULTILINE):
+        columns = 3 if heading == "## Parameters" else 2
+        assert all(len(row) == columns and all(row) for row in rows(heading)), heading
+
+
+def test_there_are_no_more_names_than_there_were() -> None:
+    parameters = {name for one in measurements() for name in inspect.signature(one).parameters}
+    assert len(sl.__all__) <= MOST_NAMES, f"{len(sl.__all__)} top-level names, at most {MOST_NAMES}"
+    assert len(parameters) <= MOST_PARAMETERS, f"{len(parameters)} parameters, at most {MOST_PARAMETERS}"

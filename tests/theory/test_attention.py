@@ -1,0 +1,149 @@
+"""Attention by blocks of rows against patterns written out, and its derivative against autograd through them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from squashlens.theory import attention as module
+from squashlens.theory.attention import Attention, attention_output
+from squashlens.theory.pullback import differentiable_attention
+
+
+def written(attention: Attention) -> Tensor:
+    """The pattern as n × n numbers, (prompt, head, query, key), by the textbook."""
+    heads, groups = attention.queries.shape[1], attention.keys.shape[1]
+    keys = attention.keys.repeat_interleave(heads // groups, dim=1)
+    logits = attention.queries @ keys.mT * attention.scale
+    if attention.cap is not None:
+        logits = attention.cap * torch.tanh(logits / attention.cap)
+    if attention.mask is None:
+        behind = torch.arange(logits.shape[-2])[:, None] - torch.arange(logits.shape[-1])
+        hidden = (behind < 0) | (behind >= (attention.window or logits.shape[-1]))
+        logits = logits.masked_fill(hidden, -torch.inf)
+    else:
+        logits = logits + attention.mask
+    if attention.sinks is None:
+        return logits.softmax(dim=-1)
+    sinks = attention.sinks[None, :, None, None].expand(*logits.shape[:-1], 1)
+    return torch.cat([logits, sinks], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def drawn(
+    n: int, heads: int = 4, groups: int = 2, *, prompts: int = 2, seed: int = 0, sinks: bool = False, **options: Any
+) -> tuple[Attention, Tensor]:
+    """Random queries, keys and values in float64; values narrower than keys."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    queries, keys, values = random(prompts, heads, n, 6), random(prompts, groups, n, 6), random(prompts, groups, n, 5)
+    sink = random(heads) if sinks else None
+    return Attention(queries, keys, 0.7, sinks=sink, **options), values
+
+
+def held(attention: Attention) -> Attention:
+    """The same without a graph."""
+    sinks = None if attention.sinks is None else attention.sinks.detach()
+    return replace(attention, queries=attention.queries.detach(), keys=attention.keys.detach(), sinks=sinks)
+
+
+@pytest.fixture(params=[3, 16], ids=["ragged blocks", "whole blocks"])
+def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few rows, so that a short prompt has several, the last of them ragged."""
+    monkeypatch.setattr(module, "SHORTEST", request.param)
+    monkeypatch.setattr(module, "CELLS", {"cpu": 1})
+
+
+CASES: list[dict[str, Any]] = [
+    {"n": 37},
+    {"n": 1},
+    {"n": 32, "heads": 1, "groups": 1},
+    {"n": 37, "groups": 4, "window": 2},
+    {"n": 37, "groups": 1, "window": 5, "cap": 1.3},
+    {"n": 20, "window": 50, "sinks": True},
+    {"n": 20, "cap": 0.5, "sinks": True, "prompts": 1},
+]
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows_values_and_derivatives_equal_the_written_pattern(case: dict[str, Any]) -> None:
+    attention, values = drawn(**case)
+    heads, groups = attention.queries.shape[1], attention.keys.shape[1]
+    pattern = written(attention)
+    truth = pattern @ values.repeat_interleave(heads // groups, dim=1)
+    found = differentiable_attention(attention, values, False)
+    torch.testing.assert_close(found, truth, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(attention.averaged(), pattern.mean(dim=1), rtol=1e-12, atol=1e-12)
+    rows = torch.rand(3, *pattern.shape[:1], pattern.shape[-1], dtype=torch.float64)
+    rows[:, :, attention.queries.shape[2] // 2 + 1 :] = 0  # a sweep starts with a row that is zero nearly everywhere
+    expected = torch.einsum("rpj,pji->rpi", rows, pattern.mean(dim=1))
+    torch.testing.assert_close(attention.pushed(rows), expected, rtol=1e-12, atol=1e-12)
+    by_head = torch.rand(2, *pattern.shape[:3], dtype=torch.float64)
+    expected = torch.einsum("rphj,phji->rphi", by_head, pattern)
+    torch.testing.assert_close(attention.pushed_by_head(by_head), expected, rtol=1e-12, atol=1e-12)
+
+    cotangents = torch.randn(3, *truth.shape, dtype=torch.float64)
+    cotangents[:, :, :, : attention.queries.shape[2] // 2] = 0
+    leaves = (attention.queries, attention.keys, values)
+
+    def pulled(output: Tensor, leaves: Any) -> Any:
+        return torch.func.vmap(lambda c: torch.autograd.grad(output, leaves, c, retain_graph=True))(cotangents)
+
+    torch.testing.assert_close(pulled(found, leaves), pulled(truth, leaves), rtol=1e-11, atol=1e-11)
+    alone = torch.autograd.grad(found, leaves, cotangents[0], retain_graph=True)
+    torch.testing.assert_close(alone, tuple(part[0] for part in pulled(truth, leaves)), rtol=1e-11, atol=1e-11)
+    constant = pattern.detach() @ values.repeat_interleave(heads // groups, dim=1)
+    torch.testing.assert_close(
+        pulled(differentiable_attention(attention, values, True), [values]), pulled(constant, [values])
+    )
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    attention, values = drawn(20, cap=2.0)
+    half = Attention(attention.queries.bfloat16(), attention.keys.bfloat16(), 0.7, cap=2.0)
+    wide = Attention(half.queries.float(), half.keys.float(), 0.7, cap=2.0)
+    torch.testing.assert_close(half.averaged(), wide.averaged())
+    assert attention_output(half, values.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_a_mask_that_is_given_takes_the_place_of_causality(cap: float | None) -> None:
+    attention, values = drawn(11, groups=1, prompts=1)
+    hidden = torch.rand(7, 11, generator=torch.Generator().manual_seed(1)) < 0.4
+    hidden[:, 0] = False
+    mask = torch.zeros(1, 1, 7, 11, dtype=torch.float64).masked_fill(hidden, torch.finfo(torch.float64).min)
+    some = Attention(attention.queries[:, :, :7], attention.keys, 0.7, cap=cap, mask=mask)
+    torch.testing.assert_close(attention_output(some, values), written(some) @ values.expand(1, 4, -1, -1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 60), window=st.one_of(st.none(), st.integers(1, 70)), seed=st.integers(0, 9))
+def test_rows_sum_to_one_and_the_future_is_not_seen(n: int, window: int | None, seed: int) -> None:
+    attention, _ = drawn(n, seed=seed, prompts=1, window=window)
+    ones = attention.averaged()
+    torch.testing.assert_close(ones.sum(dim=-1), torch.ones(1, n, dtype=torch.float64))
+    assert (ones.triu(1) == 0).all()
+    assert window is None or (ones.tril(-window) == 0).all()
+
+
+def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, values = drawn(8, prompts=1)
+    asked = []
+
+    def kernel(*args: Any, **options: Any) -> Tensor:
+        asked.append(options["is_causal"])
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(module, "scaled_dot_product_attention", kernel)
+    torch.testing.assert_close(
+        attention_output(attention, values), written(attention) @ values.repeat_interleave(2, dim=1)
+    )
+    assert asked == [True]
