@@ -11,19 +11,7 @@ from functools import cache
 from typing import Any
 
 ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
-SECTION = re.compile(r"^(?:\w+:$|Source:|Refuses:|Raises:|>>> )", re.MULTILINE)
-# Parameters that some docstrings describe in their text only.
-COMMON = {
-    "progress": "Whether to show progress bars",
-    "seed": "Random seed",
-    "n_samples": "Number of sequences with other content that are drawn",
-    "device": "`cpu`, `cuda` or another device; by default CUDA if there is one",
-    "device_map": "`auto` or `balanced` to spread the blocks over several devices; none by default",
-    "dtype": "Dtype in which the model is run",
-    "quantize": "`int8` to keep the weights of the blocks in eight bits, with the extra squashlens[quant]",
-    "revision": "Branch, tag or commit of a Hugging Face model",
-    "verify": "Whether to verify the bridge against the plain Hugging Face model",
-}
+SECTION = re.compile(r"^(?:\w+:$|Source:|>>> )", re.MULTILINE)
 
 
 def plain(text: str) -> str:
@@ -46,18 +34,10 @@ def about(function: Callable[..., Any]) -> str:
 
 
 def help_for(function: Callable[..., Any], name: str) -> str:
-    """The description of a parameter, from the docstring of its function or of another function that has it."""
-    from squashlens import prompts
-    from squashlens.cli._verbs import VERBS
-
+    """The description of a parameter, from the docstring of its function or of the function that it refers to."""
     text = _described(function, name)
-    text = text or COMMON.get(name, "")
-    if not text:
-        others = (*(verb.function for verb in VERBS.values()), prompts.build)
-        same = (other for other in others if _meaning(other, name) == _meaning(function, name))
-        text = next((found for other in same if (found := _described(other, name))), "")
     text = text[:1].upper() + text[1:]  # a name in backticks stays as it is
-    return f"{plain(text).rstrip('.')}." if text else ""
+    return f"{plain(text).rstrip('.')}."
 
 
 def _described(function: Callable[..., Any], name: str, seen: tuple[Callable[..., Any], ...] = ()) -> str:
@@ -72,12 +52,6 @@ def _described(function: Callable[..., Any], name: str, seen: tuple[Callable[...
     if not there or not rest:
         return there
     return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"
-
-
-def _meaning(function: Callable[..., Any], name: str) -> object:
-    """What two parameters of one name must have in common to have one description."""
-    parameter = inspect.signature(function).parameters.get(name)
-    return None if parameter is None else (parameter.annotation, parameter.default)
 
 
 @cache

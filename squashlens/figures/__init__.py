@@ -5,11 +5,10 @@ from squashlens.figures._attribution import attribution
 from squashlens.figures._audit import audit
 from squashlens.figures._changes import changes, windows
 from squashlens.figures._collapse import collapse_curve, collapse_heatmap, collapse_panels
-from squashlens.figures._composition import composition
 from squashlens.figures._frequencies import answer_frequencies
 from squashlens.figures._mechanism import mechanism
 from squashlens.figures._needle import needle
-from squashlens.figures._paths import depth_limit, hops, strongest_paths
+from squashlens.figures._paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures._precision import bits_needed, runs
 from squashlens.figures._readout import collapse_vs_readout, probe
 from squashlens.figures._separators import from_block_map, layer_trace, retained_by_kind, separator_search

@@ -1,4 +1,4 @@
-"""Attention paths: the strongest ones, all of them by number of hops, and their limit with growing depth."""
+"""Attention paths: where they start, by layer or by number of hops, the strongest ones, and their limit with depth."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -7,6 +7,43 @@ from plotly.colors import sample_colorscale
 
 from squashlens.checks.results import takes
 from squashlens.figures._theme import COLOURS, dress, label, share_map, token_axis
+
+
+@takes("squashlens.paths.composition", "values: layer position", "token: position")
+def composition(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale.
+
+    The top row is the query itself. Lower rows show how attention spreads the paths over the prompt.
+
+    Args:
+        shares: a result of `squashlens.paths.composition`.
+
+    Returns:
+        The figure.
+    """
+    return _starts(shares, row="layer {row}", axis="layer ℓ", by="layer")
+
+
+@takes("squashlens.paths.hops", "values: hop position", "token: position")
+def hops(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale.
+
+    Args:
+        shares: a result of `squashlens.paths.hops`.
+
+    Returns:
+        The figure.
+    """
+    return _starts(shares, row="{row} hops", axis="hops through attention", by="number of hops")
+
+
+def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
+    """A map of where the paths start; `row` labels a row in hovers, `axis` and `by` name what the rows are."""
+    tokens = [str(t) for t in shares["token"].values]
+    figure = go.Figure(share_map(shares, tokens, row))
+    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_yaxes(title=axis, dtick=1)
+    return dress(figure, title=f"Where the paths to the query start, by {by}", height=420)
 
 
 @takes("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
@@ -53,23 +90,6 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     total = 100 * float(shares.sum())
     title = f"The {len(shares)} strongest paths to the query carry {total:.3g} % of the weight of all paths"
     return dress(figure, title=title, height=460)
-
-
-@takes("squashlens.paths.hops", "values: hop position", "token: position")
-def hops(shares: xr.DataArray) -> go.Figure:
-    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale.
-
-    Args:
-        shares: a result of `squashlens.paths.hops`.
-
-    Returns:
-        The figure.
-    """
-    tokens = [str(t) for t in shares["token"].values]
-    figure = go.Figure(share_map(shares, tokens, "{row} hops"))
-    figure.update_xaxes(**token_axis(tokens), title="token")
-    figure.update_yaxes(title="hops through attention", dtick=1)
-    return dress(figure, title="Where the paths to the query start, by number of hops", height=420)
 
 
 @takes("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")

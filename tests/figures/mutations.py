@@ -21,7 +21,7 @@ MUTATIONS = (
     Mutation("the null as its own ratio", "figures/_attribution.py", '_line(sensitivity["bound_over_null"]', '_line(sensitivity["null"]', "test_figures.py::test_attribution_draws_the_dataset"),
     Mutation("quartiles exchanged", "figures/_accuracy.py", "median, low, high = (here", "median, high, low = (here", "test_accuracy_figures.py::test_errors_single_and_mean"),
     Mutation("heads of the block below", "figures/_collapse.py", "max(chosen - 1, 0)", "max(chosen - 2, 0)", "test_collapse_figures.py::test_the_curve_draws_everything_the_dataset_has"),
-    Mutation("layers from the top down", "figures/_composition.py", "share_map(shares, tokens", "share_map(shares[::-1], tokens", "test_figures.py::test_composition_draws_log_shares"),
+    Mutation("layers from the top down", "figures/_paths.py", "share_map(shares, tokens", "share_map(shares[::-1], tokens", "test_figures.py::test_composition_draws_log_shares"),
     Mutation("what was right as what was said", "figures/_frequencies.py", "zip(NAMES, (said, truth)", "zip(NAMES, (truth, said)", "test_accuracy_figures.py::test_frequencies_stand_at_their_numbers"),
     Mutation("a share for a percentage", "figures/_heading.py", "round(100 * share, 9)", "round(share, 9)", "test_accuracy_figures.py::test_accuracy_is_drawn_for_each_mode_with_its_interval"),
     Mutation("a mean for the median of a method", "figures/_audit.py", "(over.min, over.median, over.max)", "(over.min, over.mean, over.max)", "test_audit_figure.py::test_the_ladder_shows_the_audit"),
