@@ -1,4 +1,4 @@
-from . import errors, figures, hooks, paths, prompts, statements, synthetic, tasks, zoo
+from . import errors, export, figures, hooks, paths, prompts, statements, synthetic, tasks, zoo
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .engine.proving.effective import applied
@@ -42,6 +42,7 @@ __all__ = [
     "compare",
     "errors",
     "evaluate",
+    "export",
     "figures",
     "hooks",
     "jacobian_norms",

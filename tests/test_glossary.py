@@ -10,7 +10,7 @@ from typing import Any
 import squashlens as sl
 
 GLOSSARY = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
-MOST_NAMES = 42  # at the top level, when the glossary was written
+MOST_NAMES = 43  # at the top level, when the glossary was written
 MOST_PARAMETERS = 114  # different names, when the glossary was written
 
 

@@ -1,0 +1,296 @@
+"""What CircuitsVis, BertViz and inseq get is what was measured, and tokens are text in what they draw."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from safetensors.torch import load
+
+import squashlens as sl
+from squashlens.errors import InputError, RangeError
+from squashlens.export._drawings import JOINER
+from squashlens.results import attributes
+from tests.conftest import PROMPT
+
+HERE = Path(__file__).parent
+NASTY = [
+    "<script>document.title='owned'</script>", "</script><script>document.title='owned'</script>",
+    '<img src=x onerror="document.title=1">', "&lt;b&gt;", "'\"\\`${1}", "a\nb\0c", "<!--<script>", "▁Ġ</w>",
+]  # fmt: skip
+AS_TEXT = [*NASTY[:5], r"a\nb\x00c", *NASTY[6:]]
+
+
+def made(values: Any, dims: tuple[str, ...] = ("position",), **attrs: str) -> xr.DataArray:
+    """A result over three tokens, or over those of two prompts of which the second is shorter."""
+    tokens, ids = np.array(["<bos>", "</script>", "é\n"], dtype=object), np.array([2, 7, 9])
+    coords: dict[str, Any] = {"token": ("position", tokens), "token_id": ("position", ids)}
+    if "prompt" in dims:
+        both = ("prompt", "position")
+        coords = {
+            "token": (both, np.stack([tokens, np.array(["<bos>", "x", ""], dtype=object)])),
+            "token_id": (both, np.array([ids, [2, 8, -1]])),
+            "length": ("prompt", [3, 2]),
+        }
+    if "layer" in dims:
+        coords["layer"] = [0, 1]
+    named = attributes("shares of two layers", "1", {"model": "tiny"}) | attrs
+    return xr.DataArray(np.array(values, dtype=float), dims=dims, coords=coords, name="shares", attrs=named)
+
+
+def drawn_by_circuitsvis(result: Any) -> tuple[str, dict[str, Any]]:
+    """The element of CircuitsVis and its properties, in both forms of the page."""
+    pytest.importorskip("circuitsvis")
+    shown = sl.export.circuitsvis(result)
+    ((element, text),) = re.findall(r"render\(\s*\"[\w-]+\",\s*(\w+),\s*(\{.*\})\s*\)", shown.cdn_src)
+    assert f"CircuitsVis.{element},\n      {text}\n" in shown.local_src
+    return element, json.loads(text)
+
+
+def drawn_by_bertviz(capture: Any, **options: Any) -> dict[str, Any]:
+    pytest.importorskip("bertviz")
+    (text,) = re.findall(r"const params = (\{.*\});", sl.export.bertviz(capture, **options).data)
+    return json.loads(text)
+
+
+def first_line(page: str) -> str:
+    return page.partition("\n")[0]
+
+
+def test_circuitsvis_colours_tokens_by_the_numbers_measured(tiny: Any) -> None:
+    bound = sl.path_bound(tiny, PROMPT)
+    element, given = drawn_by_circuitsvis(bound)
+    assert element == "ColoredTokens"
+    assert given["values"] == bound.values.tolist()
+    assert [text.replace(JOINER, "") for text in given["tokens"]] == bound["token"].values.tolist()
+    assert (given["minValue"], given["maxValue"]) == (-float(bound.max()), float(bound.max()))
+
+
+def test_signs_have_one_scale_and_nan_has_no_number() -> None:
+    _, given = drawn_by_circuitsvis(made([np.nan, -4.0, 8.0]))
+    assert given["values"] == [None, -4.0, 8.0]
+    assert (given["minValue"], given["maxValue"]) == (-8.0, 8.0)
+    assert drawn_by_circuitsvis(made([0, 0, 0]))[1]["maxValue"] == 1  # not 0, by which it would divide
+
+
+def test_circuitsvis_has_a_button_for_each_layer_with_one_scale(tiny: Any) -> None:
+    shares = sl.paths.composition(tiny, PROMPT)
+    for result in (shares, shares.transpose()):
+        element, given = drawn_by_circuitsvis(result)
+        assert element == "ColoredTokensMulti"
+        assert given["labels"] == [f"layer {layer}" for layer in range(7)]
+        assert given["values"] == shares.values.T.tolist()
+        assert given["positiveBounds"] == [1.0] * 7  # the share of the query in the last layer
+        assert given["negativeBounds"] == [-1.0] * 7
+
+
+def test_circuitsvis_draws_the_patterns_of_a_capture(tiny: Any) -> None:
+    capture = sl.capture(tiny, PROMPT, layers=[4, 1], progress=False)
+    element, given = drawn_by_circuitsvis(capture)
+    assert element == "AttentionHeads"
+    assert given["attentionHeadNames"] == [f"L{block}H{head}" for block in (1, 4) for head in range(4)]
+    assert given["attention"] == [*capture.patterns[1][0].tolist(), *capture.patterns[4][0].tolist()]
+    np.testing.assert_allclose(np.sum(given["attention"], axis=-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("view", ["head", "model"])
+def test_bertviz_draws_the_blocks_that_were_captured(tiny: Any, view: Any) -> None:
+    capture = sl.capture(tiny, PROMPT, layers=[4, 1], progress=False)
+    given = drawn_by_bertviz(capture, view=view)
+    assert given["include_layers"] == [1, 4]
+    (patterns,) = given["attention"]
+    assert patterns["attn"] == [capture.patterns[1][0].tolist(), capture.patterns[4][0].tolist()]
+    assert [text.replace(JOINER, "") for text in patterns["left_text"]] == capture.labels[0]
+    assert patterns["right_text"] == patterns["left_text"]
+    assert ("include_heads" in given) == (view == "model")
+
+
+def test_a_line_above_each_drawing_says_what_it_is(tiny: Any) -> None:
+    pytest.importorskip("circuitsvis")
+    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
+        bound, capture = sl.path_bound(tiny, "110 ="), sl.capture(tiny, "110 =", progress=False)
+    shown = sl.export.circuitsvis(bound)
+    for page in (shown.local_src, shown.cdn_src):
+        assert ">path bound of Theorem 5.1 · tiny-gemma · under hooks: mask_tokens(1)</div>" in first_line(page)
+    assert ">attention patterns · under hooks: mask_tokens" in first_line(sl.export.circuitsvis(capture).cdn_src)
+    some = made([[1, 2], [3, 4], [5, 6]], ("position", "layer"), units="nat", long_name="<b>x")
+    line = first_line(sl.export.circuitsvis(some.sel(layer=1)).cdn_src)
+    assert ">&lt;b&gt;x, layer 1 · unit: nat · tiny<" in line
+    pytest.importorskip("bertviz")
+    assert ">attention patterns · under hooks: mask_tokens" in first_line(sl.export.bertviz(capture).data)
+
+
+def hostile_array() -> xr.DataArray:
+    names = np.array(NASTY, dtype=object)
+    coords = {"token": ("position", names), "token_id": ("position", range(len(names)))}
+    return xr.DataArray(np.arange(1.0, len(names) + 1), dims="position", coords=coords)
+
+
+def hostile_capture(tiny: Any) -> Any:
+    capture = sl.capture(tiny, "1 1 0 1 1 0 =", layers=[0], progress=False)
+    return replace(capture, labels=[NASTY])
+
+
+class Elements(HTMLParser):
+    """Names of the elements of a page; the content of scripts is text, as browsers read it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.names.append(tag)
+
+
+def test_tokens_end_no_script(tiny: Any) -> None:
+    pytest.importorskip("circuitsvis")
+    pytest.importorskip("bertviz")
+    capture = hostile_capture(tiny)
+    for drawn in (hostile_array(), capture):
+        assert Elements(sl.export.circuitsvis(drawn).cdn_src).names == ["div", "div", "script"]
+    assert drawn_by_circuitsvis(hostile_array())[1]["tokens"][3] == f"&{JOINER}lt;b&{JOINER}gt;"
+    usual = sl.export.bertviz(sl.capture(tiny, "110 =", progress=False)).data
+    assert Elements(sl.export.bertviz(capture).data).names == Elements(usual).names
+    (patterns,) = drawn_by_bertviz(capture)["attention"]
+    assert [text.replace(JOINER, "") for text in patterns["left_text"]] == AS_TEXT
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium")
+    if chromium is None and "SQUASHLENS_REQUIRE_BROWSER" not in os.environ:
+        pytest.skip("chromium is not installed, so nothing was drawn in a browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.browser
+def test_tokens_are_text_in_a_browser(browser: Any) -> None:
+    """CircuitsVis inserts tokens into the page as HTML; its own script is in the page, so no network is needed."""
+    pytest.importorskip("circuitsvis")
+    page = browser.new_page()
+    page.set_content(sl.export.circuitsvis(hostile_array()).local_src)
+    page.wait_for_selector(".colored-tokens")
+    seen = page.eval_on_selector_all(".colored-tokens > span > span", "all => all.map(one => one.textContent)")
+    assert [text.replace(JOINER, "").replace("\xa0", " ") for text in seen] == AS_TEXT
+    assert page.eval_on_selector_all(".colored-tokens img, .colored-tokens b", "all => all.length") == 0
+    assert page.title() == ""
+    page.close()
+
+
+@pytest.mark.parametrize(("package", "name"), [("circuitsvis", "CircuitsVis"), ("bertviz", "BertViz")])
+def test_a_tool_that_is_missing_is_named(package: str, name: str, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf"needs {name}, which cannot be imported .*squashlens\[viewers\]"):
+        getattr(sl.export, package)(sl.capture(tiny, "110 =", progress=False))
+
+
+@pytest.mark.parametrize("export", ["circuitsvis", "inseq"])
+def test_what_has_no_number_for_each_token_is_refused(export: str, tmp_path: Path) -> None:
+    pytest.importorskip("circuitsvis")
+    call = {"circuitsvis": sl.export.circuitsvis, "inseq": lambda result: sl.export.inseq(result, tmp_path / "x.json")}
+    usual = made([1, 2, 3])
+    wide = made([[1, 2], [3, 4], [5, 6]], ("position", "layer")).expand_dims(head=2)
+    for result, message in (
+        (xr.Dataset({"one": usual, "mean": usual.mean()}), r"values by position in: one\. .*`result\['one'\]`"),
+        (usual.mean(), "no values for tokens"),
+        (usual.drop_vars("token_id"), "no values for tokens"),
+        (usual.isel(position=[]), "0 values"),
+        (usual * 1j, "dtype complex128"),
+        (wide, r"dimensions \(head, position, layer\)\. .*isel\(head=0\)"),
+        (made([1, np.inf, 3]), "infinite"),
+        (made([np.nan] * 3), "only NaN"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call[export](result)
+
+
+def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
+    pytest.importorskip("circuitsvis")
+    several, dims = made([[1, 2, 3], [4, 5, np.nan]], ("prompt", "position")), ("layer", "position")
+    with pytest.raises(InputError, match=r"2 prompts, and .*isel\(prompt=0\)"):
+        sl.export.circuitsvis(several)
+    assert drawn_by_circuitsvis(several.isel(prompt=1))[1]["values"] == [4, 5]  # without padding
+    for result in (made(np.full((2, 3), 1e-4), dims), made([[1, 2, 3], [4, 5, np.nan]], dims)):
+        with pytest.raises(InputError, match=r"six decimals .*isel\(layer=0\)"):
+            sl.export.circuitsvis(result)
+        drawn_by_circuitsvis(result.isel(layer=1))
+
+
+def test_captures_without_patterns_or_with_several_prompts_are_refused(tiny: Any) -> None:
+    pytest.importorskip("circuitsvis")
+    pytest.importorskip("bertviz")
+    for export in (sl.export.circuitsvis, sl.export.bertviz):
+        with pytest.raises(InputError, match="no attention patterns"):
+            export(sl.capture(tiny, "110 =", patterns=False, progress=False))
+        with pytest.raises(InputError, match="2 prompts"):
+            export(sl.capture(tiny, ["110 =", "011 ="], progress=False))
+    with pytest.raises(InputError, match="capture"):
+        sl.export.bertviz(sl.path_bound(tiny, "110 ="))
+
+
+def test_the_file_is_the_one_that_inseq_writes(tmp_path: Path) -> None:
+    """The other file was written by inseq 0.7.1, from objects of its own classes with these numbers."""
+    values = [[[np.nan, 0.1], [0, -2.5], [1e-30, 3]], [[0.25, 0.75], [1, 1 / 3], [np.nan, np.nan]]]
+    path = sl.export.inseq(made(values, ("prompt", "position", "layer")), tmp_path / "shares.json")
+    expected = json.loads((HERE / "golden" / "inseq.json").read_text(encoding="utf-8"))
+    assert json.loads(path.read_text(encoding="utf-8")) == expected
+
+
+def test_a_result_in_inseqs_file(tiny: Any, tmp_path: Path) -> None:
+    norms = sl.jacobian_norms(tiny, ["110 =", "10 ="], progress=False)
+    content = json.loads(sl.export.inseq(norms, tmp_path / "norms.json").read_text())["attributes"]
+    assert content["info"]["model_name"] == "tiny-gemma"
+    assert content["info"]["squashlens"]["provenance"] == sl.provenance(norms)
+    for number, one in enumerate(each["attributes"] for each in content["sequence_attributions"]):
+        alone = norms.isel(prompt=number, position=slice(int(norms["length"][number])))
+        assert [each["attributes"]["token"] for each in one["source"]] == alone["token"].values.tolist()
+        assert [each["attributes"]["id"] for each in one["source"]] == alone["token_id"].values.tolist()
+        (column,) = one["target"]
+        assert column["attributes"] == {"id": -1, "token": "spectral norm of the Jacobian"}
+        scores = load(b64decode(one["source_attributions"]))["attribution"]
+        assert torch.equal(scores[:, 0], torch.tensor(alone.values, dtype=torch.float32))
+
+
+def test_layers_are_columns_in_inseqs_file(tiny: Any, tmp_path: Path) -> None:
+    shares = sl.paths.composition(tiny, PROMPT)
+    content = json.loads(sl.export.inseq(shares, tmp_path / "shares.json").read_text())["attributes"]
+    one = content["sequence_attributions"][0]["attributes"]
+    assert [each["attributes"]["token"] for each in one["target"]] == [f"layer {layer}" for layer in range(7)]
+    scores = load(b64decode(one["source_attributions"]))["attribution"]
+    assert torch.equal(scores.T, torch.tensor(shares.values, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("size", [1e-60, 1e60])
+def test_numbers_that_float32_would_lose_are_refused(size: float, tmp_path: Path) -> None:
+    result = made([size, 1, np.nan])
+    with pytest.raises(RangeError, match="float32"):
+        sl.export.inseq(result, tmp_path / "x.json")
+    assert not [*tmp_path.iterdir()]
+    sl.export.inseq(made([1e-40, 0, 1e30]), tmp_path / "x.json")
+
+
+def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("circuitsvis")
+    pytest.importorskip("bertviz")
+    monkeypatch.chdir(tmp_path)
+    text = (HERE.parent / "docs" / "export.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(code, {})  # noqa: S102
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".json"}
