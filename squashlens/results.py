@@ -2,15 +2,18 @@
 
 netCDF (`.nc`) and JSON (`.json`) files are read back without a change. CSV is for other programs and is not read back:
 it has one row for each position, or one row for each number if the variables have different dimensions.
+
+A result has its provenance once, as JSON text in its attribute `provenance`; `facts` says how that is stored.
 """
 
 import json
+import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -18,10 +21,12 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
+from squashlens.facts import HEADS, headline, told, written
 from squashlens.saving.files import require_output, write
 from squashlens.saving.foreign import opened, unwrapped
 from squashlens.saving.stored import ENDINGS, Result, as_bytes
 
+R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
@@ -40,18 +45,31 @@ def position_coords(ids: np.ndarray, labels: Sequence[Sequence[str]]) -> tuple[t
     return dims, coords
 
 
-def attributes(long_name: str, units: str, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes that every file format can store: text only, with the provenance as one JSON object."""
-    return {
-        "long_name": long_name,
-        "units": units,
-        "provenance": _written(facts),
-    }
+def attributes(long_name: str, units: str) -> dict[str, str]:
+    """The attributes of one variable: what it is, and its units."""
+    return {"long_name": long_name, "units": units}
 
 
-def _written(facts: Mapping[str, Any]) -> str:
-    """The facts as text of one JSON object."""
-    return json.dumps(facts, ensure_ascii=False, sort_keys=True, default=str)
+def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
+    """A result as a variable of a Dataset, which has the provenance of all its variables."""
+    found = result.rename(name)
+    found.attrs = attributes(str(result.attrs["long_name"]), str(result.attrs["units"]))
+    return found
+
+
+def sealed(result: R, facts: Mapping[str, Any]) -> R:
+    """The result with its provenance: the facts, and the sizes of the dimensions and coordinates that were measured.
+
+    Further attributes say in short what is in the provenance, for the repr of the result: its model, and its prompt,
+    sequence or task.
+    """
+    sizes = {str(name): size for name, size in result.sizes.items()}
+    sizes |= {str(name): int(values.size) for name, values in result.coords.items()}
+    found = result.copy(deep=False)
+    short = headline(told(dict(facts), _labels_of(found)))
+    plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, "provenance")}
+    found.attrs = {**plain, **short, "provenance": written({**facts, "measured": sizes})}
+    return found
 
 
 def signed(
@@ -59,10 +77,10 @@ def signed(
 ) -> xr.Dataset:
     """A Dataset of named variables, each given as (dimensions, values, long name, units), with one provenance."""
     arrays = {
-        name: (dims, np.asarray(values), attributes(text, units, facts))
+        name: (dims, np.asarray(values), attributes(text, units))
         for name, (dims, values, text, units) in variables.items()
     }
-    return xr.Dataset(arrays, coords=coords, attrs=attributes(long_name, "as each variable says", facts))
+    return sealed(xr.Dataset(arrays, coords=coords, attrs={"long_name": long_name}), facts)
 
 
 @cache
@@ -75,83 +93,75 @@ def versions() -> dict[str, str]:
 def provenance(result: Result) -> dict[str, Any]:
     """The provenance of a result: model, weights, dtype, device, hooks, versions and the call that made it.
 
+    A Dataset has one provenance for all of its variables, which a variable that is selected from it does not carry.
+    For a joined result (of `concat`, or of several prompts or interventions), facts that differ between the parts are
+    lists, in the order of the labels; for some of the labels, as in ``result.sel(model="llama")``, they are those of
+    these parts alone.
+
     Args:
         result: a result of squashlens.
 
     Returns:
-        The provenance as a dict. For a Dataset without its own provenance, a dict of the provenance of its variables.
+        The provenance as a dict.
 
     Raises:
-        InputError: if the result has no provenance.
+        InputError: if the result has no provenance, or if it has a dimension that the measurement did not make, or more
+            values along one: it was joined by other means than `concat`, and its provenance is that of one part only.
+
+    >>> import squashlens as sl
+    >>> facts = sl.provenance(sl.path_bound(sl.load("tiny-gemma", progress=False), "110 ="))
+    >>> facts["model"], facts["call"]["function"], facts["call"]["prompt"]
+    ('tiny-gemma', 'path_bound', '110 =')
     """
-    if "provenance" in result.attrs:
-        return _read(result.attrs["provenance"])
-    if isinstance(result, xr.Dataset):
-        return {str(name): provenance(result[name]) for name in result.data_vars}
-    raise InputError("This array has no provenance.", "Give a result that squashlens made.")
+    stored = stored_facts(result)
+    try:
+        _require_measured(result, stored.get("measured"))
+        return told(stored, _labels_of(result))
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise _unreadable(result.attrs["provenance"]) from None
 
 
-def _read(text: object) -> dict[str, Any]:
-    """A provenance as a dict; an error if the text is not a JSON object."""
+def stored_facts(result: Result) -> dict[str, Any]:
+    """The provenance as it is stored in a result."""
+    if "provenance" not in result.attrs:
+        raise InputError(
+            "This array has no provenance: it is no result of squashlens, or one variable of a Dataset.",
+            "Give a result that squashlens made: of a Dataset the whole, not one of its variables.",
+        )
+    text = result.attrs["provenance"]
     try:
         facts = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
-        raise InputError(
-            f"The attribute provenance={short_repr(text)} is not a JSON object.",
-            "Give an unchanged result of squashlens.",
-        )
+        raise _unreadable(text)
     return facts
 
 
-def joined(results: Mapping[Any, xr.Dataset], dim: str) -> xr.Dataset:
-    """Datasets of equal form joined along a new leading `dim`; facts that differ become lists, in the same order."""
-    facts = [provenance(one) for one in results.values()]
-    found = xr.concat(
-        list(results.values()), dim=xr.Variable(dim, np.array(list(results))), data_vars="all", coords="different",
-        compat="equals", join="exact", combine_attrs="override",
-    )  # fmt: skip
-    merged = {"provenance": _written(_merged(facts))}
-    found.attrs |= merged
-    for variable in found.data_vars.values():
-        variable.attrs |= merged
-    return found
-
-
-def joined_arrays(results: Sequence[xr.DataArray], dim: str) -> xr.DataArray:
-    """Arrays of equal form joined along a new leading `dim`, with facts as in `joined`.
-
-    For certificates, `rounding` is the largest of the arrays' values, and `failure_probability` is their sum: an upper
-    bound on the probability that any number of any array is too low.
-    """
-    sets = {
-        number: one.to_dataset(name="values").assign_attrs({"provenance": one.attrs["provenance"]})
-        for number, one in enumerate(results)
-    }
-    found = joined(sets, dim)["values"].rename(results[0].name)
-    stated = {"rounding": max, "failure_probability": sum}
-    return found.assign_attrs(
-        {name: of([one.attrs[name] for one in results]) for name, of in stated.items() if name in results[0].attrs}
+def _unreadable(text: object) -> InputError:
+    return InputError(
+        f"The attribute provenance={short_repr(text)} is not a provenance, which is text of a JSON object.",
+        "Give an unchanged result of squashlens.",
     )
 
 
-def restated(result: Any, facts: Mapping[str, Any]) -> Any:
-    """The same result with additional facts in its own provenance and in that of its variables."""
-    found = result.copy()
-    named = list(found.data_vars.values()) if isinstance(found, xr.Dataset) else []
-    for one in (found, *named):
-        if "provenance" in one.attrs:
-            one.attrs["provenance"] = _written(_read(one.attrs["provenance"]) | dict(facts))
-    return found
+def _labels_of(result: Result) -> Callable[[str], list[Any] | None]:
+    return lambda dim: np.ravel(result[dim].values).tolist() if dim in result.coords else None
 
 
-def _merged(facts: Sequence[Any]) -> Any:
-    """The common value of all facts, or the list of their values; dicts with the same keys are merged key by key."""
-    first = facts[0]
-    if all(isinstance(each, dict) and each.keys() == first.keys() for each in facts):
-        return {name: _merged([each[name] for each in facts]) for name in first}
-    return first if all(each == first for each in facts) else list(facts)
+def _require_measured(result: Result, measured: Mapping[str, int] | None) -> None:
+    """Raise an error for a dimension that the measurement did not make, or that is longer than what was measured."""
+    for dim, size in result.sizes.items() if measured is not None else ():
+        index = result.indexes.get(dim)
+        levels = list(index.names) if index is not None and index.nlevels > 1 else [dim]  # a stacked dimension
+        most = math.prod(measured.get(str(name), 0) for name in levels) if measured else 0
+        if size > most:
+            how = f"{size} values along {str(dim)!r}, and {most} were measured" if most else f"a new dimension {dim!r}"
+            raise InputError(
+                f"This result has {how}: it was joined or reshaped, and its provenance may be that of one part only.",
+                "Join results with `squashlens.concat`, which keeps the provenance of each; read the provenance "
+                "before you reshape a result.",
+            )
 
 
 @validated

@@ -20,7 +20,7 @@ CHANGED = "was changed or damaged since it was saved"
 
 
 def result() -> xr.Dataset:
-    attrs = attributes("value", "1", {"model": "m", "ids": [1, 2]})
+    attrs = attributes("value", "1") | {"provenance": '{"model": "m", "ids": [1, 2]}'}
     return xr.Dataset(
         {
             "v": (("prompt", "position"), np.array([[1.0, np.nan], [-0.0, np.inf]]), attrs),

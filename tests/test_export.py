@@ -45,7 +45,7 @@ def made(values: Any, dims: tuple[str, ...] = ("position",), **attrs: str) -> xr
         }
     if "layer" in dims:
         coords["layer"] = [0, 1]
-    named = attributes("shares of two layers", "1", {"model": "tiny"}) | attrs
+    named = attributes("shares of two layers", "1") | {"provenance": '{"model": "tiny"}'} | attrs
     return xr.DataArray(np.array(values, dtype=float), dims=dims, coords=coords, name="shares", attrs=named)
 
 

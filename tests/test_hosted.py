@@ -93,7 +93,7 @@ def same(found: xr.Dataset, expected: xr.Dataset, *, but: Collection[str] = ()) 
     for name in set(found.data_vars) - set(but):
         xr.testing.assert_equal(found[name], expected[name])
         assert found[name].dims == expected[name].dims
-        assert {**found[name].attrs, "provenance": ""} == {**expected[name].attrs, "provenance": ""}
+        assert found[name].attrs == expected[name].attrs
 
 
 def scripted(prompt: str) -> ModelOutput:
@@ -229,7 +229,6 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
     assert facts["stop_reasons"] == {"stop": 4}
     assert facts["log"] == Path(log.location).name
     assert facts["created"].startswith("20")
-    assert sl.provenance(found["right"]) == facts
     assert facts["versions"]["inspect-ai"] == inspect_ai.__version__
     assert facts["versions"]["squashlens"]
     assert facts["call"] == {"function": "hosted", "modes": ["answer_only"], "lengths": [4, 5], "seeds": [0, 1]}

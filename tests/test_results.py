@@ -12,7 +12,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
-from squashlens.results import attributes, position_coords
+from squashlens.results import attributes, position_coords, sealed
 from tests import captured
 from tests.references import raw
 
@@ -23,8 +23,8 @@ def nasty_array() -> xr.DataArray:
     """Repeated tokens, control characters, halves of characters; and every float that is hard to write down."""
     hard = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, np.nan, np.inf, -np.inf, -0.0, 0.0, 1e16 + 2, 1, 2, 3]
     dims, coords = position_coords(np.arange(len(NASTY))[None], [[escape(t) for t in NASTY]])
-    attrs = attributes("nasty", "1", {"none": None, "flag": True, "nested": {"deep": [1, "é"]}})
-    return xr.DataArray(np.array(hard), dims=dims, coords=coords, name="nasty", attrs=attrs)
+    array = xr.DataArray(np.array(hard), coords, dims, "nasty", attributes("nasty", "1"))
+    return sealed(array, {"none": None, "flag": True, "nested": {"deep": [1, "é"]}})
 
 
 @pytest.mark.parametrize("ending", ["nc", "json"])
@@ -153,5 +153,5 @@ def test_refusals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", ["{", "3", "[]", 3, None, "[" * 100_000, b"{}"])
 def test_a_provenance_that_is_none_is_refused(said: Any) -> None:
     for result in (xr.Dataset(attrs={"provenance": said}), xr.DataArray(1.0, attrs={"provenance": said})):
-        with pytest.raises(InputError, match="The attribute provenance=.* is not a JSON object"):
+        with pytest.raises(InputError, match="The attribute provenance=.* is not a provenance"):
             sl.provenance(result)

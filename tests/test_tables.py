@@ -26,6 +26,6 @@ def test_a_search_has_a_row_for_each_design_and_one_for_none() -> None:
 
 def test_other_results_are_refused() -> None:
     with pytest.raises(InputError, match=r"Results of 'composition' have no table.*to_dataframe"):
-        sl.table(odd.result("hops").to_dataset().assign_attrs(odd.result("composition").attrs))
+        sl.table(odd.result("composition").to_dataset(promote_attrs=True))
     with pytest.raises(InputError, match="reference= is only for results of audit"):
         sl.table(odd.result("search_separators"), reference="Jacobian")

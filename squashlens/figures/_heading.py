@@ -88,9 +88,8 @@ def only(modes: list[str]) -> list[str]:
 
 
 def facts_of(found: xr.Dataset) -> dict[str, Any]:
-    """The provenance of a result, or of its first variable if only the variables have one."""
-    facts = provenance(found)
-    return facts if "provenance" in found.attrs else next(iter(facts.values()))
+    """The provenance of a result."""
+    return provenance(found)
 
 
 def percent(share: float) -> str:

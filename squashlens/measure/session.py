@@ -19,10 +19,12 @@ from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.repeatable import require_repeatable
 from squashlens.engine.running.streamed import implementation
+from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.start import start_of
 from squashlens.engine.text.tokens import count_bos, display_tokens, tokenize, tokenizer_digest
 from squashlens.errors import InputError
-from squashlens.results import Variable, attributes, position_coords, signed, versions
+from squashlens.joining import restated
+from squashlens.results import Variable, attributes, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
 
@@ -37,13 +39,26 @@ class Session:
 
     @classmethod
     def start(cls, model: object, prompts: PromptOrCapture, bos: Bos, function: str, **arguments: Any) -> "Session":
-        """Check the model and the prompts, and collect the facts for the provenance of the result."""
+        """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
+        given = each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
+        recorded = given[0] if len(given) == 1 else given
+        return cls.without_prompt(model, prompts, bos, function, prompt=recorded, **arguments)
+
+    @classmethod
+    def without_prompt(
+        cls, model: object, prompts: PromptOrCapture, bos: Bos, function: str, **arguments: Any
+    ) -> "Session":
+        """Check the model and the prompts, and collect the facts for the provenance of the result.
+
+        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
+        """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
         ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
         config = getattr(sound.original_model, "config", None)
         facts = {
             "model": model_name(sound),
+            "call": {"function": function, "bos": bos} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
@@ -59,7 +74,6 @@ class Session:
             "ambient_hooks": ambient(sound),
             "replaced_functions": registry.replaced_in(sound),
             "versions": versions(),
-            "call": {"function": function, "bos": bos} | arguments,
         }
         if held is not None:
             held.require_current(sound)
@@ -113,19 +127,16 @@ class Session:
         if isinstance(to_layer, int | str):
             return found[cast(Target, to_layer)]
         names = xr.Variable("to_layer", [str(to) for to in found])
-        return cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
+        together = cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
+        return restated(together, {})
 
     def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""
         dims, coords = self.coords()
         array = values.detach().cpu().numpy()
-        return xr.DataArray(
-            array[0] if len(self.ids) == 1 else array,
-            dims=dims,
-            coords=coords,
-            name=name,
-            attrs=attributes(long_name, units, {**self.facts, **extra}),
-        )
+        values_of = array[0] if len(self.ids) == 1 else array
+        found = xr.DataArray(values_of, coords, dims, name, attributes(long_name, units))
+        return sealed(found, {**self.facts, **extra})
 
     def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
         """A Dataset of named variables, each given as (dimensions, values, long name, units), with its provenance."""

@@ -18,7 +18,7 @@ from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.tokens import rows_of
 from squashlens.errors import SquashlensError
-from squashlens.results import joined, joined_arrays, restated
+from squashlens.joining import joined, restated
 
 T = TypeVar("T", xr.DataArray, xr.Dataset)
 P = ParamSpec("P")
@@ -79,10 +79,7 @@ def side_by_side(measured: list[T], lengths: list[int]) -> T:
     longest = np.arange(max(len(one["position"]) for one in measured))
     padding: Any = {name: np.nan for name in _variables(measured[0])} | {"token": "", "token_id": -1}
     padded = [one.reindex(position=longest, fill_value=padding) for one in measured]
-    if isinstance(padded[0], xr.DataArray):
-        found: Any = joined_arrays(cast(list[xr.DataArray], padded), "prompt")
-    else:
-        found = joined(dict(enumerate(cast(list[xr.Dataset], padded))), "prompt")
+    found: Any = joined(dict(enumerate(padded)), "prompt")
     order = [name for name in ("to_layer", "prompt") if name in found.dims]
     found = found.transpose(*order, ...).assign_coords(length=("prompt", lengths))
     return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})

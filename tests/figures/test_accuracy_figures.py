@@ -11,8 +11,9 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures._readout import PAIRS
+from squashlens.joining import joined as put_together
 from squashlens.measure.answers.frequencies import Answer, scored
-from squashlens.results import attributes
+from squashlens.results import sealed
 
 MODES = ("answer_only", "cot", "cot_few_shot")
 TOLD = ["answer only", "chain of thought", "chain of thought, examples"]
@@ -64,7 +65,7 @@ def mute(tiny: Any) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def joined() -> xr.Dataset:
     """Made up: four lengths, one of each verdict."""
-    facts = attributes("collapse and readout", "1", {"model": "<b>", "task": {"name": "count & tell"}})
+    facts = {"model": "<b>", "task": {"name": "count & tell"}}
     over = ("length",)
     share = np.array([1, 0.75, 0.25, 0])
     shares = {"accuracy": share, "accuracy_low": share * 0.5, "accuracy_high": 0.5 + share * 0.5}
@@ -82,23 +83,22 @@ def joined() -> xr.Dataset:
     }
     distance = np.array([[4, 1, 2], [0.4, 0.1, 0.2], [0, 0.01, 0.02], [0, 0, 0]])
     verdict = ["read out", "represented, not read out", "no more than a baseline", "collapsed"]
-    return xr.Dataset(
+    found = xr.Dataset(
         {name: (over, one, {"units": "1"}) for name, one in shares.items()}
         | {"distance": (("length", "seed"), distance, {"units": "1"}), "verdict": (over, verdict)},
         coords={"length": [10, 20, 60, 100], "seed": [0, 1, 2]},
-        attrs=facts,
     )
+    return sealed(found, facts)
 
 
 @pytest.fixture(scope="module")
 def probed() -> xr.Dataset:
-    facts = attributes("probe", "1", {"model": "tiny-gemma", "task": {"name": "counting"}})
     r2 = np.array([[-2e8, np.nan, 0.2], [0.5, np.nan, -0.1]])
-    return xr.Dataset(
+    found = xr.Dataset(
         {"r2": (("layer", "length"), r2), "r2_y": (("length",), [0.9, np.nan, 0.8])},
         coords={"layer": [0, 1], "length": [8, 16, 64]},
-        attrs=facts,
     )
+    return sealed(found, {"model": "tiny-gemma", "task": {"name": "counting"}})
 
 
 def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[Any]:
@@ -468,7 +468,7 @@ def test_other_datasets_are_refused(name: str, maker: str, missing: str, asked: 
 
 
 def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:
-    both = sl.results.joined({"one": asked, "two": asked}, "model")
+    both = put_together({"one": asked, "two": asked}, "model")
     with pytest.raises(InputError, match=r"There is no accuracy over \(mode, length\)"):
         sl.figures.accuracy_by_length(both)
     chosen = sl.figures.accuracy_by_length(both.sel(model="two"))

@@ -37,7 +37,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
 from squashlens.errors import InputError
-from squashlens.results import attributes, versions
+from squashlens.results import signed, versions
 from squashlens.sequences import GrowingSequence
 
 REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it starts
@@ -96,11 +96,13 @@ class Capture(CaptureBase):
         data: dict[str, Any] = {}
         if self.residuals and self.y is not None:
             streams = torch.stack([self.residuals[layer] for layer in sorted(self.residuals)])
-            data["residual"] = (("layer", "prompt", "position", "coordinate"), _numpy(streams))
-            data["y"] = (("prompt", "position", "coordinate"), _numpy(self.y))
+            dims = ("prompt", "position", "coordinate")
+            data["residual"] = (("layer", *dims), _numpy(streams), "residual stream", "model")
+            data["y"] = (dims, _numpy(self.y), "last residual stream after the final norm", "model")
         if self.patterns:
             stacked = torch.stack([self.patterns[block] for block in sorted(self.patterns)])
-            data["pattern"] = (("block", "prompt", "head", "query", "key"), _numpy(stacked))
+            dims = ("block", "prompt", "head", "query", "key")
+            data["pattern"] = (dims, _numpy(stacked), "attention pattern", "1")
         coords: dict[str, Any] = {
             "token": (("prompt", "position"), np.array(self.labels, dtype=object)),
             "token_id": (("prompt", "position"), self.ids.numpy()),
@@ -114,11 +116,7 @@ class Capture(CaptureBase):
             "ambient_hooks": self.ambient_hooks,
             "dtype": self.dtype,
         }
-        dataset = xr.Dataset(data, coords=coords, attrs=attributes("activations of one forward pass", "model", facts))
-        units = {"residual": "model", "y": "model", "pattern": "1"}
-        for name in dataset.data_vars:
-            dataset[name].attrs = {"units": units[str(name)]}
-        return dataset
+        return signed("activations of one forward pass", coords, data, facts)
 
 
 PromptOrCapture = Prompts | Capture  # what most measurements take

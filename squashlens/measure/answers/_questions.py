@@ -55,7 +55,7 @@ def prepare_questions(
     ids = torch.tensor(_ids(sound, task, longest, template, prefill))
     call = {**chosen, "template": template, "prefill": prefill, **arguments}
     # The template of a chat determines whether it starts with BOS.
-    session = Session.start(sound, ids, "as-given" if template == "chat" else "family", function, **call)
+    session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
     session = replace(session, facts={**session.facts, "task": described(task)})
     return session, Questions(task, questions, template, prefill)
 

@@ -16,7 +16,7 @@ from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tok
 from squashlens.errors import InputError
 from squashlens.measure.collapse.pairs import sequence_session
 from squashlens.prompts import tokenize_after
-from squashlens.results import attributes
+from squashlens.results import attributes, sealed
 from squashlens.sequences import GrowingSequence, Ids
 
 # Computes the text of the right answer from the texts of the content tokens.
@@ -99,13 +99,14 @@ def accuracy(
         expected = ends_answer(token) if question.token is None else token == question.token
         right[question.sequence, column[question.length]] &= expected
     facts = {**session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
-    return xr.DataArray(
+    found = xr.DataArray(
         right.mean(axis=0),
         dims=("length",),
         coords={"length": np.array(run.lengths)},
         name="accuracy",
-        attrs=attributes("share of right answers, greedy decoding", "1", facts),
+        attrs=attributes("share of right answers, greedy decoding", "1"),
     )
+    return sealed(found, facts)
 
 
 @dataclass(frozen=True)

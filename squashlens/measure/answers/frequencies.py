@@ -19,7 +19,7 @@ import xarray as xr
 
 from squashlens.checks.results import takes
 from squashlens.errors import InputError
-from squashlens.results import Variable, attributes, provenance, signed
+from squashlens.results import Variable, provenance, signed
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
 
@@ -154,14 +154,15 @@ def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
         np.stack([(flat[name] == value).mean(axis=-1) for value in values], axis=-1) for name in ("value", "truth")
     )
     text, silent = "share of all questions of a mode", (flat["value"] == "").mean(axis=-1)
-    return xr.Dataset(
+    return signed(
+        "frequencies of answers",
+        {"mode": answers["mode"].values, "value": np.array(values)},
         {
-            "said": (("mode", "value"), said, attributes(f"{text} that were answered with the value", "1", facts)),
-            "truth": (("mode", "value"), truth, attributes(f"{text} whose right answer is the value", "1", facts)),
-            "unread": (("mode",), silent, attributes(f"{text} whose answer has no parsed value", "1", facts)),
+            "said": (("mode", "value"), said, f"{text} that were answered with the value", "1"),
+            "truth": (("mode", "value"), truth, f"{text} whose right answer is the value", "1"),
+            "unread": (("mode",), silent, f"{text} whose answer has no parsed value", "1"),
         },
-        coords={"mode": answers["mode"].values, "value": np.array(values)},
-        attrs=attributes("frequencies of answers", "1", facts),
+        facts,
     )
 
 

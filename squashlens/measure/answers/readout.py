@@ -12,7 +12,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.results import attributes
+from squashlens.results import attributes, sealed
 
 
 @measured
@@ -53,7 +53,7 @@ def next_token(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
     texts = (
         display_tokens(session.model, ids)[0] if outputs_are_tokens(session.model) else [f"#{int(i)}" for i in ids[0]]
     )
-    return xr.DataArray(
+    found = xr.DataArray(
         best.values.cpu().numpy(),
         dims=("rank",),
         coords={
@@ -62,5 +62,6 @@ def next_token(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
             "token_id": ("rank", ids[0].cpu().numpy()),
         },
         name="next_token",
-        attrs=attributes("probability of the next token", "1", session.facts),
+        attrs=attributes("probability of the next token", "1"),
     )
+    return sealed(found, session.facts)

@@ -36,7 +36,7 @@ def captured(
 
 def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any) -> Session:
     """The session of a measurement on a growing sequence, whose provenance describes the sequence."""
-    session = Session.start(model, of.ids, of.sequence.bos, function, **arguments)
+    session = Session.without_prompt(model, of.ids, of.sequence.bos, function, **arguments)
     return replace(session, facts={**session.facts, "sequence": _described(session.model, of.sequence)})
 
 

@@ -35,6 +35,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
+from squashlens.joining import joined
 from squashlens.measure.collapse._ablations import (
     Variant,
     edited,
@@ -46,7 +47,7 @@ from squashlens.measure.collapse._ablations import (
 from squashlens.measure.collapse.metric import NOISE, NOISE_FLOORS, Metric, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, coords, sequence_session, with_passes
 from squashlens.prompts import Token, one_token
-from squashlens.results import Variable, joined
+from squashlens.results import Variable
 from squashlens.sequences import GrowingSequence
 
 HOOKED = "distance of v and v* with a hook from a block on"

@@ -77,7 +77,7 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
             f"{len(longer)} tokens do not fit into this model's sliding window of {window}, which is a mask too.",
             "Give fewer tokens in content=, or a smaller times=.",
         )
-    session = Session.start(
+    session = Session.without_prompt(
         sound, torch.tensor(longer), "as-given", "shares_and_counts", content=list(map(str, content)), times=times
     )
     gaps = torch.stack(

@@ -29,7 +29,7 @@ from squashlens.measure.collapse._texts import Text, coords_of, facts_of, held_b
 from squashlens.measure.collapse.metric import Metric, with_y
 from squashlens.measure.collapse.pairs import with_passes
 from squashlens.measure.session import Session
-from squashlens.results import attributes, versions
+from squashlens.results import signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
@@ -73,13 +73,7 @@ def splits(
     texts = written_texts(held, n, repeat, joiners, prefix)
     call = {"function": "splits", "n": n, "repeat": repeat, "joiners": dict(joiners), "prefix": prefix}
     facts = {**facts_of(held), "versions": versions(), "call": call}
-    arrays = {
-        name: (dims, values, attributes(text, units, facts))
-        for name, (dims, values, text, units) in table_of(held, texts, repeat).items()
-    }
-    return xr.Dataset(
-        arrays, coords_of(n, joiners), attributes("tokenization of repeats", "as each variable says", facts)
-    )
+    return signed("tokenization of repeats", coords_of(n, joiners), table_of(held, texts, repeat), facts)
 
 
 @measured
@@ -141,7 +135,7 @@ def tokenization(
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(sound, torch.tensor(ids))
-    session = Session.start(
+    session = Session.without_prompt(
         sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat, joiners=dict(joiners),
         prefix=prefix, norm=norm, scale=scale, passes=passes,
     )  # fmt: skip

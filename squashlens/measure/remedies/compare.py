@@ -19,10 +19,11 @@ from squashlens.engine.hooking.pairs import HookPair, is_pair, one_or_several
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
+from squashlens.joining import joined
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.squashing.bound import path_bound
-from squashlens.results import joined
+from squashlens.results import as_variable
 from squashlens.sequences import GrowingSequence
 
 AS_IT_IS = "as it is"
@@ -140,9 +141,9 @@ class Comparison:
             found = collapse(model, pairs, norm=norm, scale=scale)
             kept = [name for name in KEPT if name in found]
             found = found[kept].drop_vars("before_separator")
-            found["bound"] = self._bound(model, form, int(found["length"].values[-1]))
+            found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")
             if self.answer is not None:
-                found["accuracy"] = self.right(model, form, lengths)
+                found["accuracy"] = as_variable(self.right(model, form, lengths), "accuracy")
         return found
 
     def right(self, model: Bridge, form: GrowingSequence, lengths: list[int]) -> xr.DataArray:

@@ -12,9 +12,9 @@ from squashlens.engine.capturing.pairs import SequenceOrCapture, prepare_run, se
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.hooks.interventions import sliding_window
+from squashlens.joining import joined, restated
 from squashlens.measure.answers.accuracy import Answer
 from squashlens.measure.remedies.compare import Comparison
-from squashlens.results import joined
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
@@ -87,4 +87,4 @@ def windows(
     rows = {sink: joined({size: found[sink, size] for size in tried}, "window") for sink in first}
     native = np.array([np.nan if window is None else window for window in anatomy.windows(model)], dtype=float)
     labels = {"long_name": "native attention window, including the query", "units": "token"}
-    return joined(rows, "sink").assign(native_window=("block", native, labels))
+    return restated(joined(rows, "sink").assign(native_window=("block", native, labels)), {})

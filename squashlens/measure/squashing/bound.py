@@ -17,7 +17,7 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.unequal import one_by_one
-from squashlens.results import attributes
+from squashlens.results import attributes, sealed
 from squashlens.theory.paths import sweep
 
 
@@ -226,10 +226,11 @@ def composition(
     rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
     stacked = torch.stack(rows[::-1]).numpy()
     dims, coords = session.coords()
-    return xr.DataArray(
+    found = xr.DataArray(
         stacked[:, 0] if len(session.ids) == 1 else stacked,
         dims=("layer", *dims),
         coords={"layer": np.arange(top + 1), **coords},
         name="composition",
-        attrs=attributes("share of attention paths into the query", "1", session.facts),
+        attrs=attributes("share of attention paths into the query", "1"),
     )
+    return sealed(found, session.facts)

@@ -99,10 +99,11 @@ def needle(
     tokens = [""] * len(prompts)
     counter = bar(total=len(prompts), desc="needle", unit="prompt", progress=progress)
     swaps: dict[str, Any] = {"candidates": candidates, "n_replacements": n_replacements, "seed": seed}
+    asked = {"prompt": [list(ids) for ids in prompts], "norm": norm, "certified": certified}
     sessions = []
     for rows, present in _alike(prompts):
         ids = torch.tensor([list(prompts[k]) for k in rows])
-        session = Session.start(model, ids, bos, "needle", norm=norm, certified=certified, **swaps)
+        session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
         sessions.append(session)
         places = [_checked(session, positions[k]) for k in rows]
         shown = display_tokens(session.model, session.ids)

@@ -14,7 +14,7 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.unequal import one_by_one
-from squashlens.results import attributes
+from squashlens.results import as_variable, attributes, sealed
 from squashlens.theory.trends import association, difference
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
@@ -83,18 +83,18 @@ def sensitivity(
             found[name] = path_bound(model, ids, attention=attention, **shared)
             shown.update()
         found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
-            attributes("path bound relative to uniform attention", "1", session.facts)
+            attributes("path bound relative to uniform attention", "1")
         )
         for name, freeze in derived.items():
             found[name] = jacobian_norms(model, ids, norm=norm, freeze=freeze, progress=progress, **shared)
             shown.update()
-    dataset = xr.Dataset({n: a.rename(n) for n, a in found.items()}).isel(position=slice(reach))
+    dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()}).isel(position=slice(reach))
     plain = slice(session.facts["bos_count"], reach - 1)
     inner = dataset.isel(position=plain)
     for name, (dims, values, text) in _ranks(inner).items():
-        dataset[name] = (dims, values, attributes(text, "1", session.facts))
+        dataset[name] = (dims, values, attributes(text, "1"))
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
-    return dataset.assign_attrs(attributes("sensitivity of the query's representation", "1", session.facts))
+    return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), session.facts)
 
 
 def _ranks(inner: xr.Dataset) -> dict[str, tuple[tuple[str, ...], Any, str]]:

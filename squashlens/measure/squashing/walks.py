@@ -13,6 +13,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import one_hot, patterns_of, written_out
+from squashlens.results import sealed
 from squashlens.theory.paths import by_hops, heaviest_paths, sweep
 
 
@@ -70,7 +71,7 @@ def hops(
     uniform = patterns_of(session, "uniform", range(from_layer, top))
     null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(from_layer, top))])[:, 0]
     coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
-    return session.dataset("attention paths by hops", coords, variables)["hops"]
+    return sealed(session.dataset("attention paths by hops", coords, variables)["hops"], session.facts)
 
 
 @measured

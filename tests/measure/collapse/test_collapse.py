@@ -337,7 +337,7 @@ def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
     for name in ds.data_vars:
         assert ds[name].attrs["units"]
         assert ds[name].attrs["long_name"]
-        assert sl.provenance(ds[name])["model"] == "tiny-gemma"
+    assert sl.provenance(ds)["model"] == "tiny-gemma"
     facts = sl.provenance(ds)["sequence"]
     assert (facts["suffix"], facts["separators"], facts["content_tokens"]) == ("=", ",", 9)
     for ending in ("nc", "json"):

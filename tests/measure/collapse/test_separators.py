@@ -114,7 +114,7 @@ def test_by_separator_and_period(tiny: Any) -> None:
             for name in alone.data_vars:
                 np.testing.assert_array_equal(here[name], alone[name])
             np.testing.assert_array_equal(here["tokens"], alone["tokens"])
-    assert sl.provenance(grid["distance"])["sequence"]["separators"] == [",", "."]
+    assert sl.provenance(grid)["sequence"]["separators"] == [",", "."]
     assert sl.provenance(grid)["sequence"]["separators_after"] == [[2, 4, 6, 8, 10, 12], [5, 10]]
     by_token = sl.separator_ablation(tiny, ones, separators=["."], **options)
     np.testing.assert_array_equal(by_token["tokens"].sel(edit="separators"), grid_tokens(tiny))

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.joining import joined
 from squashlens.measure.remedies.compare import AS_IT_IS
-from squashlens.results import attributes, joined
+from squashlens.results import signed
 from tests import captured
 from tests.references import fingerprint, last_streams, raw
 
@@ -100,7 +100,8 @@ def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> Non
     facts = sl.provenance(compared)
     assert facts["ambient_hooks"][0] == []
     assert len(facts["ambient_hooks"][1]) == 6
-    assert sl.provenance(compared["bound"]) == facts
+    assert sl.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
+    assert all(set(values.attrs) == {"long_name", "units"} for values in compared.data_vars.values())
 
 
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
@@ -190,10 +191,11 @@ def test_joined_facts_are_those_of_each() -> None:
         {"model": "a", "call": {"seed": 2, "norm": "l1"}, "hooks": ["mask"], "extra": {"y": 1}},
     ]
     parts = {
-        name: xr.Dataset(
-            {"d": ("length", [1.0 + number, 2.0], attributes("D", "model", facts))},
-            coords={"length": [3, 4], "tokens": ("length", [5 + number, 6])},
-            attrs=attributes("both", "as each variable says", facts),
+        name: signed(
+            "both",
+            {"length": [3, 4], "tokens": ("length", [5 + number, 6])},
+            {"d": (("length",), [1.0 + number, 2.0], "D", "model")},
+            facts,
         )
         for number, (name, facts) in enumerate(zip(("z", "b"), said, strict=True))
     }
@@ -204,9 +206,10 @@ def test_joined_facts_are_those_of_each() -> None:
     expected = {
         "model": "a", "call": {"seed": [1, 2], "norm": "l1"}, "hooks": [[], ["mask"]], "extra": [{"x": 1}, {"y": 1}],
     }  # fmt: skip
-    assert sl.provenance(found) == sl.provenance(found["d"]) == expected
-    assert found["d"].attrs["long_name"] == "D"
-    assert sl.provenance(parts["z"]) == said[0]
+    assert sl.provenance(found) == expected
+    assert found["d"].attrs == {"long_name": "D", "units": "model"}
+    for number, name in enumerate(parts):
+        assert sl.provenance(parts[name]) == sl.provenance(found.sel(change=name)) == said[number]
     with pytest.raises(ValueError, match="exact"):
         joined({"z": parts["z"], "b": parts["b"].isel(length=[0])}, "change")
 

@@ -17,10 +17,11 @@ from squashlens.checks.arguments import validated
 from squashlens.engine.capturing.pairs import capture_pairs
 from squashlens.engine.loading.load import load
 from squashlens.errors import InputError, SquashlensError
+from squashlens.joining import joined
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.precision.stored import from_then_on
 from squashlens.remarks import remark
-from squashlens.results import attributes, joined, provenance
+from squashlens.results import attributes
 from squashlens.sequences import GrowingSequence
 
 Run = Literal["float32", "bfloat16", "float16", "int8"]
@@ -102,7 +103,7 @@ def _with_ends(measured: xr.Dataset) -> xr.Dataset:
     """The Dataset of `collapse` with the length from which v and v* are bit-identical."""
     lengths = tuple(int(n) for n in measured["length"].values)
     text = "first measured length from which v and v* are bit-identical at every longer measured one"
-    labels = attributes(text, "token", provenance(measured))
+    labels = attributes(text, "token")
     for name, dims in (("", ("layer",)), ("_y", ())):
         same = torch.tensor(measured[f"bit_identical{name}"].values == 1)
         measured[f"collapsed_from{name}"] = (dims, from_then_on(same, lengths).numpy(), labels)

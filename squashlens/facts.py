@@ -1,0 +1,109 @@
+"""The facts of a provenance: how several results' facts are stored together, and read for all or some of them.
+
+The facts of a result are a dict that JSON can hold. A result that was joined from parts stores what all parts share
+once, and beside it what each part has of its own, so that the facts of every part can be read again without a loss.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from squashlens._typing import short_repr
+
+Facts = dict[str, Any]
+BOOKS = ("measured", "joined")  # stored with the facts, and no facts themselves
+HEADS = ("model", "prompt", "sequence", "task")  # what a headline names
+
+
+def written(facts: Any) -> str:
+    """Facts as JSON text without spaces, in the order in which they were stated."""
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts]) -> Facts:
+    """The stored facts of a result that was joined from parts along a dimension."""
+    bare = [{name: value for name, value in one.items() if name != "measured"} for one in parts]
+    common, own = _apart(bare)
+    return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": own}}
+
+
+def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
+    """The facts of a result, from what it stores; facts that differ between its parts are lists, with None for a part
+    without that fact.
+
+    `labels_of` gives the labels that a result still has along a dimension, in order, or None if it lost them. Only
+    the parts with these labels are read. Without labels, or with other labels, all parts are.
+    """
+    own = {name: value for name, value in stored.items() if name not in BOOKS}
+    if "joined" not in stored:
+        return own
+    joined = stored["joined"]
+    labels, parts = list(joined["labels"]), list(joined["parts"])
+    if not parts or len(parts) != len(labels):
+        raise KeyError("parts")
+    here = labels_of(joined["dim"])
+    places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
+    each = [told(_united(joined["shared"], parts[place]), labels_of) for place in places]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: _merged([one.get(name) for one in each]) for name in names} | own
+
+
+def _merged(facts: Sequence[Any]) -> Any:
+    """The common value of all facts, or the list of their values; dicts with the same keys are merged key by key."""
+    first = facts[0]
+    if all(isinstance(each, dict) and each.keys() == first.keys() for each in facts):
+        return {name: _merged([each[name] for each in facts]) for name in first}
+    return first if all(each == first for each in facts) else list(facts)
+
+
+def _apart(facts: Sequence[Facts]) -> tuple[Facts, list[Facts]]:
+    """What all facts have in common, and what each has of its own; `_united` is the inverse.
+
+    >>> _apart([{"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}, "e": 5}])
+    ({'a': 1, 'b': {'c': 2}}, [{'b': {'d': 3}}, {'b': {'d': 4}, 'e': 5}])
+    """
+    common: Facts = {}
+    own: list[Facts] = [{} for _ in facts]
+    for name in dict.fromkeys(name for one in facts for name in one):
+        values = [one[name] for one in facts if name in one]
+        if len(values) == len(facts) and all(isinstance(value, dict) for value in values):
+            common[name], rests = _apart(values)
+            for one, rest in zip(own, rests, strict=True):
+                one |= {name: rest} if rest else {}
+        elif len(values) == len(facts) and len(set(map(written, values))) == 1:  # as text, since 1 == True
+            common[name] = values[0]
+        else:
+            for one, fact in zip(own, facts, strict=True):
+                one |= {name: fact[name]} if name in fact else {}
+    return common, own
+
+
+def _united(common: Facts, own: Facts) -> Facts:
+    """The facts of one part: those that all parts share, and its own."""
+    found = dict(common)
+    for name, value in own.items():
+        found[name] = _united(found[name], value) if name in found else value
+    return found
+
+
+def headline(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The model of a result and what it was given, in short: a prompt, a sequence or a task.
+
+    >>> headline({"model": ["a", "b"], "call": {"prompt": "110 ="}})
+    {'model': 'a, b', 'prompt': "'110 ='"}
+    """
+    given = (facts.get("model"), _within(facts, "call", "prompt"), *(_within(facts, of, "name") for of in HEADS[2:]))
+    shown = {name: value for name, value in zip(HEADS, given, strict=True) if value is not None}
+    return {name: short_repr(value) if name == "prompt" else _named(value) for name, value in shown.items()}
+
+
+def _within(facts: Mapping[str, Any], about: str, name: str) -> Any:
+    inner = facts.get(about)
+    return inner.get(name) if isinstance(inner, dict) else None
+
+
+def _named(value: Any) -> str:
+    """A name, or several names with commas, on one line."""
+    names = value if isinstance(value, list) else [value]
+    shown = ", ".join(" ".join(str(name).split()) for name in dict.fromkeys(map(str, names)))
+    return shown if len(shown) <= 80 else f"{shown[:60]} … ({len(names)})"

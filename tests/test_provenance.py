@@ -1,0 +1,156 @@
+"""A result has its provenance once; it is not read where it may be that of one part only."""
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+import torch
+import xarray as xr
+
+import squashlens as sl
+from squashlens import facts
+from squashlens.errors import InputError
+from squashlens.figures._heading import headed
+from squashlens.joining import joined
+from squashlens.results import sealed
+from tests import odd
+
+
+@pytest.mark.parametrize("name", [name for name in odd.result("") if name != "shares_and_counts"])
+def test_every_result_has_it_once(name: str) -> None:
+    found = odd.result(name)
+    call = sl.provenance(found)["call"]
+    assert call["function"]
+    if isinstance(found, xr.Dataset):
+        for variable in found.data_vars.values():
+            assert set(variable.attrs) <= {"long_name", "units"}
+            with pytest.raises(InputError, match="one variable of a Dataset. Give a result.*not one of its variables"):
+                sl.provenance(variable)
+
+
+def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
+    ids = sl.tokenize(tiny, "110 =")
+    for given, recorded in (
+        ("110 =", "110 ="),
+        (["110 =", "011 ="], ["110 =", "011 ="]),
+        (["110 =", "0 ="], ["110 =", "0 ="]),  # of unequal length, measured one by one
+        (ids, ids[0].tolist()),
+        (ids[0].numpy(), ids[0].tolist()),
+        (sl.capture(tiny, "110 ="), ids[0].tolist()),
+    ):
+        found = sl.path_bound(tiny, given)
+        assert sl.provenance(found)["call"]["prompt"] == recorded
+    apart = sl.path_bound(tiny, ["110 =", "0 ="])
+    assert sl.provenance(apart.sel(prompt=1))["call"]["prompt"] == "0 ="
+    assert "prompt" not in sl.provenance(odd.result("collapse"))["call"]  # it has a sequence
+    assert sl.provenance(odd.result("needle"))["call"]["prompt"] == [odd.ids().tolist()]
+
+
+def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
+    found = sl.path_bound(tiny, "110 =\n" * 9)
+    assert list(found.attrs) == ["long_name", "units", "model", "prompt", "provenance"]
+    assert found.attrs["model"] == "tiny-gemma"
+    assert found.attrs["prompt"].startswith("'110 =\\n110")
+    assert len(found.attrs["prompt"]) <= 80
+    assert odd.result("collapse").attrs["sequence"] == "Bernoulli(0.7), seed 0"
+    assert odd.result("evaluate").attrs["task"] == "taught_count_bernoulli"
+    assert "units" not in odd.result("collapse").attrs
+
+
+def test_what_selects_or_reduces_keeps_it(tiny: Any, tmp_path: Path) -> None:
+    bound = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"])
+    expected = sl.provenance(bound)
+    collapse = odd.result("collapse")
+    changed = [
+        bound.isel(position=[0, 2]), bound.sel(to_layer="y"), bound.isel(prompt=0, drop=True), bound[0, 1, 2],
+        bound.mean("position", keep_attrs=True), bound.transpose("position", ...), bound.copy(),
+        bound.isel(prompt=0).swap_dims(position="token"), bound.stack(cell=("prompt", "position")),
+        bound.where(bound > 0, drop=True), bound.sortby("position", ascending=False), bound.isel(prompt=[1, 0]),
+        bound.isel(prompt=0).groupby("token").mean(keep_attrs=True), bound.isel(prompt=[0]).squeeze(),
+        bound.sel(to_layer="y").expand_dims("to_layer"), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)),  # noqa: S301
+        sl.open_result(sl.save(bound, tmp_path / "x.nc")), sl.open_result(sl.save(bound, tmp_path / "x.json")),
+        bound.to_dataset(name="bound", promote_attrs=True), bound.astype("float32"), bound.isel(position=[]),
+    ]  # fmt: skip
+    for one in changed:
+        assert sl.provenance(one) == expected
+    for one in (collapse.isel(layer=-1), collapse[["distance"]], collapse.max("length", keep_attrs=True)):
+        assert sl.provenance(one) == sl.provenance(collapse)
+
+
+def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:
+    a, b = (sl.path_bound(tiny, prompt) for prompt in ("110 =", "011 ="))
+    new = "a new dimension 'model': it was joined or reshaped.*Join results with `squashlens.concat`"
+    for one in (
+        xr.concat([a, b], dim="model", coords="minimal", compat="override", combine_attrs="override"),
+        a.expand_dims("model"),
+        xr.concat([odd.result("collapse")] * 2, dim="model", combine_attrs="override", data_vars="all"),
+    ):
+        with pytest.raises(InputError, match=new):
+            sl.provenance(one)
+    longer = xr.concat([a, b], dim="position", combine_attrs="override")
+    with pytest.raises(InputError, match="10 values along 'position', and 5 were measured"):
+        sl.provenance(longer)
+    evaluated = odd.result("evaluate")
+    both = xr.concat([evaluated, evaluated], dim="model", combine_attrs="override", data_vars="all")
+    with pytest.raises(InputError, match="a new dimension 'model'"):
+        headed(go.Figure(), "title", [both], height=100)  # the line under the title of every figure of answers
+    assert sl.provenance(both.isel(model=0)) == sl.provenance(evaluated)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"joined": 3}', '{"joined": {}}', '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": 2}}',
+        '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": []}}', '{"measured": 3}',
+        '{"measured": {"a": "b"}}',
+        '{"joined": {"dim": {}, "labels": [1], "shared": {"a": 1}, "parts": [{"a": {"b": 1}}]}}',
+        '{"joined": {"dim": "a", "labels": [1], "shared": [], "parts": [[]]}}', '{"measured": []}',
+    ],
+)  # fmt: skip
+def test_a_damaged_provenance_is_refused(text: str) -> None:
+    result = xr.DataArray([1.0, 2.0], dims="a", coords={"a": [1, 2]}, attrs={"provenance": text})
+    with pytest.raises(InputError, match=r"is not a provenance|joined or reshaped"):
+        sl.provenance(result)
+
+
+def test_stored_facts_of_parts_come_back_unchanged() -> None:
+    """Deep ones, missing ones, empty ones; true is not 1."""
+    parts: list[dict[str, Any]] = [
+        {"a": 1, "b": {"c": True, "d": []}, "e": {}, "f": None},
+        {"a": 1.0, "b": {"c": 1, "d": []}, "e": {"x": [1, {"y": 2}]}},
+        {"a": 1, "b": {"d": []}, "e": {}, "f": [None]},
+    ]
+    stored = json.loads(facts.written(facts.together("k", [0, 1, 2], parts)))
+    for place, part in enumerate(parts):
+        back = facts.told(stored, lambda dim, place=place: [place] if dim == "k" else None)
+        assert back == part
+        assert json.dumps(back, sort_keys=True) == json.dumps(part, sort_keys=True)  # in which true is not 1
+    assert facts.told(stored, lambda dim: None)["a"] == 1
+    assert facts.told(stored, lambda dim: [2, 0])["b"] == [parts[2]["b"], parts[0]["b"]]
+    assert facts.told(stored, lambda dim: None)["f"] == [None, None, [None]]
+    assert facts.told(stored, lambda dim: ["other"]) == facts.told(stored, lambda dim: None)
+
+
+def test_joined_of_joined_keeps_every_part(tmp_path: Path) -> None:
+    def one(model: str, seed: int) -> xr.DataArray:
+        array = xr.DataArray(torch.arange(3.0).numpy(), dims="layer", name="d", attrs={"long_name": "D", "units": "1"})
+        return sealed(array, {"model": model, "call": {"function": "f", "seed": seed}})
+
+    rows = {model: joined({seed: one(model, seed) for seed in (1, 2)}, "seed") for model in "ab"}
+    found = joined(rows, "model")
+    assert found.dims == ("model", "seed", "layer")
+    assert sl.provenance(found) == {"model": ["a", "b"], "call": {"function": "f", "seed": [1, 2]}}
+    back = sl.open_result(sl.save(found, tmp_path / "x.nc"))
+    for model in "ab":
+        for seed in (1, 2):
+            expected = {"model": model, "call": {"function": "f", "seed": seed}}
+            assert sl.provenance(back.sel(model=model, seed=seed)) == expected
+            assert sl.provenance(back.sel(seed=seed).sel(model=[model])) == expected
+    assert sl.provenance(found.isel(model=0)) == {"model": "a", "call": {"function": "f", "seed": [1, 2]}}
+    assert sl.provenance(found.mean("model", keep_attrs=True)) == sl.provenance(found)
+    np.testing.assert_array_equal(found.isel(seed=0, model=1), [0, 1, 2])
