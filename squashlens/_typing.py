@@ -24,14 +24,15 @@ A single axis has a leading space, `Float[Tensor, " position"]`, because the lin
 
 from collections.abc import Hashable
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, get_args
 
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge as Bridge
-else:
-    Bridge = Any  # for readers and type checkers only, since the import takes seconds
+else:  # the same name for `help`; importing the class itself takes seconds
+    Bridge = NewType("TransformerBridge", object)
+    Bridge.__module__ = "transformer_lens.model_bridge"
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]

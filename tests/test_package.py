@@ -129,3 +129,21 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
     module = getattr(importlib.import_module("squashlens"), name)
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, public) for public in module.__all__)
+
+
+def test_help_shows_the_models_class_and_does_not_import_it() -> None:
+    """In a process of its own, in which nothing has imported TransformerLens."""
+    found = subprocess.run(
+        [
+            sys.executable, "-c",
+            "import inspect, sys, squashlens as sl\n"
+            "for function in (sl.path_bound, sl.capture, sl.applied, sl.report, sl.prompts.repeated):\n"
+            "    print(inspect.signature(function).parameters['model'])\n"
+            "print(inspect.signature(sl.load).return_annotation)\n"
+            "assert 'transformer_lens' not in sys.modules\n",
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = found.stdout.splitlines()
+    assert len(lines) == 6
+    assert all("transformer_lens.model_bridge.TransformerBridge" in line for line in lines), lines

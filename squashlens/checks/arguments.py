@@ -125,8 +125,6 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
 
 def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     options = get_args(hint)
-    if Any in options:
-        return value
     if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
         return _prompts(value, options, argument)
     errors = []
