@@ -146,7 +146,7 @@ def _coordinate(dim: str, value: Any) -> str:
 
 
 def _spread(size: int, most: int) -> list[int]:
-    """At most so many places from first to last, evenly spaced."""
+    """At most `most` places from 0 to size − 1, evenly spaced."""
     return sorted({round(i * (size - 1) / (most - 1)) for i in range(most)}) if size > most else list(range(size))
 
 

@@ -69,8 +69,8 @@ def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
 def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
     """Bytes of local edges, which are computed in float64.
 
-    These are the streams, one block's attention, and the larger of two: the maps of `size` tokens; or products of the
-    keys' derivatives, together with rows of attention or the block's graph.
+    The sum has three terms: the streams, one block's attention, and the larger of two stages. One stage needs the maps
+    of `size` tokens, the other the products of the keys' derivatives and rows of attention or the block's graph.
     """
     d, m, q, k = _widths(model)
     item = 8  # bytes of float64

@@ -21,8 +21,8 @@ _ANYTHING = object()
 def takes_point(function: Callable[..., Any], name: str) -> bool:
     """Whether a function is called as ``fn(tensor, hook=point)`` rather than as ``fn(tensor)``.
 
-    A function that allows both gets the hook point. Functions without a signature, such as PyTorch's own, get only the
-    tensor. Raises an error for any other signature.
+    A function that can be called in both ways is called with `hook`. Functions without a signature, such as PyTorch's
+    own, get only the tensor. Raises an error for any other signature.
     """
     try:
         signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)

@@ -32,7 +32,7 @@ class StandIn:
     rows: Float[Tensor, "block place d"]
 
     def hooks(self, blocks: Blocks = None, tokens: int | None = None) -> list[Hook]:
-        """One hook for each of `blocks`; with `tokens`, only for positions below that number."""
+        """One hook for each of `blocks`; if `tokens` is given, only for the first `tokens` positions."""
         # This raises an error for blocks that the model does not have.
         Hook(self.name, STREAMS, lambda stream: stream, blocks).points(len(self.rows))
         return [

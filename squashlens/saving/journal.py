@@ -1,4 +1,4 @@
-"""Journals: files that keep the findings of a long search, so that it can be interrupted and resumed.
+"""Journals: files that keep the results of long work, so that it can be interrupted and resumed.
 
 A journal is an SQLite database. It has a row for each fact about the search and a row for each finding, with a digest
 of the finding and the facts. Several processes may use one file at the same time. A process that is killed loses only
@@ -87,7 +87,7 @@ class Journal:
                     self.found = {name: self._value(database, name) for name in names}
 
     def get(self, name: str, find: Callable[[], Any]) -> Any:
-        """The finding under this name; `find` computes it if there is none. Findings are numbers, texts, or lists."""
+        """The stored result with this name; if there is none, the result of `find`, which is stored under it."""
         if name not in self.found:
             self.keep({name: find()})
         return self.found[name]

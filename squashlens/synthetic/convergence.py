@@ -58,9 +58,9 @@ def convergence(
         the slope of log D on log n in the tail, and `fit`, its R². Over (layer): `exponent_mean`, and its 95 % interval
         over seeds (Student's t) with the endings `_low` and `_high`. The same for δ as `variation_exponent…` and
         `variation_fit`. `variation_zero`: the share of δ in the tail that is exactly 0 and therefore in no fit.
-        `premise`: whether δ was observed to decay, which means that the whole interval of its exponent implies that δ
-        at least halves when n grows tenfold, or that all of δ is 0. It is False with too few seeds, and always where δ
-        is known not to decay (`never_decays`). `rate`: the order of D that can be derived, otherwise NaN; see `rate`.
+        `premise`: whether δ was observed to decay: every exponent in its interval means that δ at least halves when n
+        grows tenfold, or δ is 0 throughout. It is False with too few seeds, and always where δ is known not to decay
+        (`never_decays`). `rate`: the order of D that can be derived, otherwise NaN; see `rate`.
 
     An interval that merely ends below 0 is not enough for `premise`, because a δ that is about to become constant has
     one too. In the paper's own stack δ falls as n^−0.03 and is above 0.1 at n = 100,000.

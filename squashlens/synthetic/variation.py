@@ -99,7 +99,7 @@ def softmax_total_variation(
     among = tail_of(chosen, tail) & (n >= settled)
     if int(among.sum()) < FEWEST:
         raise InputError(
-            f"Fewer than {FEWEST} lengths of the tail are at least {settled:.6g}, from where on δ falls as 1/n.",
+            f"Fewer than {FEWEST} lengths of the tail are at least {settled:.6g}; δ falls as 1/n from there on.",
             "Give longer lengths, or a smaller k or noise.",
         )
     x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))

@@ -179,8 +179,8 @@ class Task:
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.
 
-        If answers are numbers, values that are not whole numbers and echoes of the sequence are not accepted. The right
-        answer is never an echo. Any other number is an echo
+        In a task with numbers, an answer is not accepted if it is not a whole number or if it is an echo of the
+        sequence. The right answer is never an echo. Any other number is an echo
 
         - if it consists of the items' symbols in order, the right answer is a count of the n ≥ 2 items, and the number
           is above n. A number of n digits without a leading zero is at least 10ⁿ⁻¹ > n, so no count is lost;

@@ -89,7 +89,7 @@ class Maps:
 
     @cached_property
     def closing_factor(self) -> Float[Tensor, " query"]:
-        """‖∂F/∂z_j S^{-½}‖ for every token: the root of the largest eigenvalue of ``∂Fᵀ∂F`` relative to S."""
+        """‖∂F/∂z_j S^{-½}‖ for every token: from the largest generalised eigenvalue of ``∂Fᵀ∂F`` and S."""
         closing = rearrange(self.closing, "j out h c -> j out (h c)")
         return spectral_norms(torch.linalg.solve_triangular(self.root, closing.mT, upper=False))
 

@@ -86,7 +86,7 @@ class Capture(CaptureBase):
         return _capture(*read_index(folder))
 
     def contents(self) -> tuple[str, Iterable[Tensor]]:
-        """What the digest covers: not the tensors on disk, whose own digests are checked at each lookup."""
+        """What the digest covers. Tensors on disk are left out: they have their own digests, checked at each lookup."""
         kept = [] if isinstance(self.residuals, TensorsOnDisk) else [*self.residuals.values(), *self.patterns.values()]
         words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
         return words, [self.ids, *kept, *([] if self.y is None else [self.y])]

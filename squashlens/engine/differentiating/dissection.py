@@ -50,7 +50,7 @@ class OpenBlock:
 
     @property
     def values(self) -> Float[Tensor, "key head value"]:
-        """w_k, that of a key/value group given to each of its query heads."""
+        """The values w_k by query head; the query heads of one key/value group have the same values."""
         return self._to_heads(self.leaves["hook_v"][0].detach().double())
 
     def closing(self, to: Target) -> tuple[Float[Tensor, "query out in"], Float[Tensor, "query out head value"]]:

@@ -1,10 +1,10 @@
 """Run a model entirely in float64: with its stored weights, and with float64 in place of every cast to float32.
 
-Most models compute norms, rotations and the softmax in float32 whatever their own dtype is, a float64 one included. A
-certificate speaks of the exact derivative of a model, so it must not rest on those roundings: queries and keys of
-length 10³ have a logit of either sign that is off by 10⁻¹, however small the logit itself is. In `in_float64` a cast to
-float32 gives float64 instead, and a function that returns fewer digits than it was given is refused by name: a cast to
-half precision among them, which changes what is computed. `squashlens.hooks.rounding` is meant to, and goes unchanged.
+Most models compute norms, rotations and the softmax in float32, even if their own dtype is float64. A certificate is
+about the exact derivative of a model, so these roundings must not affect it. They can be large: the logit of queries
+and keys of length 10³ may be wrong by 10⁻¹, however small the logit itself is. In `in_float64` a cast to float32 gives
+float64 instead. Any other function whose result has a lower precision than its input raises an error that names the
+function, for example a cast to half precision. `squashlens.hooks.rounding` rounds on purpose and is allowed.
 """
 
 from collections.abc import Iterator

@@ -96,7 +96,7 @@ class LocalBlock:
         return Chunk(slice(0, self.left.shape[1]), leaf, *seen[0], leaving)
 
     def chunk(self, rows: slice, *, own: bool) -> Chunk:
-        """The graph of some tokens; refused where it does not leave what the block left.
+        """The graph of some tokens. Raises an error if its output is not that of the block in the forward pass.
 
         With `own` attention is the stand-in; else it is constant, which is enough for what comes before and after it.
         """

@@ -1,8 +1,9 @@
 """Record a forward pass and run it again block by block, so that only one block's graph is in memory.
 
-Kept are what enters each block and what it is called with: n · d numbers a block. To pull cotangents back, each block
-is run again from there, differentiated, and let go; attention makes its weights again in blocks of rows. Memory is
-that of one block, and grows with n; the price is a forward pass for every batch of cotangents.
+The forward pass keeps the input of each block and the arguments of its call: n · d numbers for each block. To pull
+cotangents back, each block is run again from its input and differentiated, and its graph is then freed; attention
+weights are computed again in blocks of rows. This takes the memory of one block, which grows with n, and the time of
+one forward pass for every batch of cotangents.
 """
 
 from collections.abc import Callable, Iterator, Sequence

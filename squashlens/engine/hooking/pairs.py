@@ -1,8 +1,8 @@
 """Hooks in the form of TransformerLens: pairs of a hook point and a function, and functions that users added.
 
 A pair becomes a `FunctionHook`, which is tested, checked and removed like any other hook. The provenance has the
-function's qualified name. This name does not say what the function does, so a capture is only valid for the same
-function object, and nothing is resumed under it.
+function's qualified name. Two different functions may have the same name. Therefore a capture is only valid for the
+same function object, and `resume=` raises an error with such a hook.
 """
 
 from collections.abc import Callable, Iterable, Iterator

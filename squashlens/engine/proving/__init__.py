@@ -1,1 +1,1 @@
-"""Proofs: that a bridge computes what the plain model computes and that hooks take effect; and for which state."""
+"""Prove that a bridge computes what the plain model does and that hooks take effect, for one state of the model."""

@@ -1,8 +1,8 @@
 """Read from the headers of the weight files which tensors a checkpoint has, before a model is built.
 
 A checkpoint in safetensors is one file, or several files (shards) with an index that assigns each tensor to a shard.
-These cases raise an error: no such files, a truncated or damaged file, a missing shard, an index entry that its shard
-does not have, a tensor in two shards, an adapter next to the weights.
+These cases raise an error: no safetensors files, a truncated or damaged file, a missing shard, an index entry that its
+shard does not have, a tensor in two shards, an adapter next to the weights.
 """
 
 import json

@@ -41,8 +41,9 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
             ``function(tensor, hook=point)``, as its signature allows.
 
     Yields:
-        The model. The provenance of results names a pair by its function's qualified name. This name does not say what
-        the function does, so `resume=` raises an error under it, and a capture is only valid for the same function.
+        The model. The provenance of results names a pair by its function's qualified name. Two different functions may
+        have the same name. Therefore `resume=` raises an error with such a pair, and a capture is only valid for the
+        same function object.
 
     Raises:
         InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns

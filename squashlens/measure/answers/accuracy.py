@@ -35,9 +35,9 @@ def accuracy(
 ) -> xr.DataArray:
     """The share of sequences that the model answers correctly at each length, with greedy decoding and current hooks.
 
-    The prompt at a length is the sequence up to there and its suffix. The answer is correct if greedy decoding gives
-    the tokens of `answer`, followed by a token that does not continue it, that is, does not start with a letter or
-    digit: 12 is not the answer 1.
+    The prompt at length n is the sequence up to its n-th content token, and the suffix. The answer is correct if greedy
+    decoding gives the tokens of `answer`, and then a token that does not start with a letter or digit. Therefore 12
+    does not count as the answer 1.
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.

@@ -76,8 +76,8 @@ def separator_ablation(
 ) -> xr.Dataset:
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
 
-    The kinds of ablation are, as edits of the prompt, ``"delete"``, ``"delete_keep_positions"``, ``"substitute"``,
-    ``"extra_digits"`` and ``"random_places"``; and as hooks ``"mask"``, ``"zero_pattern"``, ``"zero_value"``,
+    Five kinds of ablation edit the prompt: ``"delete"``, ``"delete_keep_positions"``, ``"substitute"``,
+    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_value"``,
     ``"zero_resid"``, ``"mean_resid"`` and ``"resample_resid"``. All are compared at equal numbers of content tokens.
 
     Args:

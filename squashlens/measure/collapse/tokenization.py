@@ -59,8 +59,8 @@ def splits(
         `token_id`, the tokens one by one (``""`` and −1 after the last). The coordinate `between` is the joiner.
 
     Raises:
-        InputError: something that is not a tokenizer, text that the tokenizer cannot encode, or a joiner that forms
-            a further repeat.
+        InputError: something that is not a tokenizer, text that the tokenizer cannot encode, or a joiner that
+            contains the repeated text or forms it together with a repeat.
 
     >>> import squashlens as sl
     >>> ds = sl.splits(sl.load("tiny-gemma", progress=False), n=3)

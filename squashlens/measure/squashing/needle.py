@@ -68,11 +68,11 @@ def needle(
         progress: as in `path_bound`.
 
     Returns:
-        Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound` and `bound_over_null`, Theorem 5.1 with
-        constants 1, and divided by its null; `effect`, in the model's units, and `kl`, in nats, the substitution
-        effect; with ``certified=True`` also `certified`. Over (group, at), for each of these: `<name>_mean`, and
-        `<name>_low` and `<name>_high`, the ends of its 95 % bootstrap interval over prompts (NaN for one prompt);
-        `prompts`, their number. All are dimensionless unless a unit is stated.
+        Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
+        `bound_over_null`, the same divided by its null; `effect` (in the model's units) and `kl` (in nats), as in
+        `substitution_effect`; with ``certified=True`` also `certified`, the certified bound. Over (group, at), for each
+        of these: `<name>_mean`, and `<name>_low` and `<name>_high`, the ends of its 95 % bootstrap interval over
+        prompts (NaN for one prompt); `prompts`, their number. All are dimensionless unless a unit is stated.
 
     Raises:
         InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS.

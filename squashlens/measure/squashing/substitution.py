@@ -93,7 +93,7 @@ def substitution_effect(
     chosen = list(range(first, n + 1) if positions is None else dict.fromkeys(positions))  # each once
     if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= n for p in chosen):
         raise InputError(
-            f"positions={chosen!r} are not all positions whose tokens can be replaced.",
+            f"positions={chosen!r} has a token that cannot be replaced." if chosen else "positions= is empty.",
             f"Give at least one position from {first} to {n}.",
         )
     choices = require_choices(session, candidates, chosen)

@@ -133,7 +133,7 @@ def corollary_b10(
     if y.shape != y_star.shape or not y.numel():
         raise InputError(
             f"y and y_star have shapes {tuple(y.shape)} and {tuple(y_star.shape)}.",
-            "Give two of equal shape, not empty.",
+            "Give two tensors of equal shape with at least one number.",
         )
     same = float(identical(y.flatten(), y_star.flatten(), dtype))
     answers = [count(rows.to(dtype)) for rows in (y, y_star)]
@@ -143,7 +143,7 @@ def corollary_b10(
     return Statement(
         "Corollary B.10",
         "1 ≤ wrong counts among n and n + 1",
-        {f"y and y* are the same bits in {str(dtype).removeprefix('torch.')}": same == 1},
+        {f"y and y* are bit-identical in {str(dtype).removeprefix('torch.')}": same == 1},
         1.0,
         "≤",
         float(wrong),

@@ -28,7 +28,7 @@ def proposition_b9(
     positions: Callable[[int], Float[Tensor, "position d"]] | None = None,
     seed: int = 0,
 ) -> Statement:
-    """Check Proposition B.9: a sequence and the same with every symbol `times` as often have equal representations.
+    """Check Proposition B.9: if every symbol occurs `times` as often, the representation stays the same.
 
     For example, 10 and 1100. Without positions and mask, all tokens of a symbol have the same vector in every layer.
     The tokens of symbol s together get the attention n_s e^{q·k_s} / Σ_t n_t e^{q·k_t}, which depends only on ratios of

@@ -28,7 +28,8 @@ class Exhibit:
         axis: the name of what grows.
         at: its values.
         kept: the results where the premises hold: one for each of `at`, or for a limit a single one with a step for
-        each. broken: the result at an input that violates a premise.
+            each.
+        broken: the result at an input that violates a premise.
         how: how that input violates the premise.
     """
 

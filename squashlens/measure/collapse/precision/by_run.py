@@ -59,10 +59,10 @@ def precision_by_run(
         progress: whether to show a progress bar; yes by default.
 
     Returns:
-        Dataset: that of `collapse` with a leading dimension `run`; and over (run, layer) `collapsed_from`, the first
-        measured length from which v and v* are bit-identical in the dtype of the run at all longer measured lengths,
-        NaN if never, with `collapsed_from_y` for y. A run that fails is left out with a warning; the coordinate
-        `refused` has the reason.
+        Dataset: that of `collapse` with a leading dimension `run`; and over (run, layer) `collapsed_from`, the smallest
+        measured length such that v and v* are bit-identical in the dtype of the run at it and at all longer measured
+        lengths, NaN if there is none, with `collapsed_from_y` for y. A run that fails is left out with a warning; the
+        coordinate `refused` has the reason.
 
     Raises:
         InputError: unknown or no runs.
@@ -102,7 +102,7 @@ def precision_by_run(
 def _with_ends(measured: xr.Dataset) -> xr.Dataset:
     """The Dataset of `collapse` with the length from which v and v* are bit-identical."""
     lengths = tuple(int(n) for n in measured["length"].values)
-    text = "first measured length from which v and v* are bit-identical at every longer measured one"
+    text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
     labels = attributes(text, "token")
     for name, dims in (("", ("layer",)), ("_y", ())):
         same = torch.tensor(measured[f"bit_identical{name}"].values == 1)

@@ -50,10 +50,11 @@ def precision(
 
     Returns:
         Dataset. Over (format, layer, length): `collapsed`, whether v and v* are bit-identical in the format, NaN if
-        a coordinate exceeds its range. Over (format, layer): `collapsed_from`, the first measured length from which
-        they are at all longer measured lengths, NaN if never. Over (layer, length): `bits_needed`, the smallest number
-        of mantissa bits with which, and with any larger number, v and v* differ; NaN if they are identical in the dtype
-        of the run, or if D is at most three noise floors, so that the difference may be rounding. Over (layer):
+        a coordinate exceeds its range. Over (format, layer): `collapsed_from`, the smallest measured length such
+        that they are bit-identical at it and at all longer measured lengths, NaN if there is none. Over (layer,
+        length): `bits_needed`, the smallest number of mantissa bits such that v and v* differ with this and any larger
+        number of bits; NaN if they are identical in the dtype of the run, or if D is at most three noise floors, so
+        that the difference may be rounding. Over (layer):
         `noise_floor`, the largest that `collapse` would give over the replayed lengths. Each also has a variable with
         `_y`, for y. Over (length): `same_argmax`, whether the most likely next token is the same; and the scalar
         `same_argmax_from`.
@@ -81,14 +82,14 @@ def precision(
     bits = torch.where(metric.clear(pairs), _bits_needed(v, star, MANTISSA[dtype_of(session.model)]), torch.nan)
     over = ("format", "layer", "length")
     found = with_y("collapsed", identical, "whether v and v* are bit-identical after rounding", "1", over)
-    text = "first measured length from which v and v* are bit-identical at every longer measured one"
+    text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
     found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "token", over[:2])
     found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bit")
     found |= with_y("noise_floor", floor, NOISE, metric.units, ("layer",))
     if next_token_is_known(session.model):
         same = most_likely(session.model, v[-1]) == most_likely(session.model, star[-1])
         found["same_argmax"] = (("length",), same, "whether the most likely next token is the same", "1")
-        text = "first measured length from which the next token is the same at every longer measured one"
+        text = "smallest measured length such that the next token is the same at it and at all longer measured lengths"
         found["same_argmax_from"] = ((), from_then_on(same, pairs.lengths), text, "token")
     return session.dataset("precision", coords(pairs) | {"format": list(formats)}, found)
 
@@ -130,7 +131,7 @@ def _bits_needed(
 
 
 def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
-    """The first length from which something holds at all longer ones; NaN if it does not hold at the longest."""
+    """The smallest length such that something holds at it and at all longer ones; NaN if there is none."""
     tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # number of consecutive lengths at the end
     known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
     return known[tail]
