@@ -44,7 +44,7 @@ print(
 )
 print("probe, in random models and of the control task; R² minus R² of the best baseline, with its interval; share of")
 print("right predictions; D ÷ rms(v) at the last layer, median over draws")
-kept = ["accuracy", "same_argmax", "same_answer", "same_truth", "r2_y", "r2_twin_y", "r2_control_y", "gain_y"]
+kept = ["accuracy", "same_argmax", "same_answer", "same_truth", "r2_y", "r2_random_model_y", "r2_control_y", "gain_y"]
 kept += ["gain_low_y", "gain_high_y", "probe_right_y", "verdict"]
 table = found[[name for name in kept if name in found]].assign(D=found["distance"].median("seed"))
 print(table.reset_coords(drop=True).to_dataframe().round(3).to_string())

@@ -242,7 +242,7 @@ def test_an_answer_without_a_count_of_tokens_has_none(put: Callable[..., EvalLog
     (sample,) = log.samples or []
     sample.output.usage = None
     found = hosted.from_log(log.model_copy(update={"samples": [sample]}))
-    assert found["prompt_tokens"].item() == found["said_tokens"].item() == 0
+    assert found["prompt_tokens"].item() == found["answer_tokens"].item() == 0
 
 
 def test_results_are_kept_and_read_from_either_kind_of_log(put: Callable[..., EvalLog], tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": len(reading.WHY) - 1}
     assert set(found["answer"].values.flat) == {"Default output from mockllm/model"}
     assert found["unread"].sel(why="none").values.tolist() == [[1, 1], [1, 1]]
-    assert found["said_tokens"].values.min() > 0
+    assert found["answer_tokens"].values.min() > 0
 
 
 def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path
     assert log.status == "success", log.error
     found = hosted.from_log(log)
     ours = sl.evaluate(tiny, task, lengths=[3, 8, 400], seeds=2, max_new_tokens=16, progress=False)
-    same(found, ours, but={"prompt_tokens", "said_tokens"})
+    same(found, ours, but={"prompt_tokens", "answer_tokens"})
     assert found["right"].sel(length=8).all()
     assert (found["prompt_tokens"] == ours["prompt_tokens"].max()).all()
     facts = sl.provenance(found)

@@ -47,7 +47,7 @@ TABLES = {
     "evaluate": [
         "length | accuracy accuracy_low accuracy_high accuracy_strict mean_error median_error unread | why=sum"
     ],
-    "probe": ["length | r2_y r2_twin_y r2_control_y gain_y gain_low_y gain_high_y prompts |"],
+    "probe": ["length | r2_y r2_random_model_y r2_control_y gain_y gain_low_y gain_high_y prompts |"],
     "collapse_vs_readout": ["length | accuracy same_answer distance r2_y gain_y verdict | seed=median"],
 }  # fmt: skip
 

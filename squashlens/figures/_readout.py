@@ -17,7 +17,7 @@ PROMPTS = {
     "accuracy": ("answered correctly", "#009E73", "solid"),
     "probe_right_y": ("predicted by the probe of y", "#0072B2", "solid"),
     "r2_y": ("R² of the probe of y", "#56B4E9", "solid"),
-    "r2_twin_y": ("R² with random weights", "#000000", "dash"),
+    "r2_random_model_y": ("R² with random weights", "#000000", "dash"),
     "r2_control_y": ("R² of the control task", "#7F7F7F", "dot"),
 }
 PAIRS = {
@@ -105,8 +105,12 @@ def probe(found: xr.Dataset) -> go.Figure:
     if "r2_overall" in found and "r2_overall_y" in found:
         each = xr.concat([each, _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)], dim="length")
     panels = {"this model": each}
-    if "r2_twin" in found and "r2_twin_y" in found and not bool(np.isnan(found["r2_twin_y"]).all()):
-        panels["random weights, same architecture"] = _with_y(found, "r2_twin")
+    if (
+        "r2_random_model" in found
+        and "r2_random_model_y" in found
+        and not bool(np.isnan(found["r2_random_model_y"]).all())
+    ):
+        panels["random weights, same architecture"] = _with_y(found, "r2_random_model")
     several = len(panels) > 1
     figure = make_subplots(
         cols=len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels) if several else None,

@@ -83,8 +83,8 @@ def answers(ds: xr.Dataset) -> str:
 def premises(ds: xr.Dataset) -> str:
     """Whether the proof's two premises hold on the model's heads: δ and the weight on itself go to 0."""
     trends = []
-    shown = {"attention_tv": "the change δ of the attention row", "self_weight": "the new token's weight on itself"}
-    for name, text in shown.items():
+    texts = {"attention_tv": "the change δ of the attention row", "self_weight": "the new token's weight on itself"}
+    for name, text in texts.items():
         values = ds[f"{name}_mean"].mean("block")
         ends = f"from {_g(values[0])} to {_g(values[-1])} (mean over heads and blocks)"
         trends.append(f"{text} {Rank.of(ds, f'{name}_trend').trend('grows')}, {ends}")
@@ -146,7 +146,7 @@ def separators_help(ds: xr.Dataset) -> str:
 
 def controls(ds: xr.Dataset) -> str:
     """How much of the separators' effect remains under the controls."""
-    shown = {
+    texts = {
         "substitute": "replaced by another token",
         "extra_digits": "replaced by a digit",
         "random_places": "moved to random places",
@@ -155,7 +155,7 @@ def controls(ds: xr.Dataset) -> str:
     kept = ds["retained"].isel(layer=-1).median("length")
     if not bool(np.isfinite(kept.drop_sel(edit=["none", "separators"])).all()):
         return "The effect is too small for a comparison with controls, or its noise floor was not measured."
-    shares = [f"{text} {_g(kept.sel(edit=name))}" for name, text in shown.items() if name in ds["edit"].values]
+    shares = [f"{text} {_g(kept.sel(edit=name))}" for name, text in texts.items() if name in ds["edit"].values]
     return (
         "Share of this effect that remains at the last layer if the separators are changed (median over lengths; "
         f"1: all of it, 0: none): {', '.join(shares)}."

@@ -33,8 +33,8 @@ def statements_page(exhibits: Sequence[Exhibit], figure: str = "images/statement
     Returns:
         The page as Markdown text.
     """
-    shown = "" if figure.endswith(".html") else "!"
-    return "\n".join([HEAD, f"{shown}[Both sides of each statement]({figure})\n", *map(_section, exhibits)])
+    mark = "" if figure.endswith(".html") else "!"
+    return "\n".join([HEAD, f"{mark}[Both sides of each statement]({figure})\n", *map(_section, exhibits)])
 
 
 def _section(exhibit: Exhibit) -> str:

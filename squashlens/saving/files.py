@@ -143,12 +143,12 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 def _target(path: Path) -> Path:
     """The file that a path refers to, through symbolic links; an error unless a file can be written there."""
-    shown = str(path)
+    name = str(path)
     with refusing(path):
         target = Path(os.path.realpath(path))
         about, folder = _about(target), _about(target.parent)
     if about is not None and stat.S_ISDIR(about.st_mode):
-        raise InputError(f"{shown!r} is a folder.", "Give the name of a file in it.")
+        raise InputError(f"{name!r} is a folder.", "Give the name of a file in it.")
     if folder is None or not stat.S_ISDIR(folder.st_mode):
         missing = target.parent if path.parent.is_dir() else path.parent  # for a link to a folder that does not exist
         raise InputError(f"There is no folder {str(missing)!r}.", "Create it first.")
@@ -156,10 +156,10 @@ def _target(path: Path) -> Path:
         return target
     if not stat.S_ISREG(about.st_mode):
         kind = next((name for test, name in KINDS if test(about.st_mode)), "not a file")
-        raise InputError(f"{shown!r} is {kind}.", "Give the name of a file.")
+        raise InputError(f"{name!r} is {kind}.", "Give the name of a file.")
     # An administrator may write to any file, but the read-only mark still says that the file should not change.
     if not about.st_mode & 0o222 or not os.access(target, os.W_OK):
-        raise OutputError(f"{shown!r} is read-only.", "Choose another name, or allow writing to it (chmod u+w).")
+        raise OutputError(f"{name!r} is read-only.", "Choose another name, or allow writing to it (chmod u+w).")
     return target
 
 

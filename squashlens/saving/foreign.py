@@ -92,22 +92,22 @@ def _declared(stored: h5py.File, name: str) -> int:
     total = 0
     _require_attributes(stored, name)
     for key in list(stored.id):
-        shown = f"{key.decode(errors='replace')!r}"
+        label = f"{key.decode(errors='replace')!r}"
         if stored.id.links.get_info(key).type != H5.h5l.TYPE_HARD:
-            raise _refused(name, f"{shown} is a link to another place")
+            raise _refused(name, f"{label} is a link to another place")
         if stored.get(key, getclass=True) is not h5py.Dataset:
-            raise _refused(name, f"{shown} is not an array")
+            raise _refused(name, f"{label} is not an array")
         array: Any = stored[key]
         layout = array.id.get_create_plist()
         if layout.get_layout() not in LAYOUTS:
-            raise _refused(name, f"{shown} is a virtual dataset, whose numbers are in other files")
+            raise _refused(name, f"{label} is a virtual dataset, whose numbers are in other files")
         if layout.get_external_count():
-            raise _refused(name, f"the numbers of {shown} are in another file")
+            raise _refused(name, f"the numbers of {label} are in another file")
         if any(layout.get_filter(n)[0] not in FILTERS for n in range(layout.get_nfilters())):
-            raise _refused(name, f"{shown} is stored with an unknown filter")
+            raise _refused(name, f"{label} is stored with an unknown filter")
         kind = array.id.get_type()
         if kind.get_class() not in NUMBERS_AND_TEXT:
-            raise _refused(name, f"{shown} contains neither numbers nor text")
+            raise _refused(name, f"{label} contains neither numbers nor text")
         total += math.prod(array.shape or ()) * max(8, kind.get_size())  # 8: a reference to a text
         _require_attributes(array, name)
     return total

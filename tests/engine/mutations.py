@@ -163,7 +163,7 @@ MUTATIONS = (
     Mutation("a name for every folder's path", "measure/session.py", "folder.resolve().name if", "name if", "test_start.py"),
     Mutation("hooks inside attention overlooked", "engine/running/streamed.py", "blind = [name for name in standing if name not in proof.effective]", "blind = []", "test_streamed.py"),
     Mutation("watched points that are silent", "engine/running/streamed.py", "(points[site].name or site) not in proof.effective]", "(points[site].name or site) == 0]", "test_streamed.py"),
-    Mutation("any mask taken for a window", "engine/running/streamed.py", "if not bool((shown == seen).all()):", "if False:", "test_streamed.py"),
+    Mutation("any mask taken for a window", "engine/running/streamed.py", "if not bool((visible == seen).all()):", "if False:", "test_streamed.py"),
     Mutation("streaming believed untried", "engine/running/streamed.py", "if not agree(a, b, dtype_of(model)):", "if False:", "test_streamed.py"),
     Mutation("the model left patched", "engine/running/streamed.py", 'own.pop("forward", None)', "pass", "test_streamed.py"),
     Mutation("sum over heads for the mean", "engine/running/forward.py", "float().mean(dim=1)", "float().sum(dim=1)", "test_streamed.py"),

@@ -78,7 +78,7 @@ def joined() -> xr.Dataset:
         "r2_y": np.array([np.nan, 0.9, 0.4, -3.25]),
         "r2_low_y": np.array([np.nan, 0.8, 0.3, -4]),
         "r2_high_y": np.array([np.nan, 0.95, 0.5, -1]),
-        "r2_twin_y": np.array([np.nan, 0.2, 1, 1]),
+        "r2_random_model_y": np.array([np.nan, 0.2, 1, 1]),
         "r2_control_y": np.array([np.nan, 0, 0.1, -1]),
     }
     distance = np.array([[4, 1, 2], [0.4, 0.1, 0.2], [0, 0.01, 0.02], [0, 0, 0]])
@@ -342,7 +342,7 @@ def test_collapse_vs_readout_draws_shares_and_r2(joined: xr.Dataset) -> None:
     assert r2.text[3] == "R² of the probe of y, 100 items: -3.25"
     np.testing.assert_allclose(values(r2.error_y.array)[1:], [0.05, 0.1, 0])
     np.testing.assert_allclose(values(r2.error_y.arrayminus)[1:], [0.1, 0.1, 0])
-    np.testing.assert_array_equal(values(twin.y), joined["r2_twin_y"])
+    np.testing.assert_array_equal(values(twin.y), joined["r2_random_model_y"])
     assert (twin.name, control.name) == ("R² with random weights", "R² of the control task")
     assert probe.text[1] == "predicted by the probe of y, 20 items: 56.2 %"
     assert figure.layout.title.subtitle.text == (
@@ -424,7 +424,7 @@ def test_probe_is_a_map_with_y_on_top(probed: xr.Dataset) -> None:
 
 
 def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:
-    twins = probed.assign(r2_twin=probed["r2"] / 2, r2_twin_y=("length", [1, np.nan, 0.99]))
+    twins = probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, np.nan, 0.99]))
     figure = sl.figures.probe(twins)
     own, other = figure.data
     np.testing.assert_array_equal(values(own.customdata)[2], probed["r2_y"])
@@ -432,7 +432,7 @@ def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:
     titles = [note.text for note in figure.layout.annotations]
     assert titles == ["this model", "random weights, same architecture"]
     assert (own.showscale, other.showscale) == (True, False)
-    none = twins.assign(r2_twin_y=("length", [np.nan] * 3))
+    none = twins.assign(r2_random_model_y=("length", [np.nan] * 3))
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"
 
 

@@ -79,7 +79,7 @@ MUTATIONS = (
     Mutation("tokens tried in reverse only", "theory/statements/counting.py", "torch.randperm(len(entered), generator=generator)", "torch.arange(len(entered)).flip(0)", "test_statements.py"),
     Mutation("β₁ and β₂ exchanged", "theory/statements/squashing.py", "attention_scale=1 / first, gain=sigma / second + 1", "attention_scale=1 / second, gain=sigma / first + 1", "test_statements.py"),
     Mutation("β₃ forgotten", "theory/statements/squashing.py", "bound = product / third", "bound = product", "test_statements.py"),
-    Mutation("attention may follow the tokens", "theory/statements/squashing.py", "steady &= not bool(torch.func.jacrev(block)(now).any())", "pass", "test_statements.py"),
+    Mutation("attention may follow the tokens", "theory/statements/squashing.py", "run.steady &= not bool(torch.func.jacrev(block)(now).any())", "pass", "test_statements.py"),
     Mutation("ψ may mix tokens", "theory/statements/squashing.py", "own.abs().sum() * (1 + ROUNDING))", "own.abs().sum() * 1e9)", "test_statements.py"),
     Mutation("the weight before for that after", "theory/statements/softmax.py", "float(x[-1] + star[-2])", "float(x[-1] + star[-1])", "test_statements.py"),
     Mutation("B.1 for any entries", "theory/statements/softmax.py", "bool(more.abs().max() <= bound)", "True", "test_statements.py"),

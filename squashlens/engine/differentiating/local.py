@@ -87,11 +87,11 @@ class LocalBlock:
         """The graph of all tokens with attention's output as a leaf: everything that happens outside attention."""
         seen: list[tuple[Attention, Tensor, Tensor]] = []
 
-        def mix(_: int, attention: Attention, values: Tensor) -> Tensor:
+        def attend(_: int, attention: Attention, values: Tensor) -> Tensor:
             seen.append((attention, values, leaf_of(self.mixed)))
             return seen[0][2]
 
-        with differentiable(), self.replay.running(mix):
+        with differentiable(), self.replay.running(attend):
             leaf, leaving = _run(self.replay, self.block, self.to, self.replay.calls[self.block])
         return Chunk(slice(0, self.left.shape[1]), leaf, *seen[0], leaving)
 
@@ -103,7 +103,7 @@ class LocalBlock:
         around = statistics(self.attention, self.values, rows, self.replay.frozen) if own else None
         seen: list[tuple[Attention, Tensor, Tensor]] = []
 
-        def mix(_: int, attention: Attention, values: Tensor) -> Tensor:
+        def attend(_: int, attention: Attention, values: Tensor) -> Tensor:
             constant = leaf_of(self.mixed[:, :, rows])
             seen.append(
                 (attention, values, constant if around is None else linearised_attention(around, attention, values))
@@ -111,7 +111,7 @@ class LocalBlock:
             return seen[0][2]
 
         call = _at(self.replay.calls[self.block], rows, self.left.shape[1])
-        with differentiable(), self.replay.running(mix):
+        with differentiable(), self.replay.running(attend):
             leaf, leaving = _run(self.replay, self.block, self.to, call)
         attention, values, _ = seen[0]
         self._require_same(leaving, self.left[:, rows])

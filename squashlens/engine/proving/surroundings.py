@@ -67,12 +67,12 @@ def _replaced(model: Bridge) -> Iterator[str]:
         (name, name, vars(sys.modules[name])) for name in files if name in sys.modules
     ]
     holders += [(kind.__module__, f"{kind.__module__}.{kind.__qualname__}", dict(vars(kind))) for kind in kinds]
-    for home, shown, names in holders:
+    for home, label, names in holders:
         allowed = LIBRARIES | {home.partition(".")[0]}
         for name, value in names.items():
             origin = _origin(value)
             if origin is not None and origin.partition(".")[0] not in allowed:
-                yield f"{shown}.{name}: {origin}.{getattr(value, '__qualname__', name)}"
+                yield f"{label}.{name}: {origin}.{getattr(value, '__qualname__', name)}"
 
 
 def _origin(value: object) -> str | None:

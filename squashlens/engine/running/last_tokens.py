@@ -75,11 +75,11 @@ def at_last_tokens(
     with (
         torch.inference_mode(False),
         torch.no_grad(),
-        bar(total=len(prompts), desc=label, unit="prompt", progress=progress) as shown,
+        bar(total=len(prompts), desc=label, unit="prompt", progress=progress) as progress_bar,
     ):
         for _, part in batches(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)
             logits = forward(model, ids, [(site, keep(site, part)) for site in sites])
             following[part] = logits.argmax(dim=-1).cpu()
-            shown.update(len(part))
+            progress_bar.update(len(part))
     return LastTokens(found, following)

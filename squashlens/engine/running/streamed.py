@@ -120,12 +120,12 @@ def streamed(
     softmax is dropped. `replace_attention` computes the output from block, attention and values instead of attention.
     """
     # `steady` comes first: it computes the stamp before anything is changed.
-    with steady(model), _handed_over(model, _Stream({}, on_attention, frozen, replace_attention)):
+    with steady(model), _through_stream(model, _Stream({}, on_attention, frozen, replace_attention)):
         yield
 
 
 @contextmanager
-def _handed_over(model: Bridge, stream: _Stream) -> Iterator[None]:
+def _through_stream(model: Bridge, stream: _Stream) -> Iterator[None]:
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
     _register()
@@ -209,8 +209,8 @@ def _window_of(
         edges.append((place[window:], place[: q_length - window], False))
     zero = torch.zeros((), dtype=torch.long, device=device)
     for queries, keys, seen in edges:
-        shown = torch.as_tensor(mask_function(zero, zero, queries, keys), device=device)
-        if not bool((shown == seen).all()):
+        visible = torch.as_tensor(mask_function(zero, zero, queries, keys), device=device)
+        if not bool((visible == seen).all()):
             raise UnsoundModelError(
                 "This model's mask is neither causal nor a sliding window.", "Compute the patterns."
             )
@@ -252,8 +252,8 @@ def _prove(model: Bridge) -> _Proof:
 def _everything(model: Bridge, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """The tensor at every hook point, and the logits."""
     seen: dict[str, Tensor] = {}
-    looks = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
-    with torch.no_grad(), attached(model, *looks), warnings.catch_warnings():
+    readers = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
+    with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return seen, model(ids, use_cache=False)
 

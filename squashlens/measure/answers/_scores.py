@@ -46,9 +46,9 @@ def scored(
     r2, control, right = np.full((3, len(numbers), len(layers), len(data.lengths)), np.nan)
     residual, variation = np.zeros((2, len(numbers), len(layers)))
     total, times = np.zeros(data.truth.shape), np.zeros(data.truth.shape)
-    shown = bar(numbers, desc=label, unit="split", progress=progress)
+    progress_bar = bar(numbers, desc=label, unit="split", progress=progress)
     with threadpool_limits(1):  # with many small fits, several threads are slower than one
-        for place, number in enumerate(shown):
+        for place, number in enumerate(progress_bar):
             for layer, at, split, targets, predicted in _predicted(rows, data, direction, number):
                 squares, about_mean = _sums(targets, predicted, split.weight)
                 here = place, layer, at
@@ -92,26 +92,28 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return ends[0], ends[1], ends[2]
 
 
-def gains(r2: np.ndarray, others: np.ndarray, twin: np.ndarray, many: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def gains(
+    r2: np.ndarray, others: np.ndarray, r2_random: np.ndarray, many: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """R² minus that of the best baseline: its mean over splits, and the ends of its 95 % interval.
 
-    `others` is the best R² of the baselines that need no random model; `twin` is the R² of random model s mod `many` in
-    split s. The interval allows for further draws of random weights: let g_t be the mean of R² − max(0, R²_twin) over
-    the splits of random model t, and s the standard deviation of g_t over T random models. Then g of one more random
-    model is within t_{0.975, T−1} · s · √(1 + 1/T) of the mean. The R² of random models is raised by this amount for
-    the lower end, and reduced by it for the upper end. With fewer than two random models there is no s: the lower end
-    is NaN, and the upper end is that of the gain over the other baselines.
+    `others` is the best R² of the baselines that need no random model; `r2_random` is the R² of random model s mod
+    `many` in split s. The interval allows for further draws of random weights: let g_t be the mean of
+    R² − max(0, R²_random) over the splits of random model t, and s the standard deviation of g_t over T random models.
+    Then g of one more random model is within t_{0.975, T−1} · s · √(1 + 1/T) of the mean. The R² of random models is
+    raised by this amount for the lower end, and reduced by it for the upper end. With fewer than two random models
+    there is no s: the lower end is NaN, and the upper end is that of the gain over the other baselines.
     """
     if not many:
         _, _, high = interval(r2 - others)
         return np.full_like(high, np.nan), np.full_like(high, np.nan), high
-    twin = np.maximum(twin, 0)
-    middle, _, high = interval(r2 - np.fmax(others, twin))
+    r2_random = np.maximum(r2_random, 0)
+    middle, _, high = interval(r2 - np.fmax(others, r2_random))
     if many == 1:
         return middle, np.full_like(high, np.nan), interval(r2 - others)[2]
-    each = np.stack([interval(r2[t::many] - twin[t::many])[0] for t in range(many)])
+    each = np.stack([interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)])
     reach = stats.t.ppf((1 + CONFIDENCE) / 2, many - 1) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / many)
-    low, high = (interval(r2 - np.fmax(others, twin + way * reach))[end] for way, end in ((1, 1), (-1, 2)))
+    low, high = (interval(r2 - np.fmax(others, r2_random + way * reach))[end] for way, end in ((1, 1), (-1, 2)))
     return middle, low, high
 
 

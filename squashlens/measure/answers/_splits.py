@@ -109,8 +109,8 @@ class Answers:
         _, prompt, drawn = self.different[at]
         rng = np.random.default_rng([number, self.lengths[at]])
         order = prompt[rng.permutation(len(prompt))]
-        shown, first = np.unique(order, return_index=True)
-        order = shown[np.argsort(first)]
+        distinct, first = np.unique(order, return_index=True)
+        order = distinct[np.argsort(first)]
         train, test = order[: self.n_train], order[self.n_train :]
         again = np.bincount(rng.integers(len(test), size=len(test)), minlength=len(test))
         return Split(train, test, drawn[test] * again)

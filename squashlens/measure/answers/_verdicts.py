@@ -46,7 +46,7 @@ class Evidence:
     prompts: int
     needed: int
     n_train: int
-    twins: int
+    n_random_models: int
     probe: Callable[[str], float]
 
 
@@ -123,9 +123,10 @@ def _represented(e: Evidence, r2_threshold: float) -> Judgement:
         ends = "" if np.isnan(low) else f"{_range(low, high)}, "
         return BASELINE, f"{r2}; its gain over the best baseline is {ends}below {MARGIN}."
     if not low > MARGIN:
-        if e.twins < 2:
+        if e.n_random_models < 2:
             return UNDECIDED, (
-                f"{r2}, with {e.twins} models with random weights; its gain over random weights needs at least 2."
+                f"{r2}, with {e.n_random_models} models with random weights; its gain over random weights needs at "
+                "least 2."
             )
         return UNDECIDED, (
             f"{r2}; its gain over the best baseline is {_range(low, high)}, which includes {MARGIN}. More samples or "
@@ -145,7 +146,7 @@ def _range(low: float, high: float) -> str:
 
 
 def verdicts(
-    data: Answers, right: np.ndarray, same_bits: np.ndarray, differ: np.ndarray, random: bool, twins: int,
+    data: Answers, right: np.ndarray, same_bits: np.ndarray, differ: np.ndarray, random: bool, n_random_models: int,
     probe: Mapping[str, np.ndarray], r2_threshold: float,
 ) -> list[Judgement]:  # fmt: skip
     """The verdict and its reason for each length.
@@ -161,7 +162,8 @@ def verdicts(
         judged(
             Evidence(
                 int(right[at].sum()), right.shape[1], int((same_bits & differ)[at].sum()), int(differ[at].sum()),
-                random, not data.varied[at], data.prompts[at], data.needed, data.n_train, twins, at_length(at),
+                random, not data.varied[at], data.prompts[at], data.needed, data.n_train, n_random_models,
+                at_length(at),
             ),
             r2_threshold,
         )

@@ -128,28 +128,28 @@ def collapse_vs_readout(
             f"r2_threshold={r2_threshold!r} is not a possible R² threshold.", "Give a number above 0 and at most 1."
         )
     check_probes(n_train, n_random_models)
-    session, put = prepare_questions(
+    session, prepared = prepare_questions(
         model, task, lengths, seeds, "collapse_vs_readout", modes=[mode], template=template, prefill=True,
         n_seeds=N_SEEDS, norm=norm, scale=scale,
         round_to=None if round_to is None else str(round_to).removeprefix("torch."),
         r2_threshold=r2_threshold, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
-    sound, questions = session.model, put.each
+    sound, questions = session.model, prepared.each
     doubled = [task.doubled(question) for question in questions]
-    ids = {question: put.ids(sound, question) for question in (*questions, *doubled)}
+    ids = {question: prepared.ids(sound, question) for question in (*questions, *doubled)}
     v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
     data = Answers.of(task, questions, v, n_train)
     journal = answers_file(session, task, resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
-    shown = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size, progress=progress)
-    own, other = streams(sound, shown).split(len(v), dim=1)
-    answers = answered(sound, put, ids, journal, batch_size=batch_size, progress=progress)
+    last = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size, progress=progress)
+    own, other = streams(sound, last).split(len(v), dim=1)
+    answers = answered(sound, prepared, ids, journal, batch_size=batch_size, progress=progress)
     scores = scored(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
     gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
     same_bits = identical(own[-1], other[-1], round_to or dtype_of(sound)).reshape(shape) == 1
-    same_next = (shown.next[: len(v)] == shown.next[len(v) :]).reshape(shape)
+    same_next = (last.next[: len(v)] == last.next[len(v) :]).reshape(shape)
     same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, doubled, strict=True)])
     same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
     found: dict[str, Variable] = {
@@ -188,6 +188,6 @@ def more(v: Ids, star: Ids) -> int:
         raise InputError(
             "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
             "items.",
-            "Separate the items: `task.shown(', ')` or `task.shown(' ')`.",
+            "Separate the items: `task.last(', ')` or `task.last(' ')`.",
         )
     return extra

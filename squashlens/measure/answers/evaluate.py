@@ -71,7 +71,7 @@ def evaluate(
         Dataset. Over (mode, length, seed): `prompt`; `answer`; `value`, parsed from it; `truth`, the right answer;
         `reading`, ``"read"`` or the reason why no value was parsed; `as_asked`, whether the answer has the requested
         form; `ended`, whether it ended by itself; `right`; `error`, |value − truth| in items, NaN without a value;
-        `prompt_tokens` and `said_tokens`, the numbers of tokens of prompt and answer.
+        `prompt_tokens` and `answer_tokens`, the numbers of tokens of prompt and answer.
 
         Over (mode, length): `accuracy` (lenient: all unambiguous answers count) and `accuracy_strict` (only answers in
         the requested form count), each with the ends `…_low` and `…_high` of its 95 % interval; `mean_error`,
@@ -119,7 +119,9 @@ def answered(
     tokenizer = require_tokenizer(model)
     prompts = {
         q: Prompt(
-            each, max_new_tokens or _room(model, questions, q, len(each)), f"{q.task} {q.length} {q.seed} {q.mode}"
+            each,
+            max_new_tokens or _needed_tokens(model, questions, q, len(each)),
+            f"{q.task} {q.length} {q.seed} {q.mode}",
         )
         for q, each in ids.items()
     }
@@ -133,10 +135,10 @@ def answered(
     with bar(
         total=len(keys), initial=len(keys) - len(missing), desc=questions.task.name, unit="answer",
         progress=progress,
-    ) as shown:  # fmt: skip
+    ) as progress_bar:  # fmt: skip
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature, batch_size=batch_size):
             journal.keep({keys[missing[place]]: written(missing[place], said) for place, said in batch.items()})
-            shown.update(len(batch))
+            progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
 
@@ -145,7 +147,7 @@ def _key(question: Question, prompt: Prompt) -> str:
     return f"{question.mode} {question.length} {question.seed} {prompt.max_new_tokens} {digest(prompt.ids)}"
 
 
-def _room(model: Bridge, questions: Questions, question: Question, prompt: int) -> int:
+def _needed_tokens(model: Bridge, questions: Questions, question: Question, prompt: int) -> int:
     """The number of tokens that an answer can need: for steps, for a number or all items, or for a sentence.
 
     The mode decides, unless the prompt ends with the first words of the answer, before which no steps can be written.

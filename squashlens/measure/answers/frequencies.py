@@ -33,7 +33,7 @@ class Answer:
     text: str
     ended: bool
     prompt_tokens: int = 0
-    said_tokens: int = 0
+    answer_tokens: int = 0
 
 
 UNREAD = tuple(why for why in WHY if why != "read")
@@ -85,7 +85,7 @@ def scored(
         "right": (OVER, right, "whether the parsed value is the right answer", "1"),
         "error": (OVER, error, "|parsed value − right answer|", "item"),
         "prompt_tokens": (OVER, table((a.prompt_tokens for a in said), int), "tokens of the prompt", tokens),
-        "said_tokens": (OVER, table((a.said_tokens for a in said), int), "tokens of the answer", tokens),
+        "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
         "accuracy": (cell, share, "share of right answers (lenient); answers without a parsed value are wrong", "1"),
         "accuracy_low": (cell, low, "lower end of its 95 % interval (Wilson)", "1"),
         "accuracy_high": (cell, high, "upper end of its 95 % interval (Wilson)", "1"),

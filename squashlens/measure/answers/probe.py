@@ -95,9 +95,9 @@ def probe(
     Returns:
         Dataset, dimensionless unless a unit is stated. Over (layer, length), NaN if there are too few distinct prompts
         or the truth does not vary: `r2`, 1 − Σ(truth − prediction)² / Σ(truth − mean truth)², mean over splits;
-        `probe_right`, the share of predictions that round to the truth; `r2_twin` and `r2_control`, the R² with random
-        weights and of the control task; `selectivity`; `gain`, R² − max(0, R² of the random model, the control, the
-        length), whose interval also allows for one more draw of random weights (see
+        `probe_right`, the share of predictions that round to the truth; `r2_random_model` and `r2_control`, the R² with
+        random weights and of the control task; `selectivity`; `gain`, R² − max(0, R² of the random model, the control,
+        the length), whose interval also allows for one more draw of random weights (see
         `squashlens.measure.answers._scores.gains`). Each except `probe_right` has the ends `_low` and `_high` of its
         interval. Over (layer): `r2_overall`, the R² with sums over all lengths. All of these also have a variable with
         `_y`, for y. Over (length): `r2_length`, with its ends; `prompts`, the number of distinct prompts. Over (length,
@@ -129,8 +129,8 @@ def probe(
     prompts = [questions.ids(sound, question) for question in questions.each]
     data = Answers.of(task, questions.each, prompts, n_train)
     _require_probed(data, questions.each)
-    shown = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size, progress=progress)
-    own = streams(sound, shown)
+    last = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size, progress=progress)
+    own = streams(sound, last)
     found, facts = probed(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
     session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
@@ -145,23 +145,23 @@ def check_probes(n_train: object, n_random_models: object) -> None:
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 
-def streams(model: Bridge, shown: LastTokens) -> Float[Tensor, "layer branch d"]:
+def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
     """The representations v⁽⁰⁾ … v⁽ᴸ⁾ and y of each prompt, at its last token."""
-    return torch.stack([shown.values[site].float() for site in residual_sites(model)])
+    return torch.stack([last.values[site].float() for site in residual_sites(model)])
 
 
 def probed(
     model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
-    direction: Direction, twins: int, batch_size: int | None, progress: bool,
+    direction: Direction, n_random_models: int, batch_size: int | None, progress: bool,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
     own = scored(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
     r2, control = own.r2, own.control  # (split, layer, length)
-    length, twin, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
-    for seed in range(twins if data.probed else 0):
+    length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
+    for seed in range(n_random_models if data.probed else 0):
         other = with_random_weights(model, seed)
         with steady(other):
-            shown = at_last_tokens(
+            last = at_last_tokens(
                 other,
                 prompts,
                 residual_sites(other),
@@ -170,15 +170,17 @@ def probed(
                 label=f"random weights {seed}",
             )
             proofs.append(status(other))
-        numbers = range(seed, data.splits, twins)
-        theirs = streams(other, shown).double().numpy()
-        twin[seed::twins] = scored(theirs, data, direction, numbers, f"probes of random weights {seed}", progress).r2
+        numbers = range(seed, data.splits, n_random_models)
+        theirs = streams(other, last).double().numpy()
+        r2_random[seed::n_random_models] = scored(
+            theirs, data, direction, numbers, f"probes of random weights {seed}", progress
+        ).r2
     found = {
         **_ends("r2", interval(r2), "R² of the right answer on test prompts"),
-        **_ends("r2_twin", interval(twin), "R² in models with random weights"),
+        **_ends("r2_random_model", interval(r2_random), "R² in models with random weights"),
         **_ends("r2_control", interval(control), "R² of the control task"),
         **_ends("selectivity", interval(r2 - control), "R² minus that of the control task"),
-        **_ends("gain", gains(r2, np.fmax(0, np.fmax(length, control)), twin, twins), GAIN),
+        **_ends("gain", gains(r2, np.fmax(0, np.fmax(length, control)), r2_random, n_random_models), GAIN),
     }
     right, overall = interval(own.right)[0], interval(own.overall)[0]
     found |= with_y("probe_right", torch.tensor(right), "share of predictions that round to the right answer", "1")
@@ -191,9 +193,14 @@ def probed(
         "truth": (over, data.truth, "right answer", "item"),
         "prediction": (over, own.prediction, "prediction of the probe of y for test prompts", "item"),
     }
-    seeds = list(range(twins))
+    seeds = list(range(n_random_models))
     facts = {
-        "probe": {"n_train": data.n_train, "splits": data.splits, "random_model_seeds": seeds, "twin_proofs": proofs}
+        "probe": {
+            "n_train": data.n_train,
+            "splits": data.splits,
+            "random_model_seeds": seeds,
+            "random_model_proofs": proofs,
+        }
     }
     return found, facts
 

@@ -60,15 +60,15 @@ def coords(of: PairCapture | PairRun) -> dict[str, Any]:
 def _described(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
     """The facts that the provenance states about a sequence."""
 
-    def shown(ids: Ids) -> str:
+    def as_text(ids: Ids) -> str:
         return " ".join(display_tokens(model, torch.tensor([ids]))[0]) if ids else ""
 
     return {
         "name": sequence.name,
         "content_tokens": len(sequence),
-        "prefix": shown(sequence.prefix),
-        "suffix": shown(sequence.suffix),
-        "separators": shown(tuple(dict.fromkeys(sequence.separators))),
+        "prefix": as_text(sequence.prefix),
+        "suffix": as_text(sequence.suffix),
+        "separators": as_text(tuple(dict.fromkeys(sequence.separators))),
         "separators_after": list(sequence.breaks),
-        "ending": "" if sequence.ending is None else shown((sequence.ending,)),
+        "ending": "" if sequence.ending is None else as_text((sequence.ending,)),
     }

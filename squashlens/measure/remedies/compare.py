@@ -104,8 +104,10 @@ def compare(
                 "Give a hook, a sequence, or a list of them.",
             )
     chosen = list(prepare_run(model, sequence, lengths, "auto", None, progress=False).lengths)
-    shown = bar(every.items(), desc="interventions", progress=progress)
-    found = {name: comparison.measured(model, parts, chosen, norm, scale, noise_lengths) for name, parts in shown}
+    progress_bar = bar(every.items(), desc="interventions", progress=progress)
+    found = {
+        name: comparison.measured(model, parts, chosen, norm, scale, noise_lengths) for name, parts in progress_bar
+    }
     return joined(found, "change")
 
 

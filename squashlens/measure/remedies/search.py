@@ -119,12 +119,12 @@ def search_separators(
     designs = _designs(plain, tokens, periods, chosen[-1])
     identity = {"content": plain.content, "alphabet": plain.alphabet, "lengths": chosen}
     journal = session.journal(resume, {**session.facts, **identity})
-    with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as shown:
+    with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as progress_bar:
 
         def noted(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
             """The results for a form, from the resumed file or computed and stored there."""
             found = journal.get(name, lambda: _tried(model, comparison, form, chosen, metric, with_accuracy))
-            shown.update()
+            progress_bar.update()
             return found
 
         none = noted("none", plain)

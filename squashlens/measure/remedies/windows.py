@@ -79,10 +79,10 @@ def windows(
     hooks = {(sink, size): sliding_window(size, sink=sink) for sink in first for size in tried}
     # The largest size has no hook: the tokens of an answer follow v*, and a window of its length would hide tokens.
     plain = comparison.measured(model, [], chosen, norm, scale, noise_lengths)
-    shown = bar(hooks.items(), desc="windows", progress=progress)
+    progress_bar = bar(hooks.items(), desc="windows", progress=progress)
     found = {
         (sink, size): plain if size == whole else comparison.measured(model, [hook], chosen, norm, scale, noise_lengths)
-        for (sink, size), hook in shown
+        for (sink, size), hook in progress_bar
     }
     rows = {sink: joined({size: found[sink, size] for size in tried}, "window") for sink in first}
     native = np.array([np.nan if window is None else window for window in anatomy.windows(model)], dtype=float)

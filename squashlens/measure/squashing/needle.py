@@ -106,12 +106,12 @@ def needle(
         session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
         sessions.append(session)
         places = [_checked(session, positions[k]) for k in rows]
-        shown = display_tokens(session.model, session.ids)
+        texts = display_tokens(session.model, session.ids)
         every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
         for name, values in _by_position(session, places, norm, certified, every).items():
             found.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
         for place, (k, position) in enumerate(zip(rows, places, strict=True)):
-            tokens[k] = shown[place][position]
+            tokens[k] = texts[place][position]
         counter.update(len(rows))
     counter.close()
     return _grouped(sessions[0], found, groups, at, positions, tokens, seed)

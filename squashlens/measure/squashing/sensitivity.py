@@ -77,17 +77,17 @@ def sensitivity(
     ids, reach = session.ids, session.query(query) + 1
     derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
     found: dict[str, xr.DataArray] = {}
-    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity", progress=progress) as shown:
+    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity", progress=progress) as progress_bar:
         kinds: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
         for name, attention in kinds.items():
             found[name] = path_bound(model, ids, attention=attention, **shared)
-            shown.update()
+            progress_bar.update()
         found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
             attributes("path bound relative to uniform attention", "1")
         )
         for name, freeze in derived.items():
             found[name] = jacobian_norms(model, ids, norm=norm, freeze=freeze, progress=progress, **shared)
-            shown.update()
+            progress_bar.update()
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()}).isel(position=slice(reach))
     plain = slice(session.facts["bos_count"], reach - 1)
     inner = dataset.isel(position=plain)

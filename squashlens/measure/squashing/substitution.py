@@ -103,9 +103,9 @@ def substitution_effect(
     for values in found.values():
         values[:, [p for p in range(n + 1) if p not in chosen]] = torch.nan
     drawn = [_variants(ids, chosen, choices, n_replacements, generator) for ids in session.ids.cpu()]
-    shown = bar(total=sum(map(len, drawn)), desc="substitution", unit="prompt", progress=progress)
+    progress_bar = bar(total=sum(map(len, drawn)), desc="substitution", unit="prompt", progress=progress)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
-        moved = _read(session, ids, variants, n, to_layer, batch_size, shown.update)
+        moved = _read(session, ids, variants, n, to_layer, batch_size, progress_bar.update)
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = _kl(session, moved) if to_layer == "y" else torch.zeros(len(gaps), dtype=torch.float64)
         for place in chosen:
@@ -113,7 +113,7 @@ def substitution_effect(
             found["effect"][row, place] = gaps[here].mean()
             found["effect_std"][row, place] = gaps[here].std(correction=0)
             found["kl"][row, place] = apart[here].mean()
-    shown.close()
+    progress_bar.close()
     dims, coords = session.coords()
     texts = {
         "effect": ("mean distance that the output moves when the token is replaced", "model"),

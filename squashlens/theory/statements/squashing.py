@@ -6,6 +6,7 @@ use `squashlens.path_bound` with ``constants="measured"``.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -23,7 +24,7 @@ Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
 
 
 @validated
-def theorem_51(  # long because it computes premises, Jacobian and bound along the same forward pass
+def theorem_51(
     attention: Sequence[Attention],
     tokens: Float[Tensor, "position d"],
     mlp: Callable[[Tensor], Tensor],
@@ -71,11 +72,8 @@ def theorem_51(  # long because it computes premises, Jacobian and bound along t
             f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give three positive betas, and a finite sigma >= 0."
         )
     v, (first, second, third) = tokens.detach().double(), betas
-    n = len(v)
     _require_tokens("mlp", mlp(v), v)
-    patterns: list[Tensor] = []
-    slopes: list[float] = []
-    steady, local, shares = True, True, True
+    run = _forward(attention, v, mlp, first, second)
 
     def last(start: Tensor) -> Tensor:
         now = start
@@ -85,30 +83,9 @@ def theorem_51(  # long because it computes premises, Jacobian and bound along t
             now = now + mlp(now / second)
         return now[-1] / third
 
-    now = v
-    for block in attention:
-        given = block(now) if callable(block) else block
-        if not isinstance(given, Tensor):
-            raise InputError(
-                f"A function in attention returned {short_repr(given)}.", "It must return a tensor (query, key)."
-            )
-        given = given.detach()
-        shares &= distributions(given)  # in its own dtype, which determines the rounding of row sums
-        pattern = given.double()
-        if pattern.shape != (n, n):
-            raise InputError(f"Attention has shape {tuple(pattern.shape)} for {n} tokens.", "Give (query, key).")
-        if callable(block):
-            steady &= not bool(torch.func.jacrev(block)(now).any())
-        now = now + pattern @ now / first
-        slope = torch.func.jacrev(mlp)(now / second).detach()  # token out, coordinate out, token in, coordinate in
-        own = slope[range(n), :, range(n)]
-        local &= bool(slope.abs().sum() <= own.abs().sum() * (1 + ROUNDING))
-        patterns.append(pattern)
-        slopes.append(float(_norms(own).max()))
-        now = (now + mlp(now / second)).detach()
     jacobian = _norms(torch.func.jacrev(last)(v).detach().transpose(0, 1))
-    row = torch.eye(n, dtype=torch.float64)[-1]
-    *_, product = sweep(row, reversed(patterns), attention_scale=1 / first, gain=sigma / second + 1)
+    row = torch.eye(len(v), dtype=torch.float64)[-1]
+    *_, product = sweep(row, reversed(run.patterns), attention_scale=1 / first, gain=sigma / second + 1)
     bound = product / third
     ratio = torch.where(bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian))
     worst = float(ratio.max())
@@ -116,24 +93,65 @@ def theorem_51(  # long because it computes premises, Jacobian and bound along t
         "Theorem 5.1",
         "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1",
         {
-            "everything is finite": bool(v.isfinite().all() and now.isfinite().all() and jacobian.isfinite().all()),
-            "attention rows are distributions": shares,
-            "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in patterns),
-            "attention does not depend on the tokens": steady,
-            "ψ acts on each token by itself": local,
-            f"‖ψ'‖ ≤ {sigma:g}": max(slopes) <= sigma * (1 + ROUNDING),
+            "everything is finite": all(bool(one.isfinite().all()) for one in (v, run.output, jacobian)),
+            "attention rows are distributions": run.distributed,
+            "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in run.patterns),
+            "attention does not depend on the tokens": run.steady,
+            "ψ acts on each token by itself": run.local,
+            f"‖ψ'‖ ≤ {sigma:g}": max(run.slopes) <= sigma * (1 + ROUNDING),
         },
         worst,
         "≤",
         1.0,
         worst <= 1 + ROUNDING,
         {
-            "largest ‖ψ'‖": max(slopes),
+            "largest ‖ψ'‖": max(run.slopes),
             "least Jacobian ÷ bound": float(ratio.min()),
             "share of the bound on the first token": float(bound[0] / bound.sum()),
         },
-        f"the Jacobian and the bound at all {n} positions of one input; ‖ψ'‖ is measured at the forward pass",
+        f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass",
     )
+
+
+@dataclass
+class _Forward:
+    """A forward pass: the patterns, the largest ‖ψ'‖ of each block, and which premises hold so far."""
+
+    output: Tensor
+    patterns: list[Tensor] = field(default_factory=list)
+    slopes: list[float] = field(default_factory=list)
+    distributed: bool = True
+    steady: bool = True
+    local: bool = True
+
+
+def _forward(
+    attention: Sequence[Attention], v: Tensor, mlp: Callable[[Tensor], Tensor], first: float, second: float
+) -> _Forward:
+    """Run the blocks on v, with β₁ = `first` and β₂ = `second`, and check their premises."""
+    n, run = len(v), _Forward(v)
+    for block in attention:
+        now = run.output
+        given = block(now) if callable(block) else block
+        if not isinstance(given, Tensor):
+            raise InputError(
+                f"A function in attention returned {short_repr(given)}.", "It must return a tensor (query, key)."
+            )
+        given = given.detach()
+        run.distributed &= distributions(given)  # in its own dtype, which determines the rounding of row sums
+        pattern = given.double()
+        if pattern.shape != (n, n):
+            raise InputError(f"Attention has shape {tuple(pattern.shape)} for {n} tokens.", "Give (query, key).")
+        if callable(block):
+            run.steady &= not bool(torch.func.jacrev(block)(now).any())
+        now = now + pattern @ now / first
+        slope = torch.func.jacrev(mlp)(now / second).detach()  # token out, coordinate out, token in, coordinate in
+        own = slope[range(n), :, range(n)]
+        run.local &= bool(slope.abs().sum() <= own.abs().sum() * (1 + ROUNDING))
+        run.patterns.append(pattern)
+        run.slopes.append(float(_norms(own).max()))
+        run.output = (now + mlp(now / second)).detach()
+    return run
 
 
 def _require_tokens(argument: str, given: object, tokens: Tensor) -> None:

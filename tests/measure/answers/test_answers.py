@@ -119,7 +119,7 @@ def test_answers_side_by_side() -> None:
     assert cell["prompt"].values.tolist() == [question.prompt for question in given]
     assert cell["ended"].values.tolist() == [answer.ended for answer in given.values()]
     assert cell["prompt_tokens"].values.tolist() == [91] + [0] * 8
-    assert cell["said_tokens"].values.tolist() == [20] + [0] * 8
+    assert cell["answer_tokens"].values.tolist() == [20] + [0] * 8
 
 
 def test_cells_are_where_they_belong() -> None:

@@ -50,7 +50,7 @@ def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
         np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
     probe = sl.probe(tiny, BERNOULLI, lengths=LENGTHS, seeds=40, n_train=20, n_random_models=2, progress=False)
-    for name in ("r2", "r2_y", "probe_right_y", "r2_twin_y", "r2_control_y", "gain_low_y", "r2_length"):
+    for name in ("r2", "r2_y", "probe_right_y", "r2_random_model_y", "r2_control_y", "gain_low_y", "r2_length"):
         np.testing.assert_allclose(joined[name], probe[name], atol=2e-3)  # of other passes: one ulp may move a penalty
     assert sl.provenance(joined)["probe"] == sl.provenance(probe)["probe"]
 
@@ -131,7 +131,7 @@ def test_an_untrained_network_represents_nothing(family: str, tmp_path: Any) -> 
         assert set(ds["verdict"].values) <= {"no more than a baseline", "undecided"}
         if name == "taught_count_bernoulli":
             assert ds["r2_y"] > 0.9
-            assert ds["r2_twin_y"] > 0.9
+            assert ds["r2_random_model_y"] > 0.9
 
 
 def untrained(family: str, folder: Any) -> Any:

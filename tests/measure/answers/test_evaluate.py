@@ -62,7 +62,7 @@ def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
     one = ds.sel(length=60, seed=8, mode="answer_only")
     assert (one["prompt"].item(), one["truth"].item()) == (question.prompt, question.truth)
     assert one["prompt_tokens"] == sl.tokenize(tiny, question.prompt).shape[1]
-    assert one["said_tokens"] == len(one["answer"].item()), "a digit is a token here"
+    assert one["answer_tokens"] == len(one["answer"].item()), "a digit is a token here"
     assert one["error"] == abs(int(one["answer"].item()) - int(question.truth)) > 0
     facts = sl.provenance(ds)
     assert facts["call"]["function"] == "evaluate"

@@ -214,11 +214,11 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
     ds = sl.probe(tiny, COUNT, lengths=[24, 56], n_random_models=2, progress=False)
     assert (ds["r2_y"] > 0.7).all()
-    assert (ds["r2_twin_y"] > 0.99).all()
+    assert (ds["r2_random_model_y"] > 0.99).all()
     assert (ds["gain_high_y"] < 0.05).all()
     assert (ds["selectivity_low_y"] > 0.3).all(), "other sums of the digits are not there"
     assert (ds["r2"].sel(layer=0) < 0.05).all(), "the last token by itself knows nothing"
-    for name in ("r2", "r2_twin", "r2_control", "selectivity"):
+    for name in ("r2", "r2_random_model", "r2_control", "selectivity"):
         assert (ds[f"{name}_low_y"] <= ds[f"{name}_y"]).all()
         assert (ds[f"{name}_y"] <= ds[f"{name}_high_y"]).all()
     about = sl.provenance(ds)["probe"]
@@ -226,7 +226,7 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
         "n_train": 64,
         "splits": 100,
         "random_model_seeds": [0, 1],
-        "twin_proofs": ["verified as it stands"] * 2,
+        "random_model_proofs": ["verified as it stands"] * 2,
     }
     said = sl.evaluate(tiny, COUNT, lengths=[24, 56], seeds=128, progress=False)
     np.testing.assert_array_equal(ds["truth"], said["truth"].isel(mode=0).astype(float))
@@ -235,7 +235,7 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
 def test_a_digit_that_training_put_there_beats_every_baseline(tiny: Any) -> None:
     ds = sl.probe(tiny, sl.tasks.find("taught_first_random"), lengths=[32], n_random_models=3, progress=False)
     assert ds["r2_low_y"] > 0.9
-    assert ds["r2_twin_y"] < 0.2
+    assert ds["r2_random_model_y"] < 0.2
     assert ds["gain_low_y"] > 0.3
     assert ds["probe_right_y"] > 0.95
 
@@ -264,7 +264,7 @@ def test_hooks_of_the_model_do_not_stand_on_its_twins(tiny: Any) -> None:
     with sl.applied(tiny, sl.hooks.mask_tokens(list(range(12, 30)))):
         hooked = sl.probe(tiny, COUNT, **how)
     assert (plain["r2_y"] != hooked["r2_y"]).all()
-    np.testing.assert_array_equal(plain["r2_twin"], hooked["r2_twin"])
+    np.testing.assert_array_equal(plain["r2_random_model"], hooked["r2_random_model"])
 
 
 def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_short_prompts_are_too_few_to_probe(tiny: Any) -> None:
     assert ds["prompts"].values.tolist() == [len(each) for each in drawn]
     assert np.isnan(ds["r2"].sel(length=4)).all()
     assert not np.isnan(ds["r2"].sel(length=24)).any()
-    assert np.isnan(ds["r2_twin"]).all()
+    assert np.isnan(ds["r2_random_model"]).all()
     assert np.isnan(ds["gain_low_y"]).all()
 
 

@@ -32,7 +32,7 @@ def evidence(probe: dict[str, float] | None = None, **others: Any) -> Evidence:
     found = PROBE | (probe or {})
     known: dict[str, Any] = {
         "right": 0, "samples": 128, "same_bits": 0, "pairs": 90, "random": True, "constant": False, "prompts": 128,
-        "needed": 80, "n_train": 64, "twins": 4,
+        "needed": 80, "n_train": 64, "n_random_models": 4,
     }  # fmt: skip
     return Evidence(**known | others, probe=lambda name: found[name])
 
@@ -71,8 +71,8 @@ def evidence(probe: dict[str, float] | None = None, **others: Any) -> Evidence:
             "R² is 0.92 to 0.97; its gain over the best baseline is",
         ),
         (evidence({"gain_low": -0.3, "gain_high": -0.001}), BASELINE, "−0.30 to 0.00, below 0.05"),
-        (evidence({"gain_low": NAN, "gain_high": 0.04}, twins=0), BASELINE, "is below 0.05"),
-        (evidence({"gain_low": NAN}, twins=1), UNDECIDED, "1 models with random weights"),
+        (evidence({"gain_low": NAN, "gain_high": 0.04}, n_random_models=0), BASELINE, "is below 0.05"),
+        (evidence({"gain_low": NAN}, n_random_models=1), UNDECIDED, "1 models with random weights"),
         (evidence({"gain_low": 0.04}), UNDECIDED, "includes 0.05. More samples or more random models would decide"),
         (evidence({"r2_low": 0.5, "r2_high": 0.89}), PARTLY, "R² is 0.50 to 0.89"),
         (evidence({"r2_low": 0.5, "r2_high": 0.95}), UNDECIDED, "More samples would decide whether R² reaches 0.9"),

@@ -66,10 +66,10 @@ class Products:
         """A function that computes the products along `directions` in batches, anew at each call."""
 
         def again() -> Iterator[Tensor]:
-            with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as shown:
+            with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as progress_bar:
                 for rows in self._products(directions):
                     yield require_causal(rows, self.query, "The model")
-                    shown.update(len(rows))
+                    progress_bar.update(len(rows))
 
         return again
 
