@@ -101,8 +101,8 @@ def probe(
         `squashlens.measure.answers._scores.gains`). Each except `probe_right` has the ends `_low` and `_high` of its
         interval. Over (layer): `r2_overall`, the R² with sums over all lengths. All of these also have a variable with
         `_y`, for y. Over (length): `r2_length`, with its ends; `prompts`, the number of distinct prompts. Over (length,
-        seed), in items: `truth`; `prediction`, from y, the mean over the splits in whose training part the prompt is
-        not. The provenance has the number of training prompts, the number of splits and the seeds of the random models.
+        seed), in items: `truth`; `prediction`, from y, the mean over the splits that do not train on the prompt. The
+        provenance has the number of training prompts, the number of splits and the seeds of the random models.
 
     Raises:
         InputError: right answers that are not numbers, or that are all the same; a task with one answer at each length,

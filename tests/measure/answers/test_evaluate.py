@@ -188,7 +188,7 @@ def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypat
         start: dict[str, Any] = {"modes": [mode], "template": "none", "prefill": opened}
         _, put = prepare_questions(tiny, task, [3], 1, "evaluate", **start)
         name = "sum" if task is paper else "numbers" if task is alone else "texts"
-        rooms[name, mode, opened] = module._room(tiny, put, put.each[0], 10)
+        rooms[name, mode, opened] = module._needed_tokens(tiny, put, put.each[0], 10)
     sentence, steps, number, text = 256 + 2 * 3, 512 + 8 * 3, 16, 16 + 4 * 3
     for opened in (False, True):
         assert rooms["numbers", "answer_only", opened] == number
