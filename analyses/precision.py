@@ -37,7 +37,7 @@ sl.save(runs, args.out / "runs.nc")
 sl.figures.bits_needed(rounded).write_html(args.out / "bits_needed.html")
 sl.figures.runs(runs).write_html(args.out / "runs.html")
 
-print("the length from which on v and v* are bit-identical, by layer, if stored in a format")
+print("the smallest length such that v and v* are bit-identical at it and all longer ones, by format and layer")
 print(rounded["collapsed_from"].to_pandas().to_string(na_rep="never"))
 print("the same for runs in other dtypes, in the dtype of the run")
 print(runs["collapsed_from"].to_pandas().to_string(na_rep="never"))

@@ -16,7 +16,7 @@ _ROWS_ON_DEVICE = 2048
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """A digest over shape, dtype and every entry of a tensor, as hexadecimal digits.
+    """A digest of shape, dtype and every entry of a tensor, as hexadecimal digits.
 
     The bits are read as 64-bit words a, padded with zeros, and arranged in rows. Each row is summed modulo 2⁶⁴ as
     Σ w_k (a_k + ⌊a_k / 2³²⌋) with odd pseudo-random weights w, and SHA-256 is taken over the sums. The upper half of
@@ -30,7 +30,7 @@ def tensor_digest(tensor: Tensor) -> str:
 
 
 def sample_digest(tensors: Iterable[Tensor]) -> str:
-    """A digest over evenly spaced entries of each tensor: cheap, and different after most writes.
+    """A digest of evenly spaced entries of each tensor: cheap, and different after most writes.
 
     All samples on a device share one digest, since most tensors are small and each digest takes time.
     """

@@ -65,7 +65,7 @@ class TensorsOnDisk(Mapping[int, Tensor]):
 
 
 def description(tensor: Tensor) -> dict[str, Any]:
-    """Shape, dtype and digest of a tensor; the digest is SHA-256 over its bytes in row-major order."""
+    """Shape, dtype and digest of a tensor; the digest is the SHA-256 of its bytes in row-major order."""
     raw = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
     facts = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
     return facts | {"sha256": hashlib.sha256(raw.data).hexdigest()}

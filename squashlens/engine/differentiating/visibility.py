@@ -66,7 +66,7 @@ class Visibility:
 def visibilities(
     model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range
 ) -> dict[int, Visibility]:
-    """What the attention of each of `blocks` sees on one prompt, under `hooks` and those that stand on the model."""
+    """What the attention of each of `blocks` sees on one prompt, under `hooks` and the hooks already on the model."""
     if not len(blocks):
         return {}
     found: dict[int, Visibility] = {}

@@ -49,7 +49,7 @@ _SIMPLE = bool | int | float | str | torch.dtype | np.generic | None
 
 
 def fingerprint(model: Bridge) -> str:
-    """The fingerprint: sixteen hexadecimal digits over parameters, buffers, configuration and module attributes."""
+    """The fingerprint: 16 hexadecimal digits made from parameters, buffers, configuration and module attributes."""
     whole = hashlib.sha256()
     for line in contents(model):
         whole.update(f"{line}\n".encode())

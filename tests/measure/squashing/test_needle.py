@@ -93,7 +93,7 @@ def test_refusals(tiny: Any, bridge_of: Callable[..., Any]) -> None:
         raw(sl.needle)(model, PROMPTS[:1], [9], ["a"], [1], **shared)
     with pytest.raises(InputError, match="Stack sequences of one length"):
         sl.prompts.stacked([sl.prompts.repeated(tiny, "1", n) for n in (2, 3)])
-    with pytest.raises(InputError, match="whose tokens can be replaced"):
+    with pytest.raises(InputError, match="cannot be replaced"):
         raw(sl.substitution_effect)(tiny, "110 =", positions=[0])
 
 
