@@ -1,4 +1,5 @@
 from . import errors, export, figures, hooks, paths, prompts, statements, synthetic, tasks, zoo
+from .concatenation import concat
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .engine.proving.effective import applied
@@ -40,6 +41,7 @@ __all__ = [
     "collapse",
     "collapse_vs_readout",
     "compare",
+    "concat",
     "errors",
     "evaluate",
     "export",

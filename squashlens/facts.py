@@ -5,7 +5,7 @@ once, and beside it what each part has of its own, so that the facts of every pa
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
@@ -46,6 +46,18 @@ def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
     each = [told(_united(joined["shared"], parts[place]), labels_of) for place in places]
     names = dict.fromkeys(name for one in each for name in one)
     return {name: _merged([one.get(name) for one in each]) for name in names} | own
+
+
+def settled(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]) -> Facts:
+    """What a result stores, or of a joined result from which one label was selected, what that part stored."""
+    if "joined" not in stored or stored["joined"]["dim"] in dims:
+        return stored
+    joined = stored["joined"]
+    here = labels_of(joined["dim"]) or [None]
+    if here[0] not in joined["labels"]:
+        return stored
+    part = _united(joined["shared"], joined["parts"][joined["labels"].index(here[0])])
+    return settled(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
 
 
 def _merged(facts: Sequence[Any]) -> Any:

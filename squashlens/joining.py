@@ -1,4 +1,4 @@
-"""Join results of one measurement along a new dimension, each with its own provenance."""
+"""Join results of equal form along a new dimension, each with its own provenance; `concatenation` checks and aligns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,26 +9,27 @@ import xarray as xr
 from squashlens.facts import together
 from squashlens.results import R, sealed, stored_facts
 
+ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 
-def joined(results: Mapping[Any, R], dim: str) -> R:
+
+def joined(results: Mapping[Any, R], dim: str, facts: Sequence[dict[str, Any]] | None = None) -> R:
     """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance.
 
-    For certificates, `rounding` is the largest of the arrays' values, and `failure_probability` is their sum: an upper
-    bound on the probability that any number of any array is too low.
+    `facts` are what the results store, by default as they are.
     """
     parts = list(results.values())
+    stored = [stored_facts(one) for one in parts] if facts is None else facts
     labels = xr.Variable(dim, np.array(list(results)))
-    facts = together(dim, labels.values.tolist(), [stored_facts(one) for one in parts])
-    sets = [one if isinstance(one, xr.Dataset) else one.to_dataset(name="values") for one in parts]
+    sets = [one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY) for one in parts]
     found: Any = xr.concat(
         sets, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
     )
     arrays = [one for one in parts if isinstance(one, xr.DataArray)]
     if arrays:
-        found = found["values"].rename(arrays[0].name).assign_attrs(_certified(arrays))
+        found = found[ARRAY].rename(arrays[0].name).assign_attrs(_certified(arrays))
     else:
         found = found.assign_attrs(parts[0].attrs)
-    return sealed(found, facts)
+    return sealed(found, together(dim, labels.values.tolist(), stored))
 
 
 def _certified(arrays: Sequence[xr.DataArray]) -> dict[str, Any]:

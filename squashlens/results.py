@@ -66,7 +66,7 @@ def sealed(result: R, facts: Mapping[str, Any]) -> R:
     sizes = {str(name): size for name, size in result.sizes.items()}
     sizes |= {str(name): int(values.size) for name, values in result.coords.items()}
     found = result.copy(deep=False)
-    short = headline(told(dict(facts), _labels_of(found)))
+    short = headline(told(dict(facts), labels_of(found)))
     plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, "provenance")}
     found.attrs = {**plain, **short, "provenance": written({**facts, "measured": sizes})}
     return found
@@ -116,7 +116,7 @@ def provenance(result: Result) -> dict[str, Any]:
     stored = stored_facts(result)
     try:
         _require_measured(result, stored.get("measured"))
-        return told(stored, _labels_of(result))
+        return told(stored, labels_of(result))
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _unreadable(result.attrs["provenance"]) from None
 
@@ -145,7 +145,7 @@ def _unreadable(text: object) -> InputError:
     )
 
 
-def _labels_of(result: Result) -> Callable[[str], list[Any] | None]:
+def labels_of(result: Result) -> Callable[[str], list[Any] | None]:
     return lambda dim: np.ravel(result[dim].values).tolist() if dim in result.coords else None
 
 

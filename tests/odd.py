@@ -315,6 +315,8 @@ USUAL: dict[str, Callable[[], Any]] = {
     "path": lambda: FOLDER / "result.json",
     "out": lambda: FOLDER / "report.html",
     "result": lambda: result("composition"),
+    "results": lambda: {"a": result("composition")},
+    "dim": lambda: "model",
     "shares": lambda: result("composition"),
     "limit": lambda: result("depth_limit"),
     "paths": lambda: result("strongest_paths"),

@@ -1,0 +1,201 @@
+"""Join the results of several calls, of one measurement, along a new dimension."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+from squashlens.facts import settled, told
+from squashlens.joining import ARRAY, joined
+from squashlens.results import R, labels_of, provenance, stored_facts
+from squashlens.saving.stored import Result
+
+TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
+
+
+@validated
+def concat(results: Mapping[str | int | float, Result], dim: str) -> xr.DataArray | xr.Dataset:
+    """Join results of one measurement along a new dimension: of several models, prompts or options.
+
+    The parts are aligned by their labels. A part that lacks a label, such as a layer of a deeper model or a position of
+    a longer prompt, has NaN there. Positions are aligned by number and not by token: where the parts have different
+    tokens, `token` and `token_id` are those of each part, over (`dim`, position); after a part's own tokens, whose
+    number is the coordinate `length`, `token` is "" and `token_id` is −1.
+
+    Args:
+        results: results of one measurement, by the labels that they get along `dim`.
+        dim: name of the new dimension, such as ``"model"`` or ``"prompt"``.
+
+    Returns:
+        DataArray or Dataset with the leading dimension `dim`. The provenance of ``result.sel({dim: label})`` is that
+        of the part with this label; in the provenance of the whole, facts that differ are lists. For certificates,
+        `rounding` is the largest of the parts' values, and `failure_probability` is their sum: an upper bound on the
+        probability that any number of any part is too low.
+
+    Raises:
+        InputError: no results, results of different measurements, of different variables or with different units or
+            definitions (such as another norm), labels of which some are text and some numbers, a `dim` that the
+            results already have, or a result that has no provenance.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> prompts = {"short": "11 =", "long": "1101 ="}
+    >>> both = sl.concat({name: sl.path_bound(model, text) for name, text in prompts.items()}, dim="prompt")
+    >>> both.dims, both["token"].sel(prompt="short").values.tolist()
+    (('prompt', 'position'), ['<bos>', '1', '1', '=', '', ''])
+    >>> sl.provenance(both.sel(prompt="short"))["call"]["prompt"]
+    '11 ='
+    """
+    _require_labels(results)
+    facts = [_settled(one, label) for label, one in results.items()]
+    _require_one_measurement(facts, [*results])
+    parts: dict[Any, Any] = {label: _without(one, dim) for label, one in results.items()}
+    first = next(iter(parts))
+    for label in parts:
+        _require_alike(parts[first], parts[label], f"{short_repr(first)} and {short_repr(label)}")
+    _require_new(parts[first], dim)
+    try:
+        return joined(_aligned(parts), dim, facts)
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:  # labels that occur twice, or stacked ones
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"These results cannot be aligned: {error}", "Give results that are not reshaped.") from error
+
+
+def _require_labels(results: Mapping[Any, Result]) -> None:
+    if isinstance(results, xr.Dataset):
+        raise InputError(
+            "results= is one result.", "Give a dict of results by label, such as {'gemma': a, 'llama': b}."
+        )
+    if not results:
+        raise InputError("results= is empty.", "Give at least one result, by its label.")
+    if len({isinstance(label, str) for label in results}) > 1:
+        raise InputError("Some labels of results= are text and some are numbers.", "Give labels of one kind.")
+
+
+def _settled(one: Result, label: object) -> dict[str, Any]:
+    """What a part stores, after a check that it is the provenance of the whole part."""
+    try:
+        provenance(one)
+    except InputError as error:
+        raise InputError(f"results[{short_repr(label)}]: {error.cause}", error.remedy) from error
+    return settled(stored_facts(one), labels_of(one), [str(name) for name in one.dims])
+
+
+def _without(one: Any, dim: str) -> Any:
+    """A part without the label that it has along `dim` from a selection."""
+    return one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one
+
+
+def _require_new(one: Result, dim: str) -> None:
+    names = {*one.dims, *one.coords, *(one.data_vars if isinstance(one, xr.Dataset) else [one.name])}
+    if not dim.strip():
+        raise InputError("dim= is empty.", "Give a name, such as 'model'.")
+    if dim in names:
+        raise InputError(
+            f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
+        )
+
+
+def _require_one_measurement(facts: Sequence[Mapping[str, Any]], labels: Sequence[object]) -> None:
+    functions = [_functions(one) for one in facts]
+    for label, function in zip(labels, functions, strict=True):
+        if function != functions[0]:
+            raise InputError(
+                f"These are results of different measurements: {short_repr(labels[0])} of "
+                f"{' and '.join(functions[0])}, {short_repr(label)} of {' and '.join(function)}.",
+                "Join results of one measurement. `squashlens.table` takes a dict of different ones.",
+            )
+
+
+def _functions(facts: Mapping[str, Any]) -> list[str]:
+    """The measurements that made a part, which itself may be joined."""
+    calls = told(dict(facts), lambda _: None).get("call", {})
+    each = calls if isinstance(calls, list) else [calls]
+    found = [one.get("function") for one in each if isinstance(one, dict)]
+    return sorted({str(name) for one in found for name in (one if isinstance(one, list) else [one])})
+
+
+def _require_alike(first: Result, other: Result, which: str) -> None:
+    """Raise an error unless both have the same variables, of the same dimensions, meaning and units."""
+    here, there = _variables(first), _variables(other)
+    if isinstance(first, xr.Dataset) is not isinstance(other, xr.Dataset):
+        raise InputError(f"Of {which}, one is a Dataset and one a DataArray.", "Give results of one kind.")
+    if only := sorted({*here} ^ {*there}):
+        raise InputError(
+            f"Of {which}, only one has {', '.join(map(repr, only))}.",
+            "Measure both with the same options, or select variables that both have, as in `result[['distance']]`.",
+        )
+    for name, (dims, meaning) in here.items():
+        if dims != there[name][0]:
+            raise InputError(
+                f"{name!r} has other dimensions in {which}: {_listed(dims)}, and {_listed(there[name][0])}.",
+                "Select the same dimensions in both.",
+            )
+        if meaning != there[name][1]:
+            raise InputError(
+                f"{name!r} is not the same quantity in {which}: {_meaning(meaning)}, and {_meaning(there[name][1])}.",
+                f"Measure both with the same options, or leave out this variable, as in `result.drop_vars({name!r})`.",
+            )
+
+
+def _variables(one: Result) -> dict[str, tuple[frozenset[Any], tuple[Any, Any]]]:
+    """Dimensions, long name and units of every variable."""
+    named = one.data_vars if isinstance(one, xr.Dataset) else {str(one.name): one}
+    return {
+        str(name): (frozenset(values.dims), (values.attrs.get("long_name"), values.attrs.get("units")))
+        for name, values in named.items()
+    }
+
+
+def _listed(dims: frozenset[Any]) -> str:
+    return f"({', '.join(sorted(map(str, dims)))})"
+
+
+def _meaning(meaning: Sequence[Any]) -> str:
+    return f"{meaning[0]!s} ({meaning[1]!s})"
+
+
+def _aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
+    """The parts over the labels of all of them, padded with NaN, "" and, in token ids, −1."""
+    first = next(iter(parts.values()))
+    wanted: dict[Any, np.ndarray] = {}
+    for dim in first.dims:
+        labels = [np.asarray(one.coords[dim]) for one in parts.values() if dim in one.coords]
+        if any(not np.array_equal(each, labels[0]) for each in labels[1:]):
+            wanted[dim] = _union(labels)
+    found = {label: one.transpose(*first.dims) for label, one in parts.items()}
+    if "position" in wanted and "length" not in first.dims:
+        found = {label: _with_length(one) for label, one in found.items()}
+    return {label: _padded(one, wanted) for label, one in found.items()} if wanted else found
+
+
+def _with_length(one: R) -> R:
+    """A part with the number of its own tokens, which several prompts of unequal lengths have already."""
+    size = one.sizes["position"]
+    own = ("prompt", np.full(one.sizes["prompt"], size)) if "prompt" in one.dims else size
+    return one if "length" in one.coords else one.assign_coords(length=own)
+
+
+def _union(labels: Sequence[np.ndarray]) -> np.ndarray:
+    """All labels in the order in which they first occur; numbers in increasing order."""
+    every = np.concatenate(labels)
+    values, places = np.unique(every, return_index=True)
+    return values if every.dtype.kind in "iuf" else every[np.sort(places)]
+
+
+def _padded(one: R, wanted: Mapping[Any, np.ndarray]) -> R:
+    """A part over these labels, with what stands for a missing value of each variable and coordinate."""
+    fill: dict[Any, Any] = {}
+    whole: Any = one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY)
+    for name, values in whole.variables.items():
+        if values.dtype.kind == "b":  # xarray would make an array of objects of it
+            whole[name] = whole[name].astype(float)
+        text = values.dtype.kind in "OU"
+        fill[name] = TOKENS.get(str(name), "" if text else np.nan)
+    padded = whole.reindex(wanted, fill_value=fill)
+    return padded if isinstance(one, xr.Dataset) else padded[ARRAY].rename(one.name)

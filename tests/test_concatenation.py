@@ -1,0 +1,190 @@
+"""Results of several models and prompts side by side: no number is given to another model, token or prompt."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.results import sealed, signed
+from tests import captured, odd
+
+MODELS = ("a", "b")
+
+
+def measured(
+    tokens: str = "xyz", model: str = "a", *, name: str = "bound", function: str = "f", units: str = "1",
+    long_name: str = "bound", **attrs: Any,
+) -> xr.DataArray:  # fmt: skip
+    """A result over the letters of a text, whose values are the codes of its letters."""
+    coords = {
+        "position": np.arange(len(tokens)),
+        "token": ("position", np.array([*tokens], dtype=object)),
+        "token_id": ("position", np.array([*map(ord, tokens)])),
+    }
+    values = np.array([*map(ord, tokens)], dtype=float)
+    attrs = {"long_name": long_name, "units": units, **attrs}
+    array = xr.DataArray(values, coords, ("position",), name, attrs)
+    return sealed(array, {"model": model, "call": {"function": function, "prompt": tokens}})
+
+
+def test_tokens_stay_with_their_numbers() -> None:
+    """Positions go by number, tokens are each part's own, and padding is no token."""
+    texts = {"one": "xyz", "two": "xwvut", "three": "q"}
+    both = sl.concat({name: measured(text, name) for name, text in texts.items()}, dim="model")
+    assert both.dims == ("model", "position")
+    assert both["token"].dims == both["token_id"].dims == ("model", "position")
+    for name, text in texts.items():
+        here, n = both.sel(model=name), len(text)
+        assert here["length"].item() == n
+        assert [*here["token"].values] == [*text, *[""] * (5 - n)]
+        assert here["token_id"].values.tolist() == [*map(ord, text), *[-1] * (5 - n)]
+        assert here["token_id"].dtype == np.int64
+        np.testing.assert_array_equal(here, [*map(ord, text), *[np.nan] * (5 - n)])
+        assert sl.provenance(here) == {"model": name, "call": {"function": "f", "prompt": text}}
+    assert sl.provenance(both)["model"] == [*texts]
+    assert both.attrs["model"] == "one, two, three"
+
+
+def test_equal_tokens_are_named_once() -> None:
+    both = sl.concat({2: measured(), 1: measured(model="b")}, dim="number")
+    assert both["token"].dims == ("position",)
+    assert "length" not in both.coords
+    assert both["number"].values.tolist() == [2, 1]
+    assert sl.provenance(both.sel(number=1))["model"] == "b"
+
+
+def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
+    """Layers and lengths that a part lacks are NaN; flags become numbers; labels of text keep their order."""
+
+    def one(layers: list[int], kinds: list[str], model: str) -> xr.Dataset:
+        values = np.add.outer(10.0 * np.array(layers), np.arange(len(kinds)))
+        coords = {"layer": layers, "kind": kinds, "even": ("layer", np.array(layers) % 2 == 0)}
+        variables: dict[str, Any] = {
+            "d": (("layer", "kind"), values, "D", "model units"),
+            "same": (("layer",), np.array(layers) > 1, "whether the same", "1"),
+            "why": (("layer",), np.array([f"{model}{n}" for n in layers], dtype=object), "why", "text"),
+        }
+        return signed("made", coords, variables, {"model": model, "call": {"function": "made"}})
+
+    parts = {"a": one([0, 2], ["z", "b"], "a"), "b": one([0, 1, 3], ["b", "c"], "b")}
+    both = sl.concat(parts, dim="model")
+    assert both["layer"].values.tolist() == [0, 1, 2, 3]
+    assert both["kind"].values.tolist() == ["z", "b", "c"]
+    assert both["d"].dims == ("model", "layer", "kind")
+    np.testing.assert_array_equal(both["d"].sel(model="a", kind="b"), [1, np.nan, 21, np.nan])
+    np.testing.assert_array_equal(both["same"], [[0, np.nan, 1, np.nan], [0, 0, np.nan, 1]])
+    assert both["why"].values.tolist() == [["a0", "", "a2", ""], ["b0", "b1", "", "b3"]]
+    for label, part in parts.items():
+        back = both.sel(model=label, layer=part["layer"], kind=part["kind"])
+        np.testing.assert_array_equal(back["d"], part["d"])
+        assert sl.provenance(back) == sl.provenance(part)
+    xr.testing.assert_identical(sl.open_result(sl.save(both, tmp_path / "x.nc")), both)
+    xr.testing.assert_identical(sl.open_result(sl.save(both, tmp_path / "x.json")), both)
+
+
+def test_two_prompts_of_a_real_model(tiny: Any) -> None:
+    prompts = {"short": "11 =", "long": "How many ones are in 1101?"}
+    parts = {name: sl.sensitivity(tiny, text, progress=False) for name, text in prompts.items()}
+    both = sl.concat(parts, dim="prompt")
+    for name, part in parts.items():
+        here = both.sel(prompt=name).isel(position=slice(part.sizes["position"]))
+        for variable in part.data_vars:
+            np.testing.assert_array_equal(here[variable], part[variable])
+        assert sl.provenance(here) == sl.provenance(part)
+        assert here["token"].values.tolist() == part["token"].values.tolist()
+
+
+def test_two_sequences_of_a_real_model(tiny: Any) -> None:
+    form: Any = {"noise_lengths": 1, "progress": False}
+    parts = {
+        name: captured.collapse(tiny, sl.prompts.repeated(tiny, name, n), **form) for name, n in (("1", 3), ("0", 5))
+    }
+    both = sl.concat(parts, dim="content")
+    for name, part in parts.items():
+        here = both.sel(content=name, length=part["length"], replayed=part["replayed"])
+        for variable in part.data_vars:
+            np.testing.assert_array_equal(here[variable], part[variable])
+    assert np.isnan(both["distance"].sel(content="1", length=5)).all()
+
+
+def test_certificates_hold_for_all_parts() -> None:
+    parts = {
+        name: measured(rounding=rounding, failure_probability=chance)
+        for name, rounding, chance in (("a", 1e-9, 1e-6), ("b", 1e-8, 2e-6))
+    }
+    both = sl.concat(parts, dim="model")
+    assert (both.attrs["rounding"], both.attrs["failure_probability"]) == (1e-8, pytest.approx(3e-6))
+
+
+def test_joined_of_joined_and_one_part(tmp_path: Path) -> None:
+    rows = {
+        prompt: sl.concat({model: measured(prompt, model) for model in MODELS}, dim="model") for prompt in ("xyz", "q")
+    }
+    both = sl.open_result(sl.save(sl.concat(rows, dim="prompt"), tmp_path / "x.nc"))
+    assert both.dims == ("prompt", "model", "position")
+    for prompt in rows:
+        for model in MODELS:
+            expected = sl.provenance(measured(prompt, model))
+            assert sl.provenance(both.sel(prompt=prompt, model=model)) == expected
+            np.testing.assert_array_equal(
+                both.sel(prompt=prompt, model=model).dropna("position"), measured(prompt, model)
+            )
+    alone = sl.concat({"a": measured()}, dim="model")
+    assert sl.provenance(alone) == sl.provenance(alone.squeeze()) == sl.provenance(measured())
+    np.testing.assert_array_equal(alone.squeeze(), measured())
+
+
+def test_a_selected_part_can_be_joined_again() -> None:
+    """Under another label, which does not lead to another part's provenance."""
+    both = sl.concat({model: measured(model=model) for model in MODELS}, dim="model")
+    swapped = sl.concat({"a": both.sel(model="b"), "c": both.sel(model="a")}, dim="model")
+    assert sl.provenance(swapped.sel(model="a"))["model"] == "b"
+    assert sl.provenance(swapped.sel(model="c"))["model"] == "a"
+    assert sl.provenance(swapped)["model"] == ["b", "a"]
+    inner = sl.concat({"x": both.sel(model="b"), "y": measured(model="c")}, dim="other")
+    assert sl.provenance(inner)["model"] == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("results", "dim", "message"),
+    [
+        (lambda: {}, "model", "results= is empty"),
+        (lambda: odd.result("collapse"), "model", "results= is one result"),
+        (lambda: {"a": measured(), 1: measured()}, "model", "Some labels of results= are text and some are numbers"),
+        (lambda: {"a": measured(), "b": measured(function="g")}, "model", "different measurements: 'a' of f, 'b' of g"),
+        (lambda: {"a": measured(), "b": measured(units="model units")}, "model", r"bound \(1\), and bound \(model"),
+        (lambda: {"a": measured(), "b": measured(long_name="l2")}, "model", "'bound' is not the same quantity in 'a'"),
+        (lambda: {"a": measured(), "b": measured(name="other")}, "model", "only one has 'bound', 'other'"),
+        (lambda: {"a": measured(), "b": measured()[0]}, "model", r"other dimensions in 'a' and 'b': \(position\), and"),
+        (lambda: {"a": measured(), "b": measured().to_dataset(promote_attrs=True)}, "model", "one is a Dataset and"),
+        (lambda: {"a": measured(), "b": measured()}, "position", "already have 'position'"),
+        (lambda: {"a": measured(), "b": measured()}, "token", "already have 'token'"),
+        (lambda: {"a": measured(), "b": measured()}, "bound", "already have 'bound'"),
+        (lambda: {"a": measured(), "b": measured()}, " ", "dim= is empty"),
+        (lambda: {"a": measured(), "b": measured().drop_attrs()}, "model", r"results\['b'\]: This array has no prov"),
+        (lambda: {"a": odd.result("collapse")["distance"]}, "model", "one variable of a Dataset"),
+        (lambda: {"a": measured().expand_dims("x")}, "model", r"results\['a'\]: This result has a new dimension 'x'"),
+        (lambda: {"a": measured(), "b": measured("xyz").isel(position=[0, 0])}, "model", "cannot be aligned"),
+        (lambda: {"a": measured(rounding=1.0), "b": measured()}, "model", "cannot be aligned: 'rounding'"),
+        (lambda: {"a": odd.result("collapse"), "b": odd.result("collapse relative")}, "model", "not the same quantity"),
+    ],
+)  # fmt: skip
+def test_what_is_not_one_measurement_is_refused(results: Any, dim: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sl.concat(results(), dim)
+
+
+def test_another_norm_or_constant_is_refused(tiny: Any) -> None:
+    """In the words of real results."""
+    norms = {norm: sl.jacobian_norms(tiny, "11", norm=norm, progress=False) for norm in ("spectral", "frobenius")}
+    bounds = {
+        constants: sl.path_bound(tiny, "11", constants=constants, progress=False) for constants in ("paper", "measured")
+    }
+    distances = {norm: sl.collapse(tiny, odd.pairs(), norm=norm) for norm in ("linf", "l2")}
+    for several in (norms, bounds, distances):
+        with pytest.raises(InputError, match="is not the same quantity in"):
+            sl.concat(several, dim="which")
