@@ -35,9 +35,9 @@ found = sl.collapse_vs_readout(
     resume=args.out / "answers.sqlite" if args.resume else None,
 )  # fmt: skip
 sl.save(found, args.out / "collapse_vs_readout.nc")
-sl.figures.collapse_vs_readout(found).write_html(args.out / "collapse_vs_readout.html")
+sl.figures.save(sl.figures.collapse_vs_readout(found), args.out / "collapse_vs_readout.html")
 if "r2" in found:
-    sl.figures.probe(found).write_html(args.out / "probe.html")
+    sl.figures.save(sl.figures.probe(found), args.out / "probe.html")
 
 print(
     "shares of right answers and of pairs with the same next token, the same answer, the same right answer; R² of the"

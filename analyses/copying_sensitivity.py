@@ -41,7 +41,9 @@ found = sl.needle(
     candidates=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
 )
 sl.save(found, args.out / "copying.nc")
-sl.figures.needle(found, "Sensitivity to the asked digit", "digits").write_html(args.out / "copying.html")
+sl.figures.save(
+    sl.figures.needle(found, title="Sensitivity to the asked digit", xlabel="digits"), args.out / "copying.html"
+)
 means = [name for name in found.data_vars if str(name).endswith("_mean")]
 print(found[means].to_dataframe().to_string(float_format=lambda value: f"{value:.4g}"))
 print(f"data and figure in {args.out.resolve()}")

@@ -30,7 +30,7 @@ over = {"encoding": args.encodings, "depth": args.depth, "window": [None, args.w
 found = sl.synthetic.survey(stack, over, lengths, seeds=args.seeds)
 
 sl.save(found, args.out / "survey.nc")
-sl.figures.survey(found).write_html(args.out / "survey.html")
+sl.figures.save(sl.figures.survey(found), args.out / "survey.html")
 
 table = found[["premise"]].assign(
     D=found["exponent_mean"], D_low=found["exponent_low"], D_high=found["exponent_high"],

@@ -37,7 +37,7 @@ for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
         model, sl.tasks.find(name), lengths=args.lengths, seeds=1, template=args.template, resume=kept
     )
     sl.save(found[name], args.out / f"{name}.nc")
-sl.figures.accuracy_by_length(found).write_html(args.out / "fig2.html")
+sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "fig2.html")
 
 for name, answers in found.items():
     right = answers["right"].isel(mode=0, seed=0)

@@ -41,8 +41,8 @@ for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     sl.save(found[name], args.out / f"{name}.nc")
-sl.figures.error_by_length(found).write_html(args.out / "errors.html")
-sl.figures.accuracy_by_length(found).write_html(args.out / "accuracy.html")
+sl.figures.save(sl.figures.error_by_length(found), args.out / "errors.html")
+sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "accuracy.html")
 
 for name, answers in found.items():
     for mode, one in answers.groupby("mode"):

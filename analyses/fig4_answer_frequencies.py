@@ -43,5 +43,5 @@ for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
     listed = [f"{value.item()} ({float(share):.1%}, right {float(due):.1%})" for value, share, due in zip(
         most["value"], most["said"], most["truth"], strict=True)]  # fmt: skip
     print(f"{name}: answered most often {', '.join(listed)}; not read {float(shares[name]['unread'][0]):.1%}")
-sl.figures.answer_frequencies(shares).write_html(args.out / "fig4.html")
+sl.figures.save(sl.figures.answer_frequencies(shares), args.out / "fig4.html")
 print(f"data and figure in {args.out.resolve()}")

@@ -32,7 +32,7 @@ found = {name: sl.synthetic.convergence(stack, lengths, seeds=args.seeds) for na
 
 for number, one in enumerate(found.values()):
     sl.save(one, args.out / f"stack_{number}.nc")
-sl.figures.synthetic_convergence(found).write_html(args.out / "convergence.html")
+sl.figures.save(sl.figures.synthetic_convergence(found), args.out / "convergence.html")
 
 print(f"exponents over the upper half of log n, 95 % intervals over {args.seeds} draws; D and δ at n = {lengths[-1]}")
 for name, one in found.items():

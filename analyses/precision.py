@@ -34,8 +34,8 @@ runs = sl.precision_by_run(args.model, sequence, runs=args.runs, lengths=lengths
 sl.save(rounded, args.out / "rounded.nc")
 sl.save(by_block, args.out / "by_block.nc")
 sl.save(runs, args.out / "runs.nc")
-sl.figures.bits_needed(rounded).write_html(args.out / "bits_needed.html")
-sl.figures.runs(runs).write_html(args.out / "runs.html")
+sl.figures.save(sl.figures.bits_needed(rounded), args.out / "bits_needed.html")
+sl.figures.save(sl.figures.runs(runs), args.out / "runs.html")
 
 print("the smallest length such that v and v* are bit-identical at it and all longer ones, by format and layer")
 print(rounded["collapsed_from"].to_pandas().to_string(na_rep="never"))

@@ -40,7 +40,7 @@ found = sl.search_separators(
 )  # fmt: skip
 
 sl.save(found, args.out / "separator_search.nc")
-sl.figures.separator_search(found).write_html(args.out / "separator_search.html")
+sl.figures.save(sl.figures.separator_search(found), args.out / "separator_search.html")
 
 print("separation is the median over lengths of D ÷ rms(v) at the last layer, where the answer is read")
 print(sl.table(found).round(3).to_string())

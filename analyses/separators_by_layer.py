@@ -36,11 +36,11 @@ sl.save(measured, args.out / "separators.nc")
 sl.save(others, args.out / "other_separators.nc")
 curves = {"without separators": plain, "a comma after every third": commas}
 curves = {name: sl.collapse(model, sl.capture(model, sequence), scale="relative") for name, sequence in curves.items()}
-sl.figures.collapse_panels(curves).write_html(args.out / "curves.html")
-sl.figures.retained_by_kind(measured).write_html(args.out / "by_kind.html")
-sl.figures.layer_trace(measured).write_html(args.out / "by_layer.html")
+sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
+sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
+sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")
 for hook in ("mask", "zero_value"):
-    sl.figures.from_block_map(measured, hook=hook).write_html(args.out / f"{hook}_from_block.html")
+    sl.figures.save(sl.figures.from_block_map(measured, hook=hook), args.out / f"{hook}_from_block.html")
 
 last = measured.isel(layer=-1)
 print("D ÷ rms(v) at the last layer, median over lengths")

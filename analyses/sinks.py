@@ -47,7 +47,7 @@ found = sl.compare(
 )  # fmt: skip
 
 sl.save(found, args.out / "sinks.nc")
-sl.figures.changes(found).write_html(args.out / "sinks.html")
+sl.figures.save(sl.figures.changes(found), args.out / "sinks.html")
 table = found[["accuracy"]].mean("length").assign(D=found["distance"].isel(layer=-1).median("length"))
 print("share of random digits counted correctly (mean over lengths), D ÷ rms(v) at the last layer (median)")
 print(table.reset_coords(drop=True).to_dataframe().round(4).to_string())

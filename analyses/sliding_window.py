@@ -33,7 +33,7 @@ found = sl.windows(
 )  # fmt: skip
 
 sl.save(found, args.out / "windows.nc")
-sl.figures.windows(found).write_html(args.out / "windows.html")
+sl.figures.save(sl.figures.windows(found), args.out / "windows.html")
 
 last = found.isel(layer=-1)
 share = found["bound"].isel(content=0) / found["bound"].sum("content")

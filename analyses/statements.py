@@ -20,7 +20,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 exhibits = sl.statements.gallery(args.seed)
 (args.out / "theory.md").write_text(sl.statements.statements_page(exhibits, args.picture), encoding="utf-8")
-sl.figures.statements(exhibits).write_html(args.out / "statements.html")
+sl.figures.save(sl.figures.statements(exhibits), args.out / "statements.html")
 for exhibit in exhibits:
     print(f"{exhibit.kept[-1]}  ({exhibit.axis} = {exhibit.at[-1]:,})")
     print(f"  {exhibit.how}: {exhibit.broken.left:.4g} {exhibit.broken.relation} {exhibit.broken.right:.4g}, "

@@ -25,8 +25,8 @@ for attention in ("model", "uniform"):
     shares = sl.paths.hops(model, args.prompt, attention=attention)
     sl.save(best, args.out / f"strongest_{attention}.nc")
     sl.save(shares, args.out / f"hops_{attention}.nc")
-    sl.figures.strongest_paths(best).write_html(args.out / f"strongest_{attention}.html")
-    sl.figures.hops(shares).write_html(args.out / f"hops_{attention}.html")
+    sl.figures.save(sl.figures.strongest_paths(best), args.out / f"strongest_{attention}.html")
+    sl.figures.save(sl.figures.hops(shares), args.out / f"hops_{attention}.html")
     first = [str(best["token"].values[p]) for p in best["position_at"].values[0]]
     carried = best["share"].sum().item()
     print(f"{attention}: the {args.k} strongest paths carry {carried:.2%}, first: {' → '.join(first)}")

@@ -22,7 +22,7 @@ model = sl.load(args.model)
 measured = sl.mechanism(model, sl.prompts.figure5(model, args.n)["a"])
 
 sl.save(measured, args.out / "mechanism.nc")
-sl.figures.mechanism(measured).write_html(args.out / "mechanism.html")
+sl.figures.save(sl.figures.mechanism(measured), args.out / "mechanism.html")
 
 for name in ("attention_tv", "self_weight"):
     by_block = measured[f"{name}_mean"].sel(length=[n for n in (1, 16, 64, 256) if n <= args.n])

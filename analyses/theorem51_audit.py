@@ -29,8 +29,8 @@ content = [sequences[0].position(k) for k in range(1, args.n + 1)]
 audit = sl.audit(model, sl.prompts.stacked(sequences), positions=content)
 
 sl.save(audit, args.out / "audit.nc")
-sl.figures.audit(audit).write_html(args.out / "audit.html")
-sl.figures.audit(audit, reference="substitution effect").write_html(args.out / "audit_substitution.html")
+sl.figures.save(sl.figures.audit(audit), args.out / "audit.html")
+sl.figures.save(sl.figures.audit(audit, reference="substitution effect"), args.out / "audit_substitution.html")
 
 print(sl.table(audit).to_string(float_format=lambda value: f"{value:.3g}", na_rep="·"))
 print(f"data and figures in {args.out.resolve()}")

@@ -22,7 +22,7 @@ model = sl.load(args.model)
 measured = sl.sensitivity(model, args.prompt)
 
 sl.save(measured, args.out / "bound_vs_jacobian.nc")
-sl.figures.attribution(measured).write_html(args.out / "bound_vs_jacobian.html")
+sl.figures.save(sl.figures.attribution(measured), args.out / "bound_vs_jacobian.html")
 
 print(measured[["rank_agreement", "position_trend"]].to_dataframe().round(3).to_string())
 print(f"data and figure in {args.out.resolve()}")

@@ -31,8 +31,8 @@ pieces = sl.splits(model, min(args.n, 12), repeat=args.repeat, joiners=forms, pr
 measured = sl.tokenization(model, args.n, repeat=args.repeat, joiners=forms, prefix=args.prefix)
 
 sl.save(measured, args.out / "tokenization.nc")
-sl.figures.splits(pieces).write_html(args.out / "splits.html")
-sl.figures.tokenization(measured).write_html(args.out / "distances.html")
+sl.figures.save(sl.figures.splits(pieces), args.out / "splits.html")
+sl.figures.save(sl.figures.tokenization(measured), args.out / "distances.html")
 
 print("the first repeats in tokens")
 print(pieces["pieces"].isel(repeats=slice(4)).reset_coords(drop=True).to_pandas().to_string())

@@ -39,7 +39,7 @@ found = sl.needle(
 
 sl.save(found, args.out / "u_shape.nc")
 title = f"A {args.needle} among {args.n - 1} other digits, by its place ({args.prompts} prompts at each)"
-sl.figures.needle(found, title, "place of the needle").write_html(args.out / "u_shape.html")
+sl.figures.save(sl.figures.needle(found, title=title, xlabel="place of the needle"), args.out / "u_shape.html")
 
 sides = [name for name in found.data_vars if str(name).endswith(("_mean", "_low", "_high"))]
 print(found[sides].squeeze("group", drop=True).to_dataframe().to_string(float_format=lambda value: f"{value:.4g}"))

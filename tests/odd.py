@@ -350,7 +350,6 @@ USUAL: dict[str, Callable[[], Any]] = {
     "figures.error_by_length.found": lambda: result("evaluate"),
     "figures.collapse_vs_readout.found": lambda: result("collapse_vs_readout"),
     "figures.probe.found": lambda: result("probe"),
-    "figures.collapse_panels.panels": lambda: {"a": result("collapse")},
     "synthetic.convergence.lengths": lambda: [4, 8, 16, 32],
     "synthetic.survey.lengths": lambda: [4, 8, 16, 32],
     "synthetic.softmax_total_variation.lengths": lambda: [10, 40, 80, 160],

@@ -51,7 +51,7 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
     assert measuring == {*VERBS, *PYTHON_ONLY}
     assert all(verb.function is public[name] and verb.name == name for name, verb in VERBS.items())
     drawn = {figure for verb in VERBS.values() for figure in verb.figures}
-    others = {"changes", "collapse_panels", "needle", "statements", "survey"}
+    others = {"changes", "by_token", "next_token", "of", "panels", "save", "styled", "needle", "statements", "survey"}
     assert drawn | others == {f for f in sl.figures.__all__ if not f.startswith("synthetic")}
 
 
@@ -162,7 +162,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["audit", "--positions", "-1", "99", "--estimates", "rollout"], "positions"),
         (["path_bound", "--freeze", "norms"], "freeze= has no effect with constants='paper'"),
         (["path_bound", "--out", "x.txt"], "Use one of .nc, .json, .csv"),
-        (["sensitivity", "--figure", "x.png"], "Use one of .html"),
+        (["sensitivity", "--figure", "x.gif"], "Use one of .pdf"),
         (["sensitivity", "--out", "missing/x.nc"], "There is no folder"),
         (["report", "--out", "missing/x.html"], "There is no folder"),
         (["report", "--out", "x.nc"], "Use one of .html, .htm"),
@@ -178,7 +178,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
         (["collapse", "--n", "3000"], "context"),
         (["collapse", "--n", "8", "--lengths", "9"], "length=9 is not a length of this sequence"),
-        (["separator_ablation", "--from-block-map", "x.png"], "Use one of .html"),
+        (["separator_ablation", "--from-block-map", "x.gif"], "Use one of .pdf"),
         (["separator_ablation", "--sequence", "figure5a"], "no separators to ablate"),
         (["separator_ablation", "--from-blocks", "7"], "Use blocks 0 to 5"),
         (["search_separators", "--n", "8", "--every", "9"], "shorter period"),

@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 import pytest
 import torch
 import xarray as xr
+from squashlens.figures._heading import headed
 
 import squashlens as sl
 from squashlens import facts
 from squashlens.errors import InputError
-from squashlens.figures._heading import headed
 from squashlens.joining import joined
 from squashlens.results import sealed
 from tests import odd

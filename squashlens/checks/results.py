@@ -19,12 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def takes(maker: str, *needed: str) -> Callable[[F], F]:
-    """Decorator for a function whose first argument is a result of `maker`, or a dict of such results by label.
-
-    Each item of `needed` has names of variables and their dimensions, in any order: ``"token null: position"``. The
-    values of a DataArray have the name ``values``; ``...`` allows further dimensions.
-    """
-    dims_of = {name: dims for one in needed for names, dims in [one.split(":")] for name in names.split()}
+    """Decorator for a function whose first argument is a result of `maker`; `needed` is as for `dims_by_name`."""
+    dims_of = dims_by_name(needed)
 
     def decorate(function: F) -> F:
         first = next(iter(inspect.signature(function).parameters))
@@ -32,17 +28,20 @@ def takes(maker: str, *needed: str) -> Callable[[F], F]:
         @validated
         @functools.wraps(function)
         def draw(*args: Any, **kwargs: Any) -> Any:
-            found = args[0] if args else kwargs[first]
-            several = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else found
-            if not several:
-                raise InputError(f"{first} contains no result.", f"Give the result of {maker}.")
-            for label, one in several.items():
-                require(one, f"{first}[{label!r}]" if label else first, maker, dims_of)
+            require(args[0] if args else kwargs[first], first, maker, dims_of)
             return function(*args, **kwargs)
 
         return cast(F, draw)
 
     return decorate
+
+
+def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
+    """Names of variables with their dimensions, in any order, from texts such as ``"token null: position"``.
+
+    The values of a DataArray have the name ``values``; ``...`` allows further dimensions.
+    """
+    return {name: dims for one in needed for names, dims in [one.split(":")] for name in names.split()}
 
 
 def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:

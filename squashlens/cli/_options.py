@@ -61,7 +61,9 @@ def _all(verb: Verb) -> Iterable[Option]:
         yield Option("out", *INSTEAD["out"], "output")
     for option, figure in verb.drawn.items():
         text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0])
-        yield Option(option, Path | None, None, f"Write a figure to this .html file. {text}", "output")
+        yield Option(
+            option, Path | None, None, f"Write a figure to this .html, .pdf, .svg, .png or .json file. {text}", "output"
+        )
 
 
 def _of_sequence(verb: Verb, maker: Callable[..., Any], own: set[str]) -> Iterable[Option]:

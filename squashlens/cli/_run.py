@@ -11,7 +11,7 @@ from squashlens.cli._options import options
 from squashlens.cli._verbs import Verb
 from squashlens.errors import InputError
 
-RESULTS, PAGES = (".nc", ".json", ".csv"), (".html",)
+RESULTS = (".nc", ".json", ".csv")
 # Options whose values are tokenized, so that a misspelt word is reported before the model is loaded.
 TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "content", "ending", "separators")
 
@@ -57,12 +57,16 @@ def beside(path: Path | None, label: str) -> Path | None:
 
 def check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> None:
     """Refuse files that cannot be written, and one file for two things, before anything is computed."""
+    from squashlens.figures.drawing.saving import ENDINGS, require_browser
     from squashlens.saving.files import require_distinct, require_output
 
     endings = {"out": (".html", ".htm") if verb.name == "report" else RESULTS, "resume": ()}
-    endings |= dict.fromkeys(verb.drawn, PAGES)
+    endings |= dict.fromkeys(verb.drawn, ENDINGS)
     asked = [(name, beside(given[name], label)) for name in endings if given.get(name) for label in labels]
     files = {(name, path) for name, path in asked if path is not None}
+    for name in verb.drawn:
+        if given.get(name) is not None:
+            require_browser(given[name])
     require_distinct(require_output(path, endings[name], _spelled(name)) for name, path in sorted(files))
 
 
@@ -158,9 +162,8 @@ def _save(result: Any, out: Path | None) -> None:
 
 
 def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict[str, str]) -> None:
-    """Write a figure of the result, or of the results of several tasks, into a file that needs no network."""
+    """Write a figure of the result, or of the results of several tasks."""
     import squashlens as sl
-    from squashlens.saving.files import write
 
     figure, more = getattr(sl.figures, name), {}
     if name == "collapse_curve":
@@ -173,4 +176,6 @@ def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict
         drawn = {beside(path, labels[task]): figure(result, **more) for task, result in found.items()}
     for file, one in drawn.items():
         if file is not None:
-            print(f"figure: {write(file, one.to_html(include_plotlyjs=True).encode('utf-8')).resolve()}")
+            if file.suffix in (".pdf", ".svg"):
+                one = sl.figures.styled(one, theme="paper")
+            print(f"figure: {sl.figures.save(one, file).resolve()}")

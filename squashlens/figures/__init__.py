@@ -1,13 +1,19 @@
-"""Figures of results, in one theme. Each function draws the result of one measurement and returns a plotly figure."""
+"""Figures of results. Each function draws the result of one measurement and returns a plotly figure.
+
+`of` draws any result with its usual figure. Several results, by label, become panels of one figure, and `panels` puts
+any figures on one page. `styled` changes theme, size, fonts, title, legend and colours of a figure, and `save` writes
+it as PDF, SVG, PNG, HTML or JSON.
+"""
 
 from squashlens.figures._accuracy import accuracy_by_length, error_by_length
 from squashlens.figures._attribution import attribution
 from squashlens.figures._audit import audit
 from squashlens.figures._changes import changes, windows
-from squashlens.figures._collapse import collapse_curve, collapse_heatmap, collapse_panels
+from squashlens.figures._collapse import collapse_curve, collapse_heatmap
 from squashlens.figures._frequencies import answer_frequencies
 from squashlens.figures._mechanism import mechanism
 from squashlens.figures._needle import needle
+from squashlens.figures._of import of, panels
 from squashlens.figures._paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures._precision import bits_needed, runs
 from squashlens.figures._readout import collapse_vs_readout, probe
@@ -15,6 +21,9 @@ from squashlens.figures._separators import from_block_map, layer_trace, retained
 from squashlens.figures._statements import statements
 from squashlens.figures._synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures._tokenization import splits, tokenization
+from squashlens.figures._tokens import by_token, next_token
+from squashlens.figures.drawing.saving import save
+from squashlens.figures.drawing.style import styled
 
 __all__ = [
     "accuracy_by_length",
@@ -22,10 +31,10 @@ __all__ = [
     "attribution",
     "audit",
     "bits_needed",
+    "by_token",
     "changes",
     "collapse_curve",
     "collapse_heatmap",
-    "collapse_panels",
     "collapse_vs_readout",
     "composition",
     "depth_limit",
@@ -35,13 +44,18 @@ __all__ = [
     "layer_trace",
     "mechanism",
     "needle",
+    "next_token",
+    "of",
+    "panels",
     "probe",
     "retained_by_kind",
     "runs",
+    "save",
     "separator_search",
     "splits",
     "statements",
     "strongest_paths",
+    "styled",
     "survey",
     "synthetic_convergence",
     "synthetic_total_variation",

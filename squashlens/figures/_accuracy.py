@@ -7,22 +7,25 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures._heading import LABELS, TITLED, Found, headed, labelled, mode_named, modes_of, only, percent
-from squashlens.figures._theme import interval, label
+from squashlens.figures._answers import LABELS, Found, labelled, mode_named, modes_of, only, percent
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import interval
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label
 from squashlens.tasks.reading import WHY
 
 CELL, OVER = ("mode", "length"), ("mode", "length", "seed")
 UNREAD = {"unread": (*CELL, "why")}
 LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
-PANEL, THIN, BETWEEN, GAP = 230, 46, 44, 14  # pixels: a panel, the thin one under it, room for titles, any gap
+PANEL, THIN = 230, 46  # pixels of a panel, and of the thin one under it
 SINGLE = "single answers"
 QUARTILES = ("median_error", "error_q1", "error_q3")
 
 
-@validated
+@draws(EVALUATE, "accuracy accuracy_low accuracy_high accuracy_strict: length ...")
 def accuracy_by_length(found: Found) -> go.Figure:
     """Draw the share of right answers by length.
 
@@ -65,10 +68,11 @@ def accuracy_by_length(found: Found) -> go.Figure:
             )  # fmt: skip
     figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
-    return headed(figure, "How often the answer is right", several.values(), names, height=330, notes=only(together))
+    notes = notes_of(several.values(), *only(together))
+    return finish(figure, title="How often the answer is right", height=280, notes=notes)
 
 
-@validated
+@draws(EVALUATE, "median_error error_q1 error_q3 mean_error: length ...")
 def error_by_length(found: Found) -> go.Figure:
     """Draw the median error of numeric answers by length, one panel for each label.
 
@@ -93,15 +97,15 @@ def error_by_length(found: Found) -> go.Figure:
     figure, height = _panels(list(several), columns)
     seen: dict[str, None] = {}
     for number, one in enumerate(several.values()):
-        row, column = number // columns * 3 + 1, number % columns + 1
+        row, column = number // columns * 2 + 1, number % columns + 1
         for mode in modes_of([one]):
             for below, trace in enumerate(_errors(one.sel(mode=mode), mode_named(mode))):
                 trace.showlegend = trace.name not in seen and len(np.atleast_1d(trace.x)) > 0  # pyright: ignore
                 seen |= {str(trace.name): None} if trace.showlegend else {}
                 figure.add_trace(trace, row=row + (below == 2), col=column)
         _axes(figure, one, row, column)
-    lift, notes = TITLED * any(several), only(modes_of(several.values()))
-    return headed(figure, "Error of the answers", several.values(), seen, height=height, notes=notes, lift=lift)
+    notes = notes_of(several.values(), *only(modes_of(several.values())), "bars: quartiles")
+    return finish(figure, title="Error of the answers", height=height, notes=notes)
 
 
 def _rights(name: str, here: xr.Dataset, many: int, measure: str = "accuracy") -> list[str]:
@@ -180,19 +184,12 @@ def _errors(here: xr.Dataset, mode: tuple[str, str, str, str]) -> tuple[go.Scatt
 def _panels(titles: list[str], columns: int) -> tuple[go.Figure, int]:
     """A figure of panels, each with a thin panel below it, and its height in pixels."""
     rows = -(-len(titles) // columns)
-    heights = ([PANEL, THIN, BETWEEN] * rows)[:-1]
     parts = [titles[row * columns : (row + 1) * columns] for row in range(rows)]
-    specs = [
-        [{} if kind < 2 and column < len(part) else None for column in range(columns)]
-        for part in parts
-        for kind in range(3)
-    ][:-1]
-    height = sum(heights) + GAP * (len(heights) - 1)
-    figure = make_subplots(
-        rows=len(heights), cols=columns, specs=specs, row_heights=heights, vertical_spacing=GAP / height,
-        horizontal_spacing=0.07, subplot_titles=[text for part in parts for text in (*part, *[""] * len(part))],
-    )  # fmt: skip
-    return figure, height
+    specs = [[{} if column < len(part) else None for column in range(columns)] for part in parts for _ in range(2)]
+    names = [text for part in parts for text in (*part, *[""] * len(part))]
+    heights = [PANEL, THIN] * rows
+    figure = make_subplots(rows=2 * rows, cols=columns, specs=specs, row_heights=heights, subplot_titles=names)
+    return figure, sum(heights)
 
 
 def _axes(figure: go.Figure, one: xr.Dataset, row: int, column: int) -> None:
@@ -201,12 +198,12 @@ def _axes(figure: go.Figure, one: xr.Dataset, row: int, column: int) -> None:
     margin = 0.04 * max(float(np.ptp(lengths)), 1)
     ends = [float(lengths.min()) - margin, float(lengths.max()) + margin]
     figure.update_xaxes(range=ends, showticklabels=False, row=row, col=column)
-    figure.update_xaxes(range=ends, title={"text": LENGTH, "standoff": 4}, row=row + 1, col=column)
+    figure.update_xaxes(range=ends, title=LENGTH, row=row + 1, col=column)
     figure.update_yaxes(rangemode="tozero", row=row, col=column)
     figure.update_yaxes(range=[-0.25, 1.25], tickvals=[0, 1], row=row + 1, col=column)
     if column == 1:
         figure.update_yaxes(title="median error (items)", row=row, col=1)
-        figure.update_yaxes(title={"text": "share<br>not read", "font": {"size": 11}}, row=row + 1, col=1)
+        figure.update_yaxes(title="share not read", row=row + 1, col=1)
     if not _has_errors(one):
         figure.update_yaxes(range=[0, 1], showticklabels=False, row=row, col=column)
         figure.add_annotation(

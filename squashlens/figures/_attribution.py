@@ -1,16 +1,19 @@
 """Token attribution: path bound, null and Jacobian norm for each token of one prompt."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import takes
 from squashlens.figures._selection import of_one_prompt
-from squashlens.figures._theme import COLOURS, INK, dress, label, token_axis
+from squashlens.figures.drawing.facts import norm_named, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.themes import COLOURS, INK
+from squashlens.figures.drawing.ticks import token_axis
 
 NAMES = {
     "path_bound": "path bound (Thm 5.1)",
@@ -19,11 +22,10 @@ NAMES = {
     "jacobian_frozen": "Jacobian, attention frozen",
     "bound_over_null": "bound ÷ null",
 }
-LEGEND = 120  # pixels above the plot: on a narrow screen the legend takes one row for each name
 DASHES = {"null": "dot", "jacobian_frozen": "dash"}
 
 
-@takes("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position ...")
+@draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position ...")
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw path bound, null and Jacobian norms of each token (upper panel), and bound ÷ null (lower panel).
 
@@ -39,27 +41,19 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """
     sensitivity = of_one_prompt(sensitivity)
     tokens = [str(t) for t in sensitivity["token"].values]
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.06)
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.05)
     upper = ["path_bound", "null", "jacobian_frozen", "jacobian"]
     for name in upper:
         figure.add_trace(_line(sensitivity[name], name, tokens), row=1, col=1)
     figure.add_trace(_line(sensitivity["bound_over_null"], "bound_over_null", tokens), row=2, col=1)
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=2, col=1)  # pyright: ignore
-    for row, title, names in ((1, "norm or bound", upper), (2, "bound ÷ null", ["bound_over_null"])):
-        figure.update_yaxes(type="log", exponentformat="power", title=title, row=row, col=1)
-        figure.update_yaxes(**_ticks(sensitivity[names]), row=row, col=1)
+    figure.update_yaxes(type="log")
+    figure.update_yaxes(title="norm or bound", row=1, col=1)
+    figure.update_yaxes(title="bound ÷ null", row=2, col=1)
     figure.update_xaxes(**token_axis(tokens))
     figure.update_xaxes(title="token", row=2, col=1)
-    return dress(figure, title="Influence of each token on the last representation", height=560, top=LEGEND)
-
-
-def _ticks(values: xr.Dataset) -> dict[str, Any]:
-    """Axis ticks at powers of ten if the axis spans several, otherwise at powers of two."""
-    positive = values.to_array().values
-    positive = positive[positive > 0]
-    if positive.size and positive.max() > 50 * positive.min():
-        return {"dtick": 1}
-    return {"tick0": 0, "dtick": np.log10(2), "tickformat": ".3~g"}
+    title = "Influence of each token on the last representation"
+    return finish(figure, title=title, height=370, notes=notes_of(sensitivity, *norm_named(sensitivity)))
 
 
 def _line(values: xr.DataArray, name: str, tokens: Sequence[str]) -> go.Scatter:

@@ -5,8 +5,12 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import require_reference, takes
-from squashlens.figures._theme import COLOURS, dress, interval
+from squashlens.checks.results import require_reference
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import interval
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS
 
 KINDS = {
     "printed": ("paper's formula, no bound", COLOURS["null"]),
@@ -20,10 +24,10 @@ WAYS = {
     "partial": ("position held fixed", "circle"),
     "over_null": ("÷ null", "x-thin-open"),
 }
-ROW = 23  # pixels for each estimate
+ROW = 22  # pixels for each estimate
 
 
-@takes(
+@draws(
     "squashlens.audit",
     "value over_jacobian: estimate prompt position",
     "content: position",
@@ -51,7 +55,7 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     require_reference(audit, reference)
     inner = audit.isel(position=audit["content"].values)
     figure = make_subplots(
-        rows=1, cols=3, shared_yaxes=True, horizontal_spacing=0.025, column_widths=[0.42, 0.36, 0.22],
+        rows=1, cols=3, shared_yaxes=True, column_widths=[0.42, 0.36, 0.22],
         subplot_titles=("value ÷ true Jacobian", f"rank correlation with {reference}", "time ÷ Jacobian"),
     )  # fmt: skip
     over = inner["over_jacobian"]
@@ -60,14 +64,15 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
         rows = [i for i, k in enumerate(audit["kind"].values) if k == kind]
         if not rows:
             continue
-        labels = [names[i] for i in rows]
+        places, labels = np.array(rows), [names[i] for i in rows]
         shared = {"mode": "markers", "name": kind_text, "legendgroup": kind}
         figure.add_trace(
             go.Scatter(
-                x=middle[rows], y=labels, marker={"color": colour, "size": 9}, **shared,
+                x=middle[rows], y=places, marker={"color": colour, "size": 9}, **shared,
                 error_x=interval(middle[rows], low[rows], high[rows], colour, 0) | {"thickness": 1},
-                customdata=np.stack([low[rows], high[rows]], axis=1),
-                hovertemplate="%{y}<br>%{x:.4g}, from %{customdata[0]:.4g} to %{customdata[1]:.4g}<extra></extra>",
+                customdata=np.stack([labels, low[rows], high[rows]], axis=1, dtype=object, casting="unsafe"),
+                hovertemplate="%{customdata[0]}<br>%{x:.4g}, %{customdata[1]:.4g} to "
+                "%{customdata[2]:.4g}<extra></extra>",
             ),
             row=1, col=1,
         )  # fmt: skip
@@ -79,41 +84,33 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
             bars = interval(found, below, above, colour, 0) | {"thickness": 1} if way == "partial" else None
             figure.add_trace(
                 go.Scatter(
-                    x=found, y=labels, error_x=bars, showlegend=False,
+                    x=found, y=places, error_x=bars, showlegend=False,
                     marker={"color": colour, "size": 7, "symbol": symbol, "line": {"color": colour, "width": 1.5}},
-                    hovertemplate=f"%{{y}}<br>{text}: %{{x:.3f}}<extra></extra>", **shared,
+                    customdata=labels, hovertemplate=f"%{{customdata}}<br>{text}: %{{x:.3f}}<extra></extra>", **shared,
                 ),
                 row=1, col=2,
             )  # fmt: skip
         figure.add_trace(
             go.Scatter(
-                x=audit["cost"].values[rows], y=labels, showlegend=False, marker={"color": colour, "size": 8},
-                hovertemplate="%{y}<br>%{x:.3g} times the exact Jacobian<extra></extra>", **shared,
+                x=audit["cost"].values[rows], y=places, showlegend=False, marker={"color": colour, "size": 8},
+                customdata=labels, **shared,
+                hovertemplate="%{customdata}<br>%{x:.3g} times the exact Jacobian<extra></extra>",
             ),
             row=1, col=3,
         )  # fmt: skip
     _set_axes(figure, audit)
     prompts, places = inner.sizes["prompt"], inner.sizes["position"]
     counted = f"{prompts} prompt{'s' * (prompts > 1)}, {places} content tokens"
-    dress(
-        figure,
-        title=f"Estimates against the exact Jacobian: {counted}",
-        height=200 + ROW * len(names),
-        top=132,
-        lift=24,
-    )
-    figure.update_annotations(font_size=12)
-    figure.update_xaxes(tickangle=0, tickfont_size=11)
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=True)
-    marks = " · ".join(f"{sign} {text}" for sign, (text, _) in zip("○●×", WAYS.values(), strict=True))
-    figure.add_annotation(text=marks, x=1, y=1, xref="paper", yref="paper", yshift=30, xanchor="right", showarrow=False)
-    return figure
+    figure.update_yaxes(tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.4, -0.6])
+    marks = ", ".join(f"{sign} {text}" for sign, (text, _) in zip("○●×", WAYS.values(), strict=True))
+    title, height = "Estimates against the exact Jacobian", ROW * (len(names) + 1)
+    return finish(figure, title=title, height=height, notes=notes_of(audit, counted, f"correlations: {marks}"))
 
 
 def _set_axes(figure: go.Figure, audit: xr.Dataset) -> None:
     """Set the scales of the three columns, and draw lines at a quotient of 1 and a correlation of 0."""
     for column in (1, 3):
-        figure.update_xaxes(type="log", exponentformat="power", dtick=1, row=1, col=column)
+        figure.update_xaxes(type="log", row=1, col=column)
         figure.add_vline(x=1, line={"color": COLOURS["jacobian"], "width": 1, "dash": "dot"}, row=1, col=column)  # pyright: ignore[reportArgumentType]
     figure.add_vline(x=0, line={"color": COLOURS["null"], "width": 1, "dash": "dot"}, row=1, col=2)  # pyright: ignore[reportArgumentType]
     least = float(np.nanmin(audit[["agreement", "agreement_low"]].to_array().values))

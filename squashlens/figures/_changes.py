@@ -8,14 +8,17 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import is_relative, takes
-from squashlens.figures._theme import COLOURS, dress
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import shaded
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS
 
-BASE, ROW = 150, 34  # pixels
+ROW = 34  # pixels
 SINKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
-@takes("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
+@draws("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
 def changes(compared: xr.Dataset) -> go.Figure:
     """Draw the effect of several interventions, one row for each: D, the answers, and the path bound.
 
@@ -31,9 +34,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
     names = [str(name) for name in compared["change"].values]
     shown = [html.escape(name) for name in names]
     panels = _panels(compared)
-    figure = make_subplots(
-        cols=len(panels), shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=[title for title, *_ in panels]
-    )
+    figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=[title for title, *_ in panels])
     for column, (_, values, kind) in enumerate(panels, start=1):
         for row, name in enumerate(names):
             own = np.atleast_1d(values.sel(change=name).values).astype(float)
@@ -44,11 +45,12 @@ def changes(compared: xr.Dataset) -> go.Figure:
         tickvals=list(range(len(names))), ticktext=shown, range=[len(names) - 0.4, -0.6], showgrid=False
     )
     title = "Effect of each change on collapse and on the answers"
-    figure = dress(figure, title=title, height=BASE + ROW * len(names), top=90)
-    return figure.update_layout(showlegend=False).update_annotations(font_size=13)
+    figure.update_traces(showlegend=False)
+    notes = notes_of(compared, "dots: lengths", "rings: medians")
+    return finish(figure, title=title, height=ROW * len(names), notes=notes)
 
 
-@takes(
+@draws(
     "squashlens.windows",
     "sink: sink",
     "window: window",
@@ -68,9 +70,7 @@ def windows(measured: xr.Dataset) -> go.Figure:
         The figure.
     """
     panels = _panels(measured)
-    figure = make_subplots(
-        rows=len(panels), shared_xaxes=True, vertical_spacing=0.07, subplot_titles=[title for title, *_ in panels]
-    )
+    figure = make_subplots(rows=len(panels), shared_xaxes=True, subplot_titles=[title for title, *_ in panels])
     for row, (_, values, kind) in enumerate(panels, start=1):
         for sink, colour in zip(measured["sink"].values, SINKS * len(measured["sink"]), strict=False):
             name = f"{int(sink)} sinks" if sink != 1 else "1 sink"
@@ -80,12 +80,12 @@ def windows(measured: xr.Dataset) -> go.Figure:
     figure.update_xaxes(type="log", tickvals=sizes, ticktext=[*map(str, sizes[:-1]), f"{sizes[-1]}: all"])
     figure.update_xaxes(title="window in tokens, the query included", row=len(panels))
     title = "Effect of a sliding window in every block"
-    figure = dress(figure, title=title, height=130 + 210 * len(panels), top=110, lift=24)
-    return figure.update_annotations(font_size=13)
+    notes = notes_of(measured, "bands: middle half of the lengths")
+    return finish(figure, title=title, height=170 * len(panels), notes=notes)
 
 
 AXES: dict[str, dict[str, Any]] = {
-    "size": {"type": "log", "exponentformat": "power"},
+    "size": {"type": "log"},
     "answers": {"range": [-0.05, 1.05]},
     "share": {"rangemode": "tozero"},
 }
@@ -93,8 +93,7 @@ AXES: dict[str, dict[str, Any]] = {
 
 def _panels(found: xr.Dataset) -> list[tuple[str, xr.DataArray, str]]:
     """Title, values and kind of axis of each panel."""
-    relative = is_relative(found["distance"])
-    panels = [("D ÷ rms(v), last layer" if relative else "D, last layer", found["distance"].isel(layer=-1), "size")]
+    panels = [(f"{distance_of(found)}, last layer", found["distance"].isel(layer=-1), "size")]
     if "accuracy" in found:
         panels.append(("share answered correctly", found["accuracy"], "answers"))
     share = found["bound"].isel(content=0) / found["bound"].sum("content")
@@ -121,10 +120,9 @@ def _band(figure: go.Figure, row: int, values: xr.DataArray, name: str, colour: 
     if "length" in values.dims:
         low, high = values.quantile(0.25, "length"), values.quantile(0.75, "length")
         middle = values.mean("length") if mean else values.median("length")
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     figure.add_scatter(
         x=[*x, *x[::-1]], y=[*high.values, *low.values[::-1]], fill="toself", mode="none", hoverinfo="skip",
-        fillcolor=f"rgba({red}, {green}, {blue}, 0.15)", showlegend=False, row=row, col=1,
+        fillcolor=shaded(colour, 0.15), showlegend=False, row=row, col=1,
     )  # fmt: skip
     figure.add_scatter(
         x=x, y=middle.values, mode="lines+markers", name=name, legendgroup=name, showlegend=row == 1, row=row, col=1,

@@ -1,16 +1,18 @@
 """Representational collapse: the distance D of v and v* by length, as in figure 5, and by layer."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
-from squashlens.checks.results import chosen, is_relative, takes
+from squashlens.checks.results import chosen, is_relative
 from squashlens.errors import InputError
-from squashlens.figures._theme import COLOURS, dress, layer_map
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import layer_map
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS
 
 NAMES = {
     "distance": "v and v* (last token repeated)",
@@ -19,72 +21,57 @@ NAMES = {
     "noise_floor": "noise floor",
     "heads": "heads: mean, min to max",
 }
-LEGEND = 90  # pixels above the plot
+FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 
 
-@takes("squashlens.collapse", "distance: layer length")
+@draws("squashlens.collapse", "distance: layer length")
 def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None) -> go.Figure:
-    """Draw the distance D of v and v* by length at one layer, with logarithmic scales.
+    """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
 
     The figure includes what the result contains of: the range over attention heads, the contrast pair, unrelated
-    sequences, and the noise floor.
+    sequences, and the noise floor. A noise floor far below all distances is left out and named under the title.
 
     Args:
-        collapse: a result of `squashlens.collapse`.
+        collapse: a result of `squashlens.collapse`, or several by label for panels with one scale.
         layer: the layer to draw; the last one by default.
         trained: the longest length of the training data, in content tokens; lengths up to it are shaded.
 
     Returns:
         The figure.
     """
-    return collapse_panels({"": collapse}, layer=layer, trained=trained)
+    at = chosen(collapse, "layer", layer)
+    low, high, floor = _heights(collapse, at)
+    far = floor is not None and floor < low / FAR
+    figure = go.Figure([trace for trace in _traces(collapse, at) if not (far and trace.name == NAMES["noise_floor"])])
+    if trained is not None:
+        figure.add_vrect(
+            x0=1, x1=trained, fillcolor="#7F7F7F", opacity=0.12, line_width=0,  # pyright: ignore
+            annotation={"text": "trained lengths"}, annotation_position="bottom left",
+        )  # fmt: skip
+    least = low if floor is None or far else min(low, floor)
+    lengths = collapse["length"].values
+    ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
+    figure.update_xaxes(type="log", title="length (content tokens)", range=ends)
+    figure.update_yaxes(type="log", title=distance_of(collapse), range=[np.log10(least / 1.3), np.log10(high * 1.3)])
+    notes = [f"noise floor below the axis, at most {floor:.1g}"] if far else []
+    title = f"Representational collapse, layer {at}"
+    return finish(figure, title=title, height=280, notes=notes_of(collapse, *notes))
 
 
-@takes("squashlens.collapse", "distance: layer length")
-def collapse_panels(
-    panels: Mapping[str, xr.Dataset], *, layer: int | None = None, trained: int | None = None
-) -> go.Figure:
-    """Draw the distance D by length for several sequences, two panels in a row, on a common scale (figure 5).
-
-    Args:
-        panels: results of `squashlens.collapse`, by panel title.
-        layer: the layer to draw; the last one by default.
-        trained: the longest length of the training data, in content tokens; lengths up to it are shaded.
-
-    Returns:
-        The figure.
-    """
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = make_subplots(
-        rows=rows, cols=columns, shared_yaxes="all", subplot_titles=list(panels) if len(panels) > 1 else None,  # pyright: ignore
-        horizontal_spacing=0.04, vertical_spacing=0.17 if rows > 1 else 0,
-    )  # fmt: skip
-    seen: set[str] = set()
-    for number, collapse in enumerate(panels.values()):
-        row, column = number // columns + 1, number % columns + 1
-        for trace in _traces(collapse, layer):
-            trace.showlegend = trace.name not in seen and trace.showlegend is not False
-            seen.add(str(trace.name))
-            figure.add_trace(trace, row=row, col=column)
-        if trained is not None:
-            figure.add_vrect(
-                x0=1, x1=trained, fillcolor="#000", opacity=0.05, line_width=0, row=row, col=column,  # pyright: ignore
-                annotation={"text": "trained lengths", "font": {"size": 11}}, annotation_position="bottom left",
-            )  # fmt: skip
-    first = next(iter(panels.values()))
-    relative = is_relative(first["distance"])
-    figure.update_xaxes(type="log", title="length (content tokens)", exponentformat="none", dtick="D2")
-    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
-    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", col=1)
-    lift = 24 if len(panels) > 1 else 0
-    where = f"layer {_layer(first, layer)}"
-    return dress(
-        figure, title=f"Representational collapse, {where}", height=140 + 300 * rows, top=LEGEND + lift, lift=lift
-    )
+def _heights(collapse: xr.Dataset, layer: int) -> tuple[float, float, float | None]:
+    """The least and the greatest positive value drawn at a layer, and the greatest value of the noise floor."""
+    here = collapse.sel(layer=layer)
+    heads = _heads(here, layer)
+    names = [name for name in ("distance", "contrast", "unrelated") if name in here]
+    parts = [here[name].values for name in names] + [heads[n].values for n in ("head_min", "head_max") if n in heads]
+    values = np.concatenate([part.ravel().astype(float) for part in parts])
+    values = values[values > 0]
+    floor = here["noise_floor"].values[here["noise_floor"].values > 0] if "noise_floor" in here else np.zeros(0)
+    ends = (float(values.min()), float(values.max())) if len(values) else (1.0, 10.0)
+    return *ends, (float(floor.max()) if len(floor) else None)
 
 
-@takes("squashlens.collapse", "distance: layer length")
+@draws("squashlens.collapse", "distance: layer length")
 def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     """Draw the relative distance of v and v* as a map of layer × length. The colour is log₁₀ D ÷ rms(v).
 
@@ -109,22 +96,16 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)", colorscale="Viridis", hoverongaps=False))
     figure.update_xaxes(title="length (content tokens)")
     figure.update_yaxes(title="layer ℓ", dtick=1)
-    return dress(figure, title="Distance of v and v* by layer and length", height=380)
+    notes = notes_of(collapse, "white: identical")
+    return finish(figure, title="Distance of v and v* by layer and length", height=240, notes=notes)
 
 
-def _layer(collapse: xr.Dataset, layer: int | None) -> int:
-    return chosen(collapse, "layer", layer)
-
-
-def _traces(collapse: xr.Dataset, layer: int | None) -> list[go.Scatter]:
+def _traces(collapse: xr.Dataset, layer: int) -> list[go.Scatter]:
     """All traces at one layer; the pair itself comes last, on top of the others."""
-    chosen = _layer(collapse, layer)
-    here = collapse.sel(layer=chosen)
+    here = collapse.sel(layer=layer)
     found = []
     if "head_distance" in here:
-        # A layer is the output of the block before it, so its heads are those of that block.
-        heads = here.sel(block=max(chosen - 1, 0)) if "block" in here.dims else here
-        found += _band(heads)
+        found += _band(_heads(here, layer))
     if "unrelated" in here:
         found += [_line(row, "unrelated") for row in here["unrelated"].transpose("draw", "length")]
     if "contrast" in here:
@@ -132,6 +113,11 @@ def _traces(collapse: xr.Dataset, layer: int | None) -> list[go.Scatter]:
     if "noise_floor" in here:
         found.append(_line(here["noise_floor"], "noise_floor"))
     return [*found, _line(here["distance"], "distance")]
+
+
+def _heads(here: xr.Dataset, layer: int) -> xr.Dataset:
+    """The heads of a layer: it is the output of the block before it, so they are those of that block."""
+    return here.sel(block=max(layer - 1, 0)) if "block" in here.dims else here
 
 
 def _line(values: xr.DataArray, name: str) -> go.Scatter:

@@ -10,19 +10,21 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.arguments import validated
-from squashlens.figures._heading import TITLED, Found, facts_of, headed, labelled, mode_named, modes_of, only, percent
-from squashlens.figures._theme import COLOURS, INK, token_axis
+from squashlens.figures._answers import Found, labelled, mode_named, modes_of, only, percent
+from squashlens.figures.drawing.facts import facts_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS, INK
+from squashlens.figures.drawing.ticks import token_axis
 
 OVER = ("mode", "value")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
 LONG = 60  # characters of an answer in the hover text
-BETWEEN, SLANTED = 66, 140  # pixels for an axis and a title: with numbers, and with texts under the axis
 NAMES = ("given answers", "right answers")
 
 
-@validated
+@draws("squashlens.answer_frequencies", "said truth: value ...", "unread: ...")
 def answer_frequencies(found: Found) -> go.Figure:
     """Draw how often each answer was given and how often it was right, one panel for each label and mode.
 
@@ -42,26 +44,21 @@ def answer_frequencies(found: Found) -> go.Figure:
     values = {text: _Values.of(one) for text, one in several.items()}
     titles = [_title(text, one, mode, values[text], len(together) > 1) for text, one, mode in panels]
     each = 160 if len(panels) < 5 else 110
-    between = SLANTED if any("tickangle" in one.axis for one in values.values()) else BETWEEN
-    height = len(panels) * each + (len(panels) - 1) * between
     figure = make_subplots(
-        rows=len(panels), cols=2, column_widths=[0.93, 0.07], horizontal_spacing=0.015,
-        vertical_spacing=between / height if len(panels) > 1 else 0,
+        rows=len(panels), cols=2, column_widths=[0.93, 0.07],
         subplot_titles=[text for title in titles for text in (title, "")],
     )  # fmt: skip
     seen: set[str] = set()
     for row, (text, one, mode) in enumerate(panels, start=1):
         _bars(figure, row, one.sel(mode=mode), values[text], seen)
         figure.update_xaxes(values[text].axis, row=row, col=1)
-        figure.update_xaxes(title={"text": "answer", "standoff": 4}, row=row, col=1)
+        figure.update_xaxes(title="answer", row=row, col=1)
     figure.update_layout(barmode="overlay")
-    figure.update_yaxes(rangemode="tozero", nticks=5, col=1)
-    figure.update_yaxes(title="share of questions", row=(len(panels) + 1) // 2, col=1)
+    figure.update_yaxes(rangemode="tozero", col=1)
+    figure.update_yaxes(title="share of questions", col=1)
     figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
-    return headed(
-        figure, "Given answers and right answers", several.values(), NAMES, height=height, notes=only(together),
-        lift=TITLED * any(titles), bottom=between,
-    )  # fmt: skip
+    notes = notes_of(several.values(), *only(together))
+    return finish(figure, title="Given answers and right answers", height=each * len(panels), notes=notes)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,11 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import chosen, takes
-from squashlens.figures._theme import COLOURS, dress
+from squashlens.checks.results import chosen
+from squashlens.figures.drawing.facts import norm_named, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS
 
 PANELS = {
     "attention_tv_mean": "δ: total variation of the last row",
@@ -15,7 +18,7 @@ PANELS = {
 }
 
 
-@takes(
+@draws(
     "squashlens.mechanism",
     "attention_tv_mean self_weight_mean: block length",
     "observed bound: length",
@@ -33,7 +36,7 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     """
     at = chosen(mechanism, "length", length)
     titles = [*PANELS.values(), "block 0: observed and bound", f"shares of D after each block, length {at}"]
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles, horizontal_spacing=0.1, vertical_spacing=0.2)
+    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
     colours = list(map(str, sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))))
     for column, name in enumerate(PANELS, start=1):
@@ -41,10 +44,10 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
             figure.add_trace(
                 _line(mechanism[name].sel(block=block), f"block {block}", colour, column == 1), row=1, col=column
             )
-        figure.update_yaxes(type="log", exponentformat="power", row=1, col=column)
+        figure.update_yaxes(type="log", row=1, col=column)
     for name, colour in (("observed", COLOURS["distance"]), ("bound", COLOURS["contrast"])):
         figure.add_trace(_line(mechanism[name], f"{name} ‖o − o*‖₁", colour, True), row=2, col=1)
-    figure.update_yaxes(type="log", exponentformat="power", row=2, col=1)
+    figure.update_yaxes(type="log", row=2, col=1)
     for part in mechanism["part"].values:
         shares = mechanism["share"].sel(part=part, length=at).values
         figure.add_trace(
@@ -54,15 +57,13 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
         )  # fmt: skip
     for row, column in ((1, 1), (1, 2), (2, 1)):
         figure.update_xaxes(
-            type="log",
-            title="length (content tokens)",
+            type="log", title="length (content tokens)", row=row, col=column,
             range=[np.log10(lengths[0]), np.log10(lengths[-1])],
-            row=row,
-            col=column,
-        )
+        )  # fmt: skip
     figure.update_xaxes(title="block", dtick=1, row=2, col=2)
     figure.update_layout(barmode="relative")
-    return dress(figure, title="The quantities in the proof of Theorem B.3", height=780, top=150, lift=24)
+    notes = notes_of(mechanism, *norm_named(mechanism))
+    return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
 
 
 def _line(values: xr.DataArray, name: str, colour: str, legend: bool) -> go.Scatter:

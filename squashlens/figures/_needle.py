@@ -8,9 +8,13 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens._typing import short_repr
-from squashlens.checks.results import listed, takes
+from squashlens.checks.results import listed
 from squashlens.errors import InputError
-from squashlens.figures._theme import COLOURS, dress, interval
+from squashlens.figures.drawing.facts import norm_named, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import interval
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS
 
 PANELS = {
     "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
@@ -25,8 +29,14 @@ PANELS = {
 LINES = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7", "#7F7F7F", "#1d2330")
 
 
-@takes("squashlens.needle", "prompts: group at")
-def needle(found: xr.Dataset, title: str, xlabel: str, panels: Sequence[str] | None = None) -> go.Figure:
+@draws("squashlens.needle", "prompts: group at")
+def needle(
+    found: xr.Dataset,
+    *,
+    title: str = "Sensitivity to one token of each prompt",
+    xlabel: str = "at",
+    panels: Sequence[str] | None = None,
+) -> go.Figure:
     """Draw the sensitivity to the needle token: one panel for each measure, one line for each group of prompts.
 
     Lines are means over prompts, with intervals. Scales are logarithmic and span at least a factor of two, so that
@@ -52,7 +62,7 @@ def needle(found: xr.Dataset, title: str, xlabel: str, panels: Sequence[str] | N
     groups, at = [str(g) for g in found["group"].values], found["at"].values
     rows = -(-len(wanted) // 2)
     figure = make_subplots(
-        rows=rows, cols=2, horizontal_spacing=0.1, vertical_spacing=0.34 / rows,
+        rows=rows, cols=min(2, len(wanted)),
         subplot_titles=[PANELS[name][0] for name in wanted],
     )  # fmt: skip
     for place, name in enumerate(wanted):
@@ -73,12 +83,9 @@ def needle(found: xr.Dataset, title: str, xlabel: str, panels: Sequence[str] | N
                 row=row, col=column,
             )  # fmt: skip
         figure.update_yaxes(range=_range(cells), row=row, col=column)
-    lines = 1 + (len(groups) - 1) // 4 if len(groups) > 1 else 0
-    dress(figure, title=title, height=100 + 270 * rows + 24 * lines, top=90 + 24 * lines, lift=28)
-    figure.update_annotations(font_size=13)
-    figure.update_yaxes(type="log", exponentformat="power", nticks=6, tickfont_size=11)
-    figure.update_xaxes(title={"text": xlabel, "standoff": 6, "font": {"size": 12}})
-    return figure
+    figure.update_yaxes(type="log")
+    figure.update_xaxes(title=xlabel)
+    return finish(figure, title=title, height=210 * rows, notes=notes_of(found, *norm_named(found)))
 
 
 def _range(cells: dict[str, np.ndarray]) -> list[float] | None:

@@ -5,11 +5,18 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.colors import sample_colorscale
 
-from squashlens.checks.results import takes
-from squashlens.figures._theme import COLOURS, dress, label, share_map, token_axis
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import share_map
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.ticks import token_axis
+
+MANY = 60  # tokens whose grid points would merge into lines
 
 
-@takes("squashlens.paths.composition", "values: layer position", "token: position")
+@draws("squashlens.paths.composition", "values: layer position", "token: position")
 def composition(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale.
 
@@ -24,7 +31,7 @@ def composition(shares: xr.DataArray) -> go.Figure:
     return _starts(shares, row="layer {row}", axis="layer ℓ", by="layer")
 
 
-@takes("squashlens.paths.hops", "values: hop position", "token: position")
+@draws("squashlens.paths.hops", "values: hop position", "token: position")
 def hops(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale.
 
@@ -43,10 +50,10 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     figure = go.Figure(share_map(shares, tokens, row))
     figure.update_xaxes(**token_axis(tokens), title="token")
     figure.update_yaxes(title=axis, dtick=1)
-    return dress(figure, title=f"Where the paths to the query start, by {by}", height=420)
+    return finish(figure, title=f"Where the paths to the query start, by {by}", height=280, notes=notes_of(shares))
 
 
-@takes("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
+@draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
 def strongest_paths(paths: xr.Dataset) -> go.Figure:
     """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines.
 
@@ -64,8 +71,8 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     grid_x, grid_y = np.meshgrid(np.arange(len(tokens)), layers)
     figure.add_trace(
         go.Scatter(
-            x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", marker={"size": 3, "color": "#c4c9d2"},
-            hoverinfo="skip", showlegend=False,
+            x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", hoverinfo="skip", showlegend=False,
+            marker={"size": 3 if len(tokens) <= MANY else 1, "color": "#c4c9d2"},
         )
     )  # fmt: skip
     for rank in reversed(range(len(shares))):
@@ -89,10 +96,10 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="layer ℓ", dtick=1)
     total = 100 * float(shares.sum())
     title = f"The {len(shares)} strongest paths to the query carry {total:.3g} % of the weight of all paths"
-    return dress(figure, title=title, height=460)
+    return finish(figure, title=title, height=320, notes=notes_of(paths, "stronger paths have wider lines"))
 
 
-@takes("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
+@draws("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
 def depth_limit(limit: xr.Dataset) -> go.Figure:
     """Draw the path weight that is not at the first token, by depth, with a logarithmic scale.
 
@@ -133,6 +140,5 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     figure.update_yaxes(
         title="path weight not at the first token", type="log", exponentformat="power", range=[-10, 0.1]
     )
-    return dress(
-        figure, title="Depth limit: repeated attention moves all path weight to the first token", height=480, top=150
-    )
+    title = "Depth limit: repeated attention moves all path weight to the first token"
+    return finish(figure, title=title, height=320, notes=notes_of(limit, "dotted: the predicted rate"))

@@ -4,11 +4,15 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.checks.results import chosen, is_relative, takes
-from squashlens.figures._theme import COLOURS, dress, layer_map
+from squashlens.checks.results import chosen
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import layer_map
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS
 
 
-@takes("squashlens.precision", "bits_needed: layer length")
+@draws("squashlens.precision", "bits_needed: layer length")
 def bits_needed(measured: xr.Dataset) -> go.Figure:
     """Draw the number of mantissa bits needed to tell v from v*, as a map of layer × length.
 
@@ -26,10 +30,11 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     figure = go.Figure(layer_map(bits, "bits", colorscale="Viridis", zmin=0, zmax=max(best, 7)))
     figure.update_xaxes(title="length (content tokens)", range=[float(bits["length"].values[0]) - 0.5, last + 0.5])
     figure.update_yaxes(title="layer ℓ", dtick=1)
-    return dress(figure, title="Mantissa bits needed to tell v from v*", height=380)
+    notes = notes_of(measured, "white: identical in the model's own dtype")
+    return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
 
 
-@takes("squashlens.precision_by_run", "distance: run layer length")
+@draws("squashlens.precision_by_run", "distance: run layer length")
 def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance D by length in runs of several precisions, at one layer.
 
@@ -61,7 +66,7 @@ def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
                 marker={"color": colour, "symbol": "x", "size": 8},
                 hovertemplate=f"{run}, noise floor at %{{x}}: %{{y:.3g}}<extra></extra>",
             )  # fmt: skip
-    relative = is_relative(measured["distance"])
     figure.update_xaxes(type="log", title="length (content tokens)")
-    figure.update_yaxes(type="log", title="D ÷ rms(v)" if relative else "D", exponentformat="power")
-    return dress(figure, title=f"Distance of v and v* by precision, layer {at}", height=480, top=110)
+    figure.update_yaxes(type="log", title=distance_of(measured))
+    title = f"Distance of v and v* by precision, layer {at}"
+    return finish(figure, title=title, height=300, notes=notes_of(measured))

@@ -7,17 +7,20 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import is_relative, takes
 from squashlens.figures._accuracy import LENGTH
-from squashlens.figures._heading import TITLED, headed, labelled, percent
-from squashlens.figures._theme import COLOURS, FAINT, interval, layer_map
+from squashlens.figures._answers import labelled, percent
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import interval, layer_map
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS, FAINT, INK
 
 # Name, colour and dash of each curve from 0 to 1 over length: first those of prompts, then those of pairs.
 PROMPTS = {
     "accuracy": ("answered correctly", "#009E73", "solid"),
     "probe_right_y": ("predicted by the probe of y", "#0072B2", "solid"),
     "r2_y": ("R² of the probe of y", "#56B4E9", "solid"),
-    "r2_random_model_y": ("R² with random weights", "#000000", "dash"),
+    "r2_random_model_y": ("R² with random weights", INK, "dash"),
     "r2_control_y": ("R² of the control task", "#7F7F7F", "dot"),
 }
 PAIRS = {
@@ -37,14 +40,13 @@ VERDICTS = {
     "undecided": "#D9D9D9",
 }
 HEIGHTS = (210, 150, 150, 22)  # pixels: prompts, pairs, distances, verdicts
-GAP = 22
 TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
 D = ("D: median, minimum to maximum", "D, last layer")  # for several seeds, and for one
 PLAIN = {"opacity": 1, "line": {"width": 0}}  # plotly makes marks of several sizes transparent by default
 BAND = "rgba(213, 94, 0, 0.18)"
 
 
-@takes("squashlens.collapse_vs_readout", "distance: length seed", "verdict: length")
+@draws("squashlens.collapse_vs_readout", "distance: length seed", "verdict: length")
 def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     """Draw answers and probe, pairs, distance D, and verdicts, each by length.
 
@@ -63,30 +65,25 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     shown = [name for name in SHARES if name in found or name in by_length]
     needed = dict.fromkeys([*by_length, *shown], ("length",)) | {"distance": ("length", "seed")}
     labelled(found, needed, "squashlens.collapse_vs_readout")
-    height = sum(HEIGHTS) + 3 * GAP
-    figure = make_subplots(rows=4, shared_xaxes=True, row_heights=list(HEIGHTS), vertical_spacing=GAP / height)
+    figure = make_subplots(rows=4, shared_xaxes=True, row_heights=list(HEIGHTS))
     for name in shown:
         figure.add_trace(_share(found, name), row=1 if name in PROMPTS else 2, col=1)
     for trace in _distances(found["distance"]):
         figure.add_trace(trace, row=3, col=1)
     for trace in _strip(found["verdict"]):
         figure.add_trace(trace, row=4, col=1)
-    relative = is_relative(found["distance"])
     figure.update_xaxes(title=LENGTH, row=4)
     figure.update_yaxes(range=[-0.07, 1.07], row=1)
     figure.update_yaxes(range=[-0.07, 1.07], row=2)
-    figure.update_yaxes(title="prompts", row=1).update_yaxes(title="pairs", row=2)
-    figure.update_yaxes(type="log", exponentformat="power", dtick=_log_tick(found["distance"].values), row=3)
-    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", row=3)
+    figure.update_yaxes(title="share of prompts, R²", row=1).update_yaxes(title="share of pairs", row=2)
+    figure.update_yaxes(type="log", title=distance_of(found), row=3)
     figure.update_yaxes(visible=False, range=[0, 1], row=4)
-    names = [*(SHARES[name][0] for name in shown), D[0]]
-    title, notes = "Collapsed, or not read out?", _notes(found)
-    figure = headed(figure, title, [found], names, height=height, notes=notes, bottom=108)
-    below = {"orientation": "h", "x": 0, "y": -66 / height, "yanchor": "top", "font": {"size": 12}}
-    return figure.update_layout(bargap=0, barmode="overlay", legend2=below)
+    figure.update_layout(bargap=0, barmode="overlay")
+    notes = notes_of(found, *_notes(found))
+    return finish(figure, title="Collapsed, or not read out?", height=sum(HEIGHTS), notes=notes)
 
 
-@takes("squashlens.probe", "r2: layer length", "r2_y: length")
+@draws("squashlens.probe", "r2: layer length", "r2_y: length")
 def probe(found: xr.Dataset) -> go.Figure:
     """Draw R² of a linear probe for the right answer, as a map of layer × length with y on top.
 
@@ -113,18 +110,19 @@ def probe(found: xr.Dataset) -> go.Figure:
         panels["random weights, same architecture"] = _with_y(found, "r2_random_model")
     several = len(panels) > 1
     figure = make_subplots(
-        cols=len(panels), shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=list(panels) if several else None,
+        cols=len(panels), shared_yaxes=True, subplot_titles=list(panels) if several else None,
         column_widths=[panel.sizes["length"] for panel in panels.values()],
     )  # fmt: skip
     for column, panel in enumerate(panels.values(), start=1):
-        cells = layer_map(panel, "R²", colorscale="Viridis", zmin=0, zmax=1, hoverongaps=False, showscale=column == 1)
+        last = column == len(panels)
+        cells = layer_map(panel, "R²", colorscale="Viridis", zmin=0, zmax=1, hoverongaps=False, showscale=last)
         figure.add_trace(cells, row=1, col=column)
     figure.update_xaxes(type="category", title=LENGTH)
     figure.update_yaxes(type="category", showgrid=False).update_yaxes(title="layer ℓ", col=1)
     notes = ["white: no R²"] if bool(np.isnan(each).any()) else []
-    title, lift = "How well a linear probe predicts the right answer", TITLED if several else 0
-    figure = headed(figure, title, [found], height=300, notes=notes, lift=lift)
-    return figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]})
+    figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]})
+    title = "How well a linear probe predicts the right answer"
+    return finish(figure, title=title, height=260, notes=notes_of(found, *notes))
 
 
 def _notes(found: xr.Dataset) -> list[str]:
@@ -192,18 +190,10 @@ def _distances(distance: xr.DataArray) -> list[go.Scatter]:
     return [band, line]
 
 
-def _log_tick(values: np.ndarray) -> str | int:
-    """Axis ticks at 1, 2 and 5 if the values span few decades, otherwise at powers of ten."""
-    decades = np.log10(values[values > 0])
-    return 1 if len(decades) and np.ptp(decades) > 2 else "D2"
-
-
 def _strip(verdict: xr.DataArray) -> list[go.Bar]:
-    """One box for each length in the colour of its verdict; boxes meet halfway between lengths."""
+    """One box for each measured length in the colour of its verdict; all are equally wide and none touch."""
     lengths, said = verdict["length"].values.astype(np.float64), verdict.values.astype(str)
-    between = np.diff(lengths) / 2
-    first, last = (between[0], between[-1]) if len(between) else (0.5, 0.5)
-    left, right = lengths - np.r_[first, between], lengths + np.r_[between, last]
+    wide = 0.7 * float(np.diff(lengths).min()) if len(lengths) > 1 else 1.0
     boxes = []
     for name in (*VERDICTS, *sorted(set(said) - set(VERDICTS))):
         own = said == name
@@ -211,7 +201,7 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
             shown = html.escape(name)
             boxes.append(
                 go.Bar(
-                    x=((left + right) / 2)[own], width=(right - left)[own], y=np.ones(own.sum()), name=shown,
+                    x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown,
                     marker={"color": VERDICTS.get(name, FAINT), "line": {"width": 0}}, legend="legend2",
                     customdata=verdict["length"].values[own], showlegend=True,
                     hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",

@@ -6,9 +6,14 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens._typing import Ablation
-from squashlens.checks.results import chosen, is_relative, takes
+from squashlens.checks.results import chosen
 from squashlens.errors import InputError
-from squashlens.figures._theme import COLOURS, dress, label, layer_map
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import layer_map
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.themes import COLOURS
 
 NAMES = {
     "none": "no separators",
@@ -17,12 +22,12 @@ NAMES = {
     "substitute": "replaced by another token",
     "extra_digits": "replaced by a digit",
     "random_places": "at random places",
-    "mask": "masked from block {k} on",
-    "zero_pattern": "attention weights to them zeroed from block {k} on",
-    "zero_value": "values zeroed from block {k} on",
-    "zero_resid": "residual streams zeroed from block {k} on",
-    "mean_resid": "residual streams replaced by their mean from block {k} on",
-    "resample_resid": "residual streams replaced by another prompt's from block {k} on",
+    "mask": "masked",
+    "zero_pattern": "attention weights to them zeroed",
+    "zero_value": "values zeroed",
+    "zero_resid": "residual streams zeroed",
+    "mean_resid": "residual streams replaced by their mean",
+    "resample_resid": "residual streams replaced by another prompt's",
 }
 DOING = {
     "mask": "masking the separators",
@@ -32,12 +37,18 @@ DOING = {
     "mean_resid": "mean ablation of the separators",
     "resample_resid": "resampling the separators",
 }
-DASHES = {"mask": "dash", "zero_pattern": "dash", "zero_value": "dot"}
+DASHES = {
+    "mask": "dash",
+    "zero_pattern": "dash",
+    "zero_value": "dot",
+    "mean_resid": "longdash",
+    "resample_resid": "longdashdot",
+}
 WIDE = ("none", "separators")
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
 
 
-@takes("squashlens.separator_ablation", "distance: edit layer length")
+@draws("squashlens.separator_ablation", "distance: edit layer length")
 def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw the distance D by layer for every ablation of the separators, with a logarithmic scale.
 
@@ -53,19 +64,20 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     here = ablation.sel(length=at)
     shown = [str(name) for name in here["edit"].values if name != "delete"]  # "delete" gives the same prompts as "none"
     figure = go.Figure([_trace(here["distance"].sel(edit=name), name, NAMES[name]) for name in shown])
+    notes = []
     if "distance_from" in here:
         first = chosen(here, "from_block", from_block, last=False)
+        notes = [f"ablations by hooks act from block {first} on"]
         for hook in here["hook"].values:
             values = here["distance_from"].sel(hook=hook, from_block=first)
-            figure.add_trace(_trace(values, str(hook), NAMES[str(hook)].format(k=first)))
+            figure.add_trace(_trace(values, str(hook), NAMES[str(hook)]))
     figure.update_xaxes(title="layer ℓ", dtick=1)
-    relative = is_relative(ablation["distance"])
-    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", type="log", exponentformat="power")
+    figure.update_yaxes(title=distance_of(ablation), type="log")
     title = f"Distance of v and v* at {at} content tokens, by layer"
-    return dress(figure, title=title, height=500, top=150)
+    return finish(figure, title=title, height=320, notes=notes_of(ablation, *notes))
 
 
-@takes("squashlens.separator_ablation", "distance: edit layer length")
+@draws("squashlens.separator_ablation", "distance: edit layer length")
 def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int | None = None) -> go.Figure:
     """Draw the retained effect of the separators when a hook acts from a given block on, as a map of block × layer.
 
@@ -92,10 +104,12 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
     figure = go.Figure(layer_map(values, "retained", colorscale=scale, zmin=-1, zmax=2, hoverongaps=False))
     figure.update_xaxes(title="layer ℓ", dtick=1)
     figure.update_yaxes(title="hook acts from block", dtick=1)
-    return dress(figure, title=f"Retained effect after {DOING[hook]}, at {at} content tokens", height=380)
+    title = f"Retained effect after {DOING[hook]}, at {at} content tokens"
+    notes = notes_of(ablation, "1: nothing changed", "0: as if deleted", "white: too small an effect to divide by")
+    return finish(figure, title=title, height=240, notes=notes)
 
 
-@takes("squashlens.separator_ablation", "distance retained: edit layer length")
+@draws("squashlens.separator_ablation", "distance retained: edit layer length")
 def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw the retained effect of the separators for every kind of ablation, at one layer.
 
@@ -120,11 +134,13 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
         for edit in here["edit"].values
         if edit not in ENDS
     }
+    notes = ["dots: lengths", "rings: medians", "bars: middle half"]
     if "retained_from" in here:
         first = chosen(here, "from_block", from_block, last=False)
         for hook in here["hook"].values:
             values = here["retained_from"].sel(hook=hook, from_block=first).values
-            rows[NAMES[str(hook)].format(k=first)] = (str(hook), values)
+            rows[NAMES[str(hook)]] = (str(hook), values)
+        notes.append(f"ablations by hooks act from block {first} on")
     if not rows:
         raise InputError("There is no ablation to draw.", "Call separator_ablation with at least one kind in kinds=.")
     figure = go.Figure()
@@ -132,15 +148,16 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
         _spread(figure, height, name, values[np.isfinite(values)], COLOURS[kind])
     for place, dash in ((0, "dot"), (1, "dot")):
         figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": dash, "width": 1})
-    figure.update_xaxes(title="retained effect (0: as if deleted, 1: as without ablation)", range=[-0.65, 1.65])
+    figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=[-0.65, 1.65])
     figure.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False
     )
     title = f"Retained effect of the separators at layer {at}"
-    return dress(figure, title=title, height=BASE + ROW * len(rows)).update_layout(showlegend=False)
+    figure.update_traces(showlegend=False)
+    return finish(figure, title=title, height=ROW * (len(rows) + 1), notes=notes_of(ablation, *notes))
 
 
-BASE, ROW = 140, 34  # pixels
+ROW = 30  # pixels
 
 
 def _spread(figure: go.Figure, height: int, name: str, values: np.ndarray, colour: str) -> None:
@@ -161,7 +178,7 @@ def _spread(figure: go.Figure, height: int, name: str, values: np.ndarray, colou
     )  # fmt: skip
 
 
-@takes(
+@draws(
     "squashlens.search_separators",
     "gain separation: separator every",
     "separation_none best_separator best_every:",
@@ -182,7 +199,6 @@ def separator_search(prescribed: xr.Dataset) -> go.Figure:
     figure = make_subplots(
         cols=2,
         column_widths=[0.6, 0.4],
-        horizontal_spacing=0.2,
         subplot_titles=[
             "gain in separation" + (", and accuracy" if has_accuracy else ""),
             "best choice and random placement",
@@ -213,13 +229,11 @@ def separator_search(prescribed: xr.Dataset) -> go.Figure:
     for name, (height, colour) in marks.items():
         line = {"color": colour, "width": 3}
         figure.add_scatter(x=[-0.5, 0.5], y=[height] * 2, mode="lines", name=name, line=line, row=1, col=2)
-    relative = is_relative(prescribed["separation"])
     figure.update_yaxes(autorange="reversed", showgrid=False, row=1, col=1)
-    figure.update_yaxes(title="median D ÷ rms(v)" if relative else "median D", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(title=f"median of {distance_of(prescribed, 'separation')}", rangemode="tozero", row=1, col=2)
     figure.update_xaxes(showticklabels=False, range=[-1, 1], row=1, col=2)
-    height = 190 + 46 * max(4, len(rows))
-    figure = dress(figure, title="Separation by separator and period", height=height, top=118)
-    return figure.update_layout(legend={"y": 1 + 26 / (height - 190), "x": 1, "xanchor": "right"})
+    height = 46 * max(4, len(rows))
+    return finish(figure, title="Separation by separator and period", height=height, notes=notes_of(prescribed))
 
 
 DIVERGING = [[0, "#0072B2"], [0.5, "#f4f5f7"], [1, "#D55E00"]]

@@ -9,10 +9,10 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures._theme import dress
+from squashlens.figures.drawing.style import finish
 from squashlens.theory.statements.gallery import Exhibit
 
-COLUMNS, ROW = 3, 240  # panels side by side, and pixels of each
+COLUMNS, ROW = 3, 130  # panels side by side, and pixels of each
 LEFT, RIGHT, BROKEN = "#D55E00", "#0072B2", "#7F7F7F"
 LEAST = 1e-17  # zeros are drawn here, below every rounding error of a number near 1
 
@@ -35,9 +35,7 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
         )
     rows = -(-len(exhibits) // COLUMNS)
     titles = [f"<b>{e.kept[0].name}</b><br>{html.escape(e.kept[0].claim)}" for e in exhibits]
-    figure = make_subplots(
-        rows=rows, cols=COLUMNS, subplot_titles=titles, vertical_spacing=0.42 / rows, horizontal_spacing=0.09
-    )
+    figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=titles)
     for place, exhibit in enumerate(exhibits):
         row, column = divmod(place, COLUMNS)
         for name, colour, values in (
@@ -51,11 +49,11 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
                 text=[f"{value:.4g}" for value in values], hovertemplate=f"{name} at %{{x}}: %{{text}}<extra></extra>",
             )  # fmt: skip
             figure.add_trace(trace, row=row + 1, col=column + 1)
-        figure.update_xaxes(title=exhibit.axis, title_standoff=4, row=row + 1, col=column + 1)
+        figure.update_xaxes(title=exhibit.axis, row=row + 1, col=column + 1)
         figure.update_yaxes(range=_range(exhibit), row=row + 1, col=column + 1)
-    figure.update_xaxes(type="log", dtick=1).update_yaxes(type="log", exponentformat="power", nticks=5)
-    figure = dress(figure, title="Both sides of each statement", height=ROW * rows + 90, top=110, lift=40)
-    return figure.update_annotations(font={"size": 11})
+    figure.update_xaxes(type="log").update_yaxes(type="log")
+    notes = "zeros are drawn at the bottom"
+    return finish(figure, title="Both sides of each statement", height=ROW * rows, notes=notes)
 
 
 def _range(exhibit: Exhibit) -> list[float]:

@@ -10,16 +10,19 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import takes
 from squashlens.errors import InputError
-from squashlens.figures._theme import COLOURS, INK, dress, interval
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import interval, shaded
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS, INK
 
 LINES = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", "#1d2330")
 LENGTH = "length n (tokens)"
-BASE, ROW, HEADING = 150, 26, 34  # pixels
+ROW = 26  # pixels
 
 
-@takes(
+@draws(
     "squashlens.synthetic.convergence",
     "distance total_variation: seed layer length",
     "exponent_mean variation_exponent_mean: layer",
@@ -40,7 +43,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     """
     several = {"": found} if isinstance(found, xr.Dataset) else found
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
-    figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True, horizontal_spacing=0.05)
+    figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
     for number, (name, one) in enumerate(several.items()):
         colour, shown = LINES[number % len(LINES)], html.escape(f"{name}: " if name else "")
         top, first = one.isel(layer=-1), one.isel(layer=0)
@@ -48,17 +51,14 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
             _band(figure, column, values, f"{shown}{slopes}", colour)
         _guide(figure, top, colour)
-    figure.update_xaxes(type="log", title=LENGTH, exponentformat="power", dtick=1)
-    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
+    figure.update_xaxes(type="log", title=LENGTH)
+    figure.update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
-    lines = len(several)
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
-    dress(figure, title=title, height=460 + 28 * lines, top=70 + 28 * lines, lift=26)
-    figure.update_layout(legend={"orientation": "v"})
-    return figure.update_annotations(font_size=13)
+    return finish(figure, title=title, height=320, notes=notes_of(several.values()))
 
 
-@takes(
+@draws(
     "squashlens.synthetic.softmax_total_variation",
     "total_variation: seed length",
     "expected: length",
@@ -96,15 +96,15 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
         figure.add_vrect(x0=first, x1=k, fillcolor="#000", opacity=0.05, line_width=0)
         figure.add_annotation(
             x=float(np.log10(first)),  # plotly places annotations on a log axis by their logarithm
-            y=0, yref="paper", text=f"n ≤ {k}: all entries perturbed", showarrow=False, xanchor="left",
-            yanchor="bottom", font={"size": 11},
+            y=0, yref="y domain", text=f"n ≤ {k}: all entries perturbed", showarrow=False, xanchor="left",
+            yanchor="bottom",
         )  # fmt: skip
-    figure.update_xaxes(type="log", title=LENGTH, exponentformat="power", dtick=1)
-    figure.update_yaxes(type="log", title="δ", exponentformat="power", dtick=1)
-    return dress(figure, title="Total variation of the softmax of two growing sequences", height=440, top=80)
+    figure.update_xaxes(type="log", title=LENGTH)
+    figure.update_yaxes(type="log", title="δ")
+    return finish(figure, title="Total variation of the softmax of two growing sequences", height=290)
 
 
-@takes("squashlens.synthetic.survey", "premise exponent_mean variation_exponent_mean: ...")
+@draws("squashlens.synthetic.survey", "premise exponent_mean variation_exponent_mean: ...")
 def survey(found: xr.Dataset) -> go.Figure:
     """Draw the exponents of D and δ with their intervals for many stacks, one row for each stack.
 
@@ -134,7 +134,6 @@ def survey(found: xr.Dataset) -> go.Figure:
     figure = make_subplots(
         rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
         subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
-        horizontal_spacing=0.03, vertical_spacing=HEADING / (rows * (ROW * len(names) + HEADING)),
     )  # fmt: skip
     for cell in cells:
         here = found.isel(dict(zip(others, cell, strict=True)))
@@ -145,9 +144,8 @@ def survey(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(title="exponent", row=rows)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
-    height = BASE + rows * (ROW * len(names) + HEADING)
-    figure = dress(figure, title=f"Decay of D and δ with length, by {first}", height=height, top=100, lift=26)
-    return figure.update_annotations(font_size=13)
+    height = rows * ROW * (len(names) + 1)
+    return finish(figure, title=f"Decay of D and δ with length, by {first}", height=height)
 
 
 def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int, *, legend: bool) -> None:
@@ -173,9 +171,8 @@ def _band(figure: go.Figure, column: int, values: xr.DataArray, name: str, colou
     """Draw a band from minimum to maximum over seeds, and the mean."""
     x, kept = values["length"].values, values.where(values > 0)
     low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    shade = {"fill": "tonexty", "fillcolor": f"rgba({red}, {green}, {blue}, 0.18)"}
+    shade = {"fill": "tonexty", "fillcolor": shaded(colour, 0.18)}
     figure.add_scatter(x=x, y=high, legendgroup=name, **edge, row=1, col=column)
     figure.add_scatter(x=x, y=low, legendgroup=name, **edge, **shade, row=1, col=column)
     figure.add_scatter(

@@ -8,8 +8,12 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import chosen, is_relative, takes
-from squashlens.figures._theme import BOTTOM, COLOURS, INK, dress, label
+from squashlens.checks.results import chosen
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.themes import COLOURS, INK
 
 # How one more repeat changes the tokens: name, symbol, colour.
 STEPS = (
@@ -21,10 +25,10 @@ STEPS = (
 TINTS = ("#F7C9A3", "#A9CDE6", "#A3DBC6", "#F5E1A0", "#E6C3D8", "#CDE9F8", "#D9C7B4", "#E3E6EC")
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLUMNS = 2
-ABOVE = 100  # pixels above the panels, for title and legend
+MOST = 24  # rows of a panel of tokens
 
 
-@takes("squashlens.splits", "token_id piece: form repeats place", "pair grows text: form repeats")
+@draws("squashlens.splits", "token_id piece: form repeats place", "pair grows text: form repeats")
 def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") -> go.Figure:
     """Draw the tokens of repeated texts: one panel for each way of joining, one row for each number of repeats.
 
@@ -38,34 +42,34 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     Returns:
         The figure.
     """
+    splits = _distinct(splits)
     tints = _tints(splits["token_id"].values)
-    figure = _panels(splits, 23 * splits.sizes["repeats"], 48)
+    figure, rows = _panels(splits)
     for number, form in enumerate(splits["form"].values):
         row, column = number // COLUMNS + 1, number % COLUMNS + 1
-        here = splits.sel(form=form)
+        here = splits.sel(form=form).isel(repeats=slice(MOST))
         widths = np.vectorize(len)(here["piece"].values)
         ends = widths.cumsum(axis=1)
         for token, tint in tints.items():
-            rows, columns = np.nonzero(here["token_id"].values == token)
-            if len(rows):
-                figure.add_trace(
-                    _boxes(here, token, tint, rows, widths[rows, columns], ends[rows, columns]), row=row, col=column
-                )
+            own, places = np.nonzero(here["token_id"].values == token)
+            if len(own):
+                boxes = _boxes(here, token, tint, own, widths[own, places], ends[own, places])
+                figure.add_trace(boxes, row=row, col=column)
         for step in range(len(STEPS)):
             shown = _steps(here) == step
             where = here["repeats"].values[shown]
             figure.add_trace(_marks(step, ends[shown, -1] + 0.9, where), row=row, col=column)
         figure.update_xaxes(range=[-0.3, ends.max() + 1.7], row=row, col=column)
     figure.update_xaxes(visible=False)
-    figure.update_yaxes(range=[splits.sizes["repeats"] + 0.5, 0.5], dtick=1, ticks="", tickfont_size=11)
-    figure.update_yaxes(title={"text": "repeats", "standoff": 4}, col=1)
+    figure.update_yaxes(range=[min(splits.sizes["repeats"], MOST) + 0.5, 0.5], dtick=1, ticks="")
+    figure.update_yaxes(title="repeats", col=1)
     figure.update_layout(barmode="overlay")
-    finished = _finished(figure, title).update_yaxes(showgrid=False)
-    # This figure has no axis under its panels, so it needs less space there.
-    return finished.update_layout(height=int(finished.layout.height) - BOTTOM + 20, margin_b=20)  # pyright: ignore
+    figure.update_yaxes(showgrid=False)
+    notes = [f"the first {MOST} of {splits.sizes['repeats']} repeats"] if splits.sizes["repeats"] > MOST else []
+    return _finished(figure, title, 18 * rows * min(splits.sizes["repeats"], MOST), notes_of(splits, *notes))
 
 
-@takes("squashlens.tokenization", "naive distance: form layer repeats", "pair grows text: form repeats")
+@draws("squashlens.tokenization", "naive distance: form layer repeats", "pair grows text: form repeats")
 def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance of two texts and of the true pair by number of repeats, one panel for each way of joining.
 
@@ -80,7 +84,7 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
         The figure.
     """
     at = chosen(measured, "layer", layer)
-    figure = _panels(measured, 210, 84, shared_yaxes="all")
+    figure, rows = _panels(measured, shared_yaxes="all")
     for number, form in enumerate(measured["form"].values):
         row, column = number // COLUMNS + 1, number % COLUMNS + 1
         here = measured.sel(form=form, layer=at)
@@ -90,37 +94,41 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
         for step in range(len(STEPS)):
             shown = _steps(here) == step
             figure.add_trace(_marks(step, here["repeats"].values[shown], naive[shown]), row=row, col=column)
-    figure.update_xaxes(dtick=_tick(measured.sizes["repeats"]))
-    relative = is_relative(measured["distance"])
-    figure.update_yaxes(type="log", exponentformat="power", tickfont_size=11, dtick=_log_tick(measured, at))
-    figure.update_yaxes(title="D ÷ rms(v)" if relative else "D", col=1)
-    figure.update_xaxes(title={"text": "repeats", "standoff": 4})
-    return _finished(figure, f"Distance of two texts, one repeat apart, and of the true pair: layer {at}")
+    figure.update_yaxes(type="log")
+    figure.update_yaxes(title=distance_of(measured), col=1)
+    figure.update_xaxes(title="repeats")
+    title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
+    return _finished(figure, title, 190 * rows, notes_of(measured))
 
 
-def _panels(found: xr.Dataset, each: int, between: int, **axes: str) -> go.Figure:
-    """One panel for each form with its text in the title, `each` pixels high and `between` pixels apart."""
+def _distinct(splits: xr.Dataset) -> xr.Dataset:
+    """The forms that give different tokens; forms that give the same ones share a panel, with both names."""
+    names: dict[bytes, list[str]] = {}
+    firsts = []
+    for number, form in enumerate(splits["form"].values):
+        same = names.setdefault(splits["token_id"].sel(form=form).values.tobytes(), [])
+        firsts += [] if same else [number]
+        same.append(str(form))
+    return splits.isel(form=firsts).assign_coords(form=[", ".join(each) for each in names.values()])
+
+
+def _panels(found: xr.Dataset, **axes: str) -> tuple[go.Figure, int]:
+    """One panel for each form with its text in the title, and the number of rows of panels."""
     forms = found["form"].values
     titles = [f"{form}: {_written(here)}" for form, here in ((str(f), found.sel(form=f)) for f in forms)]
     columns = min(COLUMNS, len(forms))
     rows = -(-len(forms) // columns)
-    inside = rows * each + (rows - 1) * between
     specs = [[{} if row * columns + column < len(forms) else None for column in range(columns)] for row in range(rows)]
-    figure = make_subplots(
-        rows=rows, cols=columns, subplot_titles=titles, specs=specs, horizontal_spacing=0.07,
-        vertical_spacing=between / inside if rows > 1 else 0, **axes,  # pyright: ignore
-    )  # fmt: skip
-    return figure.update_layout(height=inside + ABOVE + BOTTOM)
+    return make_subplots(rows=rows, cols=columns, subplot_titles=titles, specs=specs, **axes), rows  # pyright: ignore
 
 
-def _finished(figure: go.Figure, title: str) -> go.Figure:
+def _finished(figure: go.Figure, title: str, height: float, notes: str) -> go.Figure:
     """The figure with the theme, and with each name once in the legend if it has marks."""
     seen: set[str] = set()
     for trace in cast(tuple[Any, ...], figure.data):
         trace.showlegend = bool(trace.name) and trace.name not in seen and len(trace.x) > 0
         seen |= {trace.name} if trace.showlegend else set()
-    dress(figure, title=title, height=int(figure.layout.height), top=ABOVE, lift=26)  # pyright: ignore
-    return figure.update_annotations(font_size=13)
+    return finish(figure, title=title, height=height, notes=notes)
 
 
 def _written(here: xr.Dataset) -> str:
@@ -152,7 +160,7 @@ def _boxes(here: xr.Dataset, token: int, tint: str, rows: np.ndarray, widths: np
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
-        textfont={"family": MONO, "size": 12, "color": INK},
+        textfont={"family": MONO, "color": INK},
         constraintext="none",
         marker={"color": tint, "line": {"color": "white", "width": 1.5}},
         hovertemplate=f"{text}<br>token {token}, %{{y}} repeats<extra></extra>",
@@ -180,14 +188,3 @@ def _positive(values: xr.DataArray) -> np.ndarray:
     """The values with NaN in place of numbers that are not positive."""
     data = values.values.astype(np.float64)
     return np.where(data > 0, data, np.nan)
-
-
-def _log_tick(measured: xr.Dataset, layer: int) -> int | str:
-    """Axis ticks at every decade, or at 1, 2 and 5 if the values span few decades."""
-    here = measured[["naive", "distance"]].sel(layer=layer).to_array()
-    low, high = float(here.where(here > 0).min()), float(here.max())
-    return 1 if high > 100 * low else "D2"
-
-
-def _tick(repeats: int) -> int:
-    return max(1, -(-repeats // 12))

@@ -74,7 +74,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
     return [
         Section(
             "Representational collapse, as in figure 5",
-            figures.collapse_panels(named, trained=trained),
+            figures.collapse_curve(named, trained=trained),
             tuple(
                 " ".join([f"({k})", say.falls(ds, findings.trends[k]), *(one(ds) for one in _OF_A_PANEL)])
                 for k, ds in findings.panels.items()

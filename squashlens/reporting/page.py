@@ -185,7 +185,7 @@ def _code(facts: dict[str, Any], prompt: str, digits: int) -> str:
         f"panels = sl.prompts.figure5(model, {digits})\n"
         "pairs = {k: sl.capture(model, p, baselines=['contrast', 'unrelated']) for k, p in panels.items()}\n"
         "collapse = {k: sl.collapse(model, captured) for k, captured in pairs.items()}\n"
-        "sl.figures.collapse_panels(collapse)\n"
+        "sl.figures.collapse_curve(collapse)\n"
         "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
         "sl.figures.layer_trace(ablation)"
     )
@@ -210,8 +210,9 @@ def _written_out(word: str) -> str:
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
-    layout: Any = figure.layout
-    figure.update_layout(title=None, margin_t=layout.margin.t - 32)  # the page has its own heading
+    from squashlens.figures import styled
+
+    figure = styled(figure, title="")  # the page has its own heading
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
 

@@ -14,7 +14,8 @@ def test_the_ladder_shows_the_audit(tiny: Any) -> None:
     for trace in figure.data:
         column = {None: middle, "x": middle, "x2": agreement, "x3": cost}[trace.xaxis]
         if column is not agreement or trace.marker.symbol == "circle":
-            column.update(zip(trace.y, trace.x, strict=True))
+            names = [one if isinstance(one, str) else one[0] for one in trace.customdata]
+            column.update(zip(names, trace.x, strict=True))
     inner = found.isel(position=found["content"].values)
     for name in found["estimate"].values:
         at = inner.sel({"estimate": name})
@@ -23,6 +24,6 @@ def test_the_ladder_shows_the_audit(tiny: Any) -> None:
         partial = at["agreement"].sel(reference="Jacobian", way="partial").item()
         np.testing.assert_allclose(agreement[name], partial, rtol=1e-6)
         np.testing.assert_allclose(cost[name], at["cost"].item(), rtol=1e-6)
-    assert list(figure.layout.yaxis.categoryarray) == found["estimate"].values.tolist()[::-1]
+    assert [text.replace("<br>", " ") for text in figure.layout.yaxis.ticktext] == found["estimate"].values.tolist()
     assert np.isnan(middle["substitution effect"])
-    assert "2 prompts, 4 content tokens" in figure.layout.title.text
+    assert "2 prompts, 4 content tokens" in figure.layout.title.subtitle.text

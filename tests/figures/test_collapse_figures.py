@@ -36,7 +36,16 @@ def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
     np.testing.assert_array_equal(values(traces["contrast: another last token"]), last["contrast"])
     np.testing.assert_array_equal(values(traces["heads: mean, min to max"]), panel["head_mean"].sel(block=5))
     floor = last["noise_floor"].values
-    np.testing.assert_array_equal(values(traces["noise floor"]), np.where(floor > 0, floor, np.nan))
+    # The noise floor is far below: it is named, and does not squeeze what is drawn.
+    assert "noise floor" not in traces
+    assert f"noise floor below the axis, at most {np.nanmax(floor):.1g}" in figure.layout.title.subtitle.text
+    drawn = np.concatenate([values(t)[values(t) > 0] for t in figure.data])
+    low, high = figure.layout.yaxis.range
+    assert low < np.log10(drawn.min()) < low + 0.2
+    assert high - 0.2 < np.log10(drawn.max()) < high
+    near = panel.assign(noise_floor=panel["noise_floor"] * 1e6)
+    trace = next(t for t in sl.figures.collapse_curve(near).data if t.name == "noise floor")
+    np.testing.assert_array_equal(values(trace), np.where(floor > 0, floor * 1e6, np.nan))
     draws = [values(t) for t in figure.data if t.name == "unrelated: other content"]
     np.testing.assert_array_equal(draws, last["unrelated"])
     band = [values(t) for t in figure.data if t.name is None]
@@ -50,10 +59,10 @@ def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
 
 
 def test_four_panels_share_one_scale_and_one_legend(panel: Any) -> None:
-    figure = sl.figures.collapse_panels({k: panel for k in "abcd"})
+    figure = sl.figures.collapse_curve({k: panel for k in "abcd"})
     names = [t.name for t in figure.data if t.showlegend is not False]
     assert len(names) == len(set(names))
-    assert [a.text for a in figure.layout.annotations] == ["a", "b", "c", "d"]
+    assert [a.text for a in figure.layout.annotations if a.text] == ["a", "b", "c", "d"]
     shared = [figure.layout[f"yaxis{n}"].matches for n in ("", 2, 3, 4)]
     assert sorted(map(str, shared)).count("None") == 1
     assert len({m for m in shared if m}) == 1
@@ -116,7 +125,7 @@ def test_layer_trace_draws_every_ablation(ablation: Any) -> None:
     here = ablation.sel(length=10)
     np.testing.assert_array_equal(traces["separators"][1:], here["distance"].sel(edit="separators")[1:])
     masked = here["distance_from"].sel(hook="mask", from_block=2)
-    np.testing.assert_array_equal(traces["masked from block 2 on"][1:], masked[1:])
+    np.testing.assert_array_equal(traces["masked"][1:], masked[1:])
     assert np.isnan(traces["separators"][0])
 
 

@@ -7,7 +7,7 @@ import plotly.io
 import xarray as xr
 
 import squashlens as sl
-from squashlens.figures._theme import label
+from squashlens.figures.drawing.text import label
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 
@@ -65,7 +65,8 @@ def test_long_prompts_thin_their_labels() -> None:
         coords={"layer": range(3), "position": range(n), "token": ("position", ["1"] * n)},
     )
     figure = sl.figures.composition(values)
-    assert len(figure.layout.xaxis.tickvals) <= 48
+    assert len(figure.layout.xaxis.labelalias) == n
+    assert figure.layout.xaxis.nticks <= 48
 
 
 def test_no_global_template(tiny: Any) -> None:

@@ -14,6 +14,7 @@ from squashlens.measure.squashing.audit import audit_table
 from tests import odd
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
+NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
 TABLES = {
     "audit_table": audit_table,
     "separator_table": separator_table,
@@ -27,20 +28,19 @@ def results() -> dict[str, Any]:
 
 
 def drawers() -> dict[str, Any]:
-    figures = {f"figures.{name}": getattr(sl.figures, name) for name in sl.figures.__all__ if name != "statements"}
+    figures = {f"figures.{name}": getattr(sl.figures, name) for name in sl.figures.__all__ if name not in NOT_OF_ONE}
     return figures | TABLES
 
 
 @pytest.mark.parametrize("name", drawers())
 def test_another_result_is_refused_with_the_measurement_to_call(name: str, results: dict[str, Any]) -> None:
     function = drawers()[name]
-    first, *others = inspect.signature(function).parameters.values()
+    _, *others = inspect.signature(function).parameters.values()
     rest = {one.name: "title" for one in others if one.default is one.empty}
     drawn = []
     for label, result in results.items():
-        given = {"a": result} if first.name == "panels" else result
         try:
-            found = function(given, **rest)
+            found = function(result, **rest)
         except InputError as refusal:
             said = str(refusal)
             assert "squashlens." in said or "is of type" in said or "Measure with" in said, (label, said)
@@ -60,7 +60,7 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
     with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
         sl.figures.collapse_curve(results["collapse"], layer=99)
     with pytest.raises(InputError, match="contains no result"):
-        sl.figures.collapse_panels({})
+        sl.figures.collapse_curve({})
 
 
 def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ def test_both_distances_are_drawn(measured: Any) -> None:
                 assert list(lines[name].x) == here["repeats"].values[chosen].tolist()
                 np.testing.assert_array_equal(lines[name].y, here["naive"].sel(form=form).values[chosen])
         assert f"layer {6 if layer is None else layer}" in figure.layout.title.text
-        assert figure.layout.yaxis.title.text == "D ÷ rms(v)"
+        assert figure.layout.yaxis.title.text == "D ÷ rms(v) (L∞)"
     titles = [a.text for a in sl.figures.tokenization(measured).layout.annotations]
     assert titles == ["joined: “111 …”", "spaced: “1 1 1 …”", "commas: “1,1,1 …”", "commas spaced: “1, 1, 1 …”"]
 

@@ -1,0 +1,139 @@
+"""The figure for a result, and several figures on one page."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import xarray as xr
+
+from squashlens.checks.arguments import validated
+from squashlens.checks.results import require
+from squashlens.errors import InputError
+from squashlens.figures import (
+    _accuracy,
+    _attribution,
+    _audit,
+    _changes,
+    _collapse,
+    _frequencies,
+    _mechanism,
+    _needle,
+    _paths,
+    _precision,
+    _readout,
+    _separators,
+    _synthetic,
+    _tokenization,
+    _tokens,
+)
+from squashlens.figures.drawing.panels import Share, composed
+
+Result = xr.Dataset | xr.DataArray
+
+# The figure that is drawn for a result is the first that it has all variables for, so special ones come first.
+FIGURES: tuple[Any, ...] = (
+    _attribution.attribution,
+    _paths.composition,
+    _paths.hops,
+    _paths.strongest_paths,
+    _paths.depth_limit,
+    _audit.audit,
+    _needle.needle,
+    _readout.collapse_vs_readout,
+    _readout.probe,
+    _frequencies.answer_frequencies,
+    _accuracy.accuracy_by_length,
+    _tokenization.tokenization,
+    _tokenization.splits,
+    _changes.windows,
+    _changes.changes,
+    _separators.separator_search,
+    _separators.layer_trace,
+    _mechanism.mechanism,
+    _precision.bits_needed,
+    _precision.runs,
+    _synthetic.survey,
+    _synthetic.synthetic_convergence,
+    _synthetic.synthetic_total_variation,
+    _collapse.collapse_curve,
+    _tokens.next_token,
+    _tokens.by_token,
+)
+
+
+@validated
+def of(result: Result | Mapping[str, Result]) -> go.Figure:
+    """The usual figure of a result, whatever was measured.
+
+    Args:
+        result: a result of squashlens, or several by label for panels with common scales.
+
+    Returns:
+        The figure. `docs/results.md` lists the figure of each measurement, and others that show the same result.
+
+    Raises:
+        InputError: if there is no figure for this result.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> figure = sl.figures.of(sl.paths.composition(model, "110 ="))
+    >>> figure.layout.title.text
+    'Where the paths to the query start, by layer'
+    """
+    one = next(iter(result.values()), None) if isinstance(result, Mapping) and not _is_result(result) else result
+    if one is None:
+        raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
+    for figure in FIGURES:
+        if _fits(one, figure):
+            return figure(result)
+    raise InputError(
+        "There is no figure for this result.",
+        "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
+    )
+
+
+@validated
+def panels(
+    parts: Mapping[str, Result | go.Figure], *, columns: int | None = None, share: Share = "both",
+    title: str | None = None,
+) -> go.Figure:  # fmt: skip
+    """Several figures on one page, with their labels as titles, common scales and one legend.
+
+    Args:
+        parts: figures of `squashlens.figures`, or results, by label; a result is drawn as by `of`.
+        columns: how many are side by side; by default 2 of 2 or 4, and otherwise up to 3.
+        share: axes that have one scale in all parts, where these show the same quantity: both, ``"x"``, ``"y"`` or
+            ``"none"``.
+        title: title of the page; by default that of the parts, if they have the same.
+
+    Returns:
+        The figure, which `styled` and `save` take like any other.
+
+    Raises:
+        InputError: if `parts` is empty, or has a figure that is not of squashlens or has several parts already.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> results = {prompt: sl.sensitivity(model, prompt, progress=False) for prompt in ("110 =", "111 =")}
+    >>> figure = sl.figures.styled(sl.figures.panels(results), theme="paper")
+    """
+    if not parts:
+        raise InputError("parts is empty: there is nothing to draw.", "Give figures or results by label.")
+    if columns is not None and not 1 <= columns <= len(parts):
+        raise InputError(f"columns={columns} is not usable for {len(parts)} parts.", f"Use 1 to {len(parts)}.")
+    figures = {label: part if isinstance(part, go.Figure) else of(part) for label, part in parts.items()}
+    return composed(figures, columns=columns, share=share, title=title)
+
+
+def _is_result(value: object) -> bool:
+    return isinstance(value, xr.Dataset | xr.DataArray)
+
+
+def _fits(result: Any, figure: Any) -> bool:
+    """Whether a figure can draw a result."""
+    maker, dims_of = figure.__draws__
+    try:
+        require(result, "result", maker, dims_of)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""How figures are drawn: text, themes, layout in pixels, panels and files."""

@@ -1,0 +1,57 @@
+"""What a figure is given: one result, or several by label, which are drawn side by side."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_origin
+
+import plotly.graph_objects as go
+import xarray as xr
+
+from squashlens.checks.arguments import validated
+from squashlens.checks.results import dims_by_name, require
+from squashlens.errors import InputError
+from squashlens.figures.drawing.panels import composed
+
+R = TypeVar("R")
+P = ParamSpec("P")
+Drawn = Callable[Concatenate[R, P], go.Figure]
+
+
+def draws(
+    maker: str, *needed: str
+) -> Callable[[Drawn[R, P]], Callable[Concatenate[R | Mapping[str, R], P], go.Figure]]:
+    """Decorator for a function that draws a result of `maker`; several results, by label, become panels of one figure,
+    unless the function takes several itself.
+
+    Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
+    """
+    dims_of = dims_by_name(needed)
+
+    def decorate(function: Drawn[R, P]) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
+        signature = inspect.signature(function, eval_str=True)
+        first, *rest = signature.parameters.values()
+
+        takes_several = get_origin(first.annotation) in (Union, UnionType)
+
+        @functools.wraps(function)
+        def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
+            several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
+            if not several:
+                raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
+            for label, one in several.items():
+                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
+            draw_one: Any = function
+            if takes_several:
+                return draw_one(found, *args, **kwargs)
+            drawn = {label: draw_one(one, *args, **kwargs) for label, one in several.items()}
+            return composed(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
+
+        kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
+        setattr(draw, "__signature__", signature.replace(parameters=[first.replace(annotation=kinds), *rest]))  # noqa: B010
+        drawing = validated(draw)
+        setattr(drawing, "__draws__", (maker, dims_of))  # noqa: B010
+        return cast(Any, drawing)
+
+    return decorate

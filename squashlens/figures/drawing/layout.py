@@ -1,0 +1,219 @@
+"""Layout in pixels: space is kept for every text first, and the panels divide what is left.
+
+From top to bottom, a page has a title, a line of notes, the legend, and blocks. A block has a title and rows of panels,
+with a title above each panel, and ticks and an axis title below. Text that is too long is broken into lines.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from squashlens.errors import InputError
+from squashlens.figures.drawing import parts
+from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page
+from squashlens.figures.drawing.text import height_of, wrapped
+from squashlens.figures.drawing.themes import ASSUMED, INCH
+
+ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
+LEAST = 36.0  # pixels of a panel
+Spans = list[tuple[float, float]]
+
+
+class Layout:
+    """The layout of one figure. Each step needs the ones before it: columns, then title and legends, then rows."""
+
+    def __init__(self, figure: go.Figure) -> None:
+        self.figure, self.page = figure, Page.of(figure)
+        self.size = self.page.look.size
+        self.pad = 0.6 * self.size
+        self.width = self.page.look.width * INCH if self.page.look.width else ASSUMED
+        self.blocks = self.page.blocks
+
+    def set(self) -> go.Figure:
+        """Set all sizes, places and lines of text of the figure."""
+        self._columns()
+        for at, block in enumerate(self.blocks):
+            for x, y, _, column in block.panels:
+                start, end = self.across[at][column]
+                parts.set_marks(self.figure, self.page.marks, x, y, end - start)
+        room = self.width - self.left - self.right  # plotly breaks a legend into rows at the width of the panels
+        legends = [
+            parts.set_legend(self.figure, name, place, room, self.size)
+            for name, place in (("legend", self.page.legend), ("legend2", "bottom"))
+        ]
+        title = parts.set_title(self.figure, self.page, self.width)
+        top = title + sum(one.height for one in legends if one.place == "top")
+        self._rows(top, sum(one.height for one in legends if one.place == "bottom"))
+        self._place(title, legends)
+        self.page.keep(self.figure)
+        return self.figure
+
+    def _columns(self) -> None:
+        """Left and right edges of all panels in pixels. Blocks of one column have the same edges."""
+        sides = [self._sides(block) for block in self.blocks]
+        groups = _groups(block.column for block in self.blocks)
+        left = [max(sides[at][0][0] for at in group) for group in groups]
+        right = [max(sides[at][1][-1] for at in group) for group in groups]
+        if self.page.legend == "right":
+            right[-1] += parts.set_legend(self.figure, "legend", "right", self.width, self.size).width
+        free = (self.width - sum(left) - sum(right)) / len(groups)
+        self.across: dict[int, Spans] = {}
+        start = 0.0
+        for group, before, after in zip(groups, left, right, strict=True):
+            for at in group:
+                lefts, rights = sides[at]
+                gaps = [a + b for a, b in zip(rights[:-1], lefts[1:], strict=True)]
+                self.across[at] = self._divided(start + before, free, self.blocks[at].columns, gaps, "width")
+            start += before + free + after
+        self.left, self.right = left[0], right[-1]
+
+    def _sides(self, block: Block) -> tuple[list[float], list[float]]:
+        """Space to the left and to the right of each column of panels."""
+        tall = block.height * self.size / ORDINARY / len(block.rows)
+        left, right = [], []
+        for column in range(len(block.columns)):
+            here = block.at(column=column)
+            labels = [parts.set_axis(self.figure, y, tall, self.size, limit=0.4 * self.width) for _, y in here]
+            left.append(max(labels) + self.pad)
+            right.append(max(parts.set_colour_bars(self.figure, x, y, self.size) for x, y in here) + self.pad)
+        return left, right
+
+    def _rows(self, top: float, bottom: float) -> None:
+        """Upper and lower edges of all panels in pixels, and the height of the page."""
+        ends = [self._ends(at) for at in range(len(self.blocks))]
+        groups = _groups(block.row for block in self.blocks)
+        above = [max(ends[at][0][0] for at in group) for group in groups]
+        below = [max(ends[at][1][-1] for at in group) for group in groups]
+        gaps = [[a + b for a, b in zip(lower[:-1], upper[1:], strict=True)] for upper, lower in ends]
+        between = [max(sum(gaps[at]) for at in group) for group in groups]
+        tall = [max(self.blocks[at].height for at in group) for group in groups]
+        fixed = top + bottom + sum(above) + sum(below) + sum(between)
+        scale = self.size / ORDINARY
+        if self.page.height is not None:
+            scale = (self.page.height * INCH - fixed) / sum(tall)
+        self.down: dict[int, Spans] = {}
+        start = top
+        for group, before, own, inner, after in zip(groups, above, tall, between, below, strict=True):
+            for at in group:
+                self.down[at] = self._divided(
+                    start + before, scale * own + inner, self.blocks[at].rows, gaps[at], "height"
+                )
+            start += before + scale * own + inner + after
+        self.height = start + bottom
+        self.top, self.bottom = top + above[0], bottom + below[-1]
+
+    def _ends(self, at: int) -> tuple[list[float], list[float]]:
+        """Space above and below each row of panels."""
+        block, above, below = self.blocks[at], [], []
+        for row in range(len(block.rows)):
+            titles, labels = [], []
+            for x, y, column in [(x, y, c) for x, y, r, c in block.panels if r == row]:
+                start, end = self.across[at][column]
+                titles.append(parts.set_panel_title(self.figure, x, y, end - start, self.size))
+                labels.append(parts.set_axis(self.figure, x, end - start, self.size))
+            above.append(max(titles) + self.pad)
+            below.append(max(labels) + self.pad)
+        if block.title:
+            (start, _), (_, end) = self.across[at][0], self.across[at][-1]
+            above[0] += height_of(wrapped(block.title, end - start, 1.1 * self.size), 1.1 * self.size)
+        return above, below
+
+    def _divided(
+        self, start: float, length: float, weights: Sequence[float], gaps: Sequence[float], side: str
+    ) -> Spans:
+        """Start and end of each panel in pixels, for panels of given weights with gaps between them."""
+        free = length - sum(gaps)
+        sizes = [free * weight / sum(weights) for weight in weights]
+        if max(sizes) < LEAST:
+            now = self.width / INCH if side == "width" else (self.page.height or 0.0)
+            blocks = len(_groups(block.column if side == "width" else block.row for block in self.blocks))
+            needed = now + blocks * (LEAST / max(weights) * sum(weights) - free) / INCH
+            raise InputError(
+                f"The text of this figure leaves no room for its panels: {side} is {now:.3g} inches.",
+                f"Use {side}={needed + 0.05:.1f} or more, a smaller font_size, or fewer panels.",
+            )
+        spans, at = [], start
+        for size, gap in zip(sizes, [*gaps, 0.0], strict=True):
+            spans.append((at, at + size))
+            at += size + gap
+        return spans
+
+    def _place(self, title: float, legends: Sequence[parts.Legend]) -> None:
+        """Write the places of everything into the figure; panels as shares of the space between the margins."""
+        wide, tall = self.width - self.left - self.right, self.height - self.top - self.bottom
+        across: Callable[[float], float] = lambda pixels: (pixels - self.left) / wide  # noqa: E731
+        down: Callable[[float], float] = lambda pixels: 1 - (pixels - self.top) / tall  # noqa: E731
+        update: Any = self.figure.update_layout
+        update(
+            height=self.height, width=self.page.look.width and self.width, autosize=self.page.look.width is None,
+            margin={"l": self.left, "r": self.right, "t": self.top, "b": self.bottom, "pad": 0},
+        )  # fmt: skip
+        if self.page.title:
+            update(title_y=1 - 0.5 * self.size / self.height)
+        for at, block in enumerate(self.blocks):
+            for x, y, row, column in block.panels:
+                (left, right), (upper, lower) = self.across[at][column], self.down[at][row]
+                parts.set_axis(self.figure, y, lower - upper, self.size, limit=0.4 * self.width)
+                update({x: {"domain": _within(across(left), across(right))}})
+                update({y: {"domain": _within(down(lower), down(upper))}})
+                for trace in parts.colour_bars(self.figure, x, y):
+                    trace.colorbar.update(
+                        x=across(right + self.pad), xanchor="left", y=down(upper), yanchor="top",
+                        len=(lower - upper) / tall, lenmode="fraction",
+                    )  # fmt: skip
+            self._block_title(at, across(self.across[at][0][0]), down(self.down[at][0][0]))
+        edge = 0.5 * self.size / self.width
+        for legend in legends:
+            beside = {
+                "x": 1 + self.pad / wide,
+                "xref": "paper",
+                "y": 1.0,
+                "yref": "paper",
+                "yanchor": "top",
+                "orientation": "v",
+            }
+            above = {
+                "x": edge,
+                "xref": "container",
+                "y": 1 - title / self.height,
+                "yref": "container",
+                "yanchor": "top",
+                "orientation": "h",
+            }
+            under = {
+                "x": edge,
+                "xref": "container",
+                "y": 0.3 * self.pad / self.height,
+                "yref": "container",
+                "yanchor": "bottom",
+                "orientation": "h",
+            }
+            if legend.place != "none":
+                update({legend.name: {"right": beside, "top": above, "bottom": under}[legend.place]})
+
+    def _block_title(self, at: int, x: float, y: float) -> None:
+        """Place the title of a block above its first panel and the title of that."""
+        block, size = self.blocks[at], 1.1 * self.size
+        if not block.title:
+            return
+        (start, _), (_, end) = self.across[at][0], self.across[at][-1]
+        first = block.panels[0]
+        shift = parts.set_panel_title(self.figure, first[0], first[1], end - start, self.size)
+        figure: Any = self.figure
+        note = next(one for one in figure.layout.annotations if one.name == f"{BLOCK_TITLE} {at}")
+        note.update(
+            text=wrapped(block.title, end - start, size), font={"size": size}, x=x, y=y, xref="paper", yref="paper",
+            xanchor="left", yanchor="bottom", align="left", showarrow=False, yshift=shift + 3,
+        )  # fmt: skip
+
+
+def _within(start: float, end: float) -> list[float]:
+    """A domain that rounding errors have not moved out of the page."""
+    return [min(max(start, 0.0), 1.0), min(max(end, 0.0), 1.0)]
+
+
+def _groups(places: Iterable[int]) -> list[list[int]]:
+    """The indices with place 0, those with place 1, and so on."""
+    each = list(places)
+    return [[at for at, place in enumerate(each) if place == wanted] for wanted in range(1 + max(each))]

@@ -1,0 +1,59 @@
+"""Traces that several figures have: maps of layers, maps of shares, and intervals."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from squashlens.figures.drawing.text import label
+
+FLOOR = 1e-6  # all shares below this have the same colour
+
+
+def interval(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int) -> dict[str, Any]:
+    """Error bars from `low` to `high` around `middle`, with caps of `width` pixels."""
+    return {"type": "data", "array": high - middle, "arrayminus": middle - low, "color": colour, "width": width}
+
+
+def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
+    """A heatmap over two numbered dimensions, rows first, with the exact values in the hover text."""
+    rows, columns = map(str, values.dims)
+    names = {"layer": "layer", "length": "length", "from_block": "from block", "block": "block"}
+    place = f"{names[rows]} %{{y}}, {names[columns]} %{{x}}"
+    return go.Heatmap(
+        z=values.values.astype(np.float32),
+        x=values[columns].values,
+        y=values[rows].values,
+        hovertemplate=f"{place}<br>{colourbar}: %{{customdata:.4g}}<extra></extra>",
+        customdata=values.values,
+        colorbar={"title": {"text": colourbar}},
+        **heatmap,
+    )
+
+
+def share_map(shares: xr.DataArray, tokens: Sequence[str], row: str) -> go.Heatmap:
+    """A heatmap of shares of paths over rows × tokens, with a logarithmic colour scale; `row` labels rows in hovers."""
+    values = shares.values.astype(np.float64)
+    rows = shares[str(shares.dims[0])].values
+    decades = np.arange(np.log10(FLOOR), 1)
+    texts = [f"10<sup>{int(d)}</sup>" if d > np.log10(FLOOR) else f"≤ 10<sup>{int(d)}</sup>" for d in decades]
+    return go.Heatmap(
+        z=np.log10(np.maximum(values, FLOOR)).astype(np.float32),
+        x=np.arange(len(tokens), dtype=np.float32),
+        y=rows,
+        zmin=np.log10(FLOOR),
+        zmax=0,
+        colorscale="Viridis",
+        text=[[f"{row.format(row=r)}, {i}: {label(t)}" for i, t in enumerate(tokens)] for r in rows],
+        customdata=values,
+        hovertemplate="%{text}<br>share of paths: %{customdata:.6g}<extra></extra>",
+        colorbar={"title": {"text": "share of paths"}, "tickvals": decades, "ticktext": texts},
+    )
+
+
+def shaded(colour: str, opacity: float) -> str:
+    """A palette colour as a transparent fill."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {opacity})"

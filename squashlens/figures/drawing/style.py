@@ -1,0 +1,128 @@
+"""The look of a figure: theme, size, fonts, title, legend and colours, set on one figure and nowhere else."""
+
+import html
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import plotly.graph_objects as go
+from plotly.colors import hex_to_rgb, unlabel_rgb
+
+from squashlens.checks.arguments import validated
+from squashlens.checks.results import listed
+from squashlens.errors import InputError
+from squashlens.figures.drawing.layout import Layout
+from squashlens.figures.drawing.page import Page, block_of, traces_of
+from squashlens.figures.drawing.text import unbroken
+from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName, only_colours
+
+Width = Literal["column", "page"] | float
+LARGEST, SMALLEST, TEXT = 100.0, 1.0, (4.0, 72.0)  # inches of a figure, and points of text
+
+SMALL = 60.0  # pixels: no figure has panels that are lower
+
+
+@validated
+def styled(
+    figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
+    font: str | None = None, font_size: float | None = None, title: str | None = None,
+    legend: Literal["top", "bottom", "right", "none"] | None = None, palette: Mapping[str, str] | None = None,
+) -> go.Figure:  # fmt: skip
+    """A copy of a figure with another theme, size, title, legend or palette. What is not given stays as it was.
+
+    Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and the legend gets
+    the rows it needs. The figure that was given is not changed, and no setting of plotly is.
+
+    Args:
+        figure: a figure of `squashlens.figures`.
+        theme: ``"notebook"`` (13 pixels, as wide as the page), ``"paper"`` (serif, 8 points, 6.75 inches wide, black
+            on white), ``"slides"`` (18 points, 13 inches wide) or ``"dark"`` (light text on a dark background).
+        width: ``"column"`` (3.25 inches), ``"page"`` (6.75 inches), or a number of inches.
+        height: height of the whole figure in inches; by default as much as its panels need.
+        font: font family, such as ``"Palatino, serif"``.
+        font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
+        title: title of the figure; ``""`` removes it, with the line under it.
+        legend: where the legend is, or ``"none"``.
+        palette: colour for each name in the legend, such as ``{"true Jacobian": "black"}``.
+
+    Returns:
+        The new figure.
+
+    Raises:
+        InputError: if squashlens did not draw the figure; if the text leaves no room for the panels; if a name of
+            `palette` is not in the legend.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> figure = sl.figures.attribution(sl.sensitivity(model, "110 =", progress=False))
+    >>> sl.figures.styled(figure, theme="paper", width="column").layout.width
+    312.0
+    """
+    page = Page.of(figure)
+    inches = WIDTHS[width] if isinstance(width, str) else width
+    _require("width", inches, SMALLEST, LARGEST)
+    _require("height", height, SMALLEST, LARGEST)
+    _require("font_size", font_size, *TEXT)
+    given = {
+        "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size, "legend": legend,
+        "title": None if title is None else html.escape(title),
+    }  # fmt: skip
+    new = replace(page, **{name: value for name, value in given.items() if value is not None})
+    colours = dict(zip(THEMES[page.theme].colours, THEMES[new.theme].colours, strict=True))
+    found = go.Figure(figure)
+    for part in (*traces_of(found), found.layout):
+        part.update(only_colours(part.to_plotly_json(), colours))
+    new.keep(found)
+    for name, colour in (palette or {}).items():
+        _paint(found, name, colour)
+    return dressed(found)
+
+
+def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> go.Figure:
+    """Give a new figure its page, with `height` pixels for all rows of panels together, and lay it out."""
+    Page([block_of(figure, max(height, SMALL))], title=title, notes=notes).keep(figure)
+    return dressed(figure)
+
+
+def dressed(figure: go.Figure) -> go.Figure:
+    """Set theme and layout of a figure whose page is known."""
+    look = Page.of(figure).look
+    figure.update_layout(
+        template="none", font={"family": look.font, "size": look.size, "color": look.ink}, paper_bgcolor=look.paper,
+        plot_bgcolor=look.paper, hoverlabel={"font": {"family": look.font, "size": look.size}},
+        modebar={"remove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]},
+    )  # fmt: skip
+    figure.update_xaxes(zeroline=False, linecolor=look.ink, automargin=True)
+    figure.update_yaxes(zeroline=False, gridcolor=look.faint, automargin=True)
+    axes: Any = figure.select_xaxes()
+    for axis in axes:
+        axis.showgrid = bool(axis.showgrid)
+    return Layout(figure).set()
+
+
+def _require(name: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        unit = "points" if name == "font_size" else "inches"
+        raise InputError(f"{name}={value:g} {unit} is not usable.", f"Use {least:g} to {most:g} {unit}.")
+
+
+def _paint(figure: go.Figure, name: str, colour: str) -> None:
+    """Change the colour of everything that has a name in the legend."""
+    traces = traces_of(figure)
+    groups = {unbroken(trace.name): trace.legendgroup or trace.name for trace in traces if trace.name}
+    if name not in groups:
+        raise InputError(f"palette: {name!r} is not in the legend.", f"The names are {listed(groups)}.")
+    try:
+        red, green, blue = hex_to_rgb(colour) if colour.startswith("#") else unlabel_rgb(colour)
+    except (ValueError, IndexError):
+        raise InputError(f"palette: {colour!r} is not a colour.", "Write it as #rrggbb or rgb(r, g, b).") from None
+    for trace in traces:
+        if groups[name] not in (trace.legendgroup, trace.name):
+            continue
+        for path in ("line.color", "marker.color", "error_x.color", "error_y.color", "marker.line.color"):
+            part, key = path.rsplit(".", 1)
+            if isinstance(trace[part][key] if part in trace or "." in part else None, str):
+                trace[path] = colour
+        if isinstance(getattr(trace, "fillcolor", None), str):
+            opacity = trace.fillcolor.rstrip(")").split(",")[-1] if trace.fillcolor.startswith("rgba") else 1
+            trace.fillcolor = f"rgba({red}, {green}, {blue}, {opacity})"

@@ -1,0 +1,87 @@
+"""Text in figures: how wide it is, where it is broken into lines, and how tokens are written as labels.
+
+A figure is laid out before a browser has drawn it, so widths are estimates: those of DejaVu Sans, which is wider than
+other common fonts. Text then takes at most the space that was kept for it.
+"""
+
+import html
+import re
+import unicodedata
+
+# Widths of the characters from space to ~ in hundredths of the font size: the larger of DejaVu Sans and DejaVu Serif.
+WIDTHS = bytes.fromhex(
+    "20282e54405f591b2727325420242022404040404040404040402222545454366448494d504945505728284b42665852"
+    "43524b45435448674742452722275432323d4038403e254040201f3d2061403d4040303428403b563b3b3540224054"
+)
+SIGNS = {"→": 0.84, "…": 1.0, "‖": 0.5, "∂": 0.52, "·": 0.32, "ℓ": 0.6, "′": 0.23, "●": 0.87, "○": 0.87, "▼": 0.77}
+OTHER, FULL = 0.84, 1.0  # other characters: mathematical signs, and those of East Asian scripts
+TAG = re.compile(r"<[^<>]*>")
+SMALL = re.compile(r"<su[bp]>(.*?)</su[bp]>")
+LINE = 1.3  # height of a line of text, in units of its size
+TOKEN = 14  # characters of a token that a label shows
+
+
+def width_of(text: str, size: float) -> float:
+    """The width in pixels of a text in a font of `size` pixels, at its longest line.
+
+    >>> width_of("mm", 10) > width_of("ii", 10)
+    True
+    >>> width_of("a<br>abc", 10) == width_of("abc", 10)
+    True
+    """
+    return max(size * sum(map(_em, _plain(line))) for line in text.split("<br>"))
+
+
+def _em(character: str) -> float:
+    if " " <= character <= "~":
+        return WIDTHS[ord(character) - 32] / 100
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return FULL
+    return SIGNS.get(character, 0.65 if character.isalpha() else OTHER)
+
+
+def _plain(line: str) -> str:
+    """A line as it is seen: without markup; raised and lowered characters count as a narrow one each."""
+    return html.unescape(TAG.sub("", SMALL.sub(lambda found: "i" * (1 + len(found[1])), line)))
+
+
+def wrapped(text: str, width: float, size: float) -> str:
+    """The text broken at spaces into lines of at most `width` pixels; earlier breaks are undone.
+
+    A word that is wider than a line has a line of its own.
+
+    >>> wrapped("one two<br>three", 60, 13)
+    'one two<br>three'
+    >>> wrapped("one two<br>three", 600, 13)
+    'one two three'
+    """
+    lines: list[str] = []
+    for word in unbroken(text).split(" "):
+        if lines and width_of(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "<br>".join(lines)
+
+
+def unbroken(text: str) -> str:
+    """The text in one line."""
+    return text.replace("<br>", " ")
+
+
+def height_of(text: str, size: float) -> float:
+    """The height in pixels of a text with its lines; 0 if it is empty."""
+    return LINE * size * (1 + text.count("<br>")) if text else 0.0
+
+
+def label(token: str) -> str:
+    """A token as figure text: HTML escaped, outer spaces and line breaks made visible, long text shortened.
+
+    >>> label(" the"), label("<b>"), label("a" * 30)
+    ('␣the', '&lt;b&gt;', 'aaaaaaaaaaaaa…')
+    """
+    shown = token.replace(" ", "␣") if token != token.strip(" ") else token
+    shown = shown.replace("\n", "⏎").replace("\t", "⇥")
+    return html.escape(shown if len(shown) <= TOKEN else f"{shown[: TOKEN - 1]}…")

@@ -1,0 +1,92 @@
+"""Themes: fonts, sizes and colours of a figure. They are set on each figure, never as a global default of plotly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ThemeName = Literal["notebook", "paper", "slides", "dark"]
+INK, FAINT, PAPER = "#1d2330", "#e3e6ec", "#ffffff"  # text, grid lines and background, as figures are first drawn
+INCH = 96.0  # pixels; plotly writes a pixel as 1/96 inch
+POINT = INCH / 72
+
+# Okabe and Ito's palette: its colours can be told apart with every common colour blindness.
+COLOURS = {
+    "jacobian": "#D55E00",
+    "jacobian_frozen": "#E69F00",
+    "path_bound": "#0072B2",
+    "null": "#7F7F7F",
+    "bound_over_null": "#009E73",
+    "distance": "#D55E00",
+    "heads": "#E69F00",
+    "contrast": "#0072B2",
+    "unrelated": "#56B4E9",
+    "noise_floor": "#7F7F7F",
+    "none": "#7F7F7F",
+    "separators": "#D55E00",
+    "delete_keep_positions": "#56B4E9",
+    "substitute": "#009E73",
+    "extra_digits": "#E69F00",
+    "random_places": "#CC79A7",
+    "mask": "#0072B2",
+    "zero_value": INK,
+    "zero_pattern": "#56B4E9",
+    "zero_resid": "#009E73",
+    "mean_resid": "#E69F00",
+    "resample_resid": "#CC79A7",
+    "float32": INK,
+    "bfloat16": "#0072B2",
+    "float16": "#D55E00",
+    "int8": "#009E73",
+    "residual": "#7F7F7F",
+    "attention": "#0072B2",
+    "mlp": "#E69F00",
+}
+LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", INK)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
+SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Font, its size in pixels, width in inches (`None`: as wide as the page), and colours."""
+
+    font: str = SANS
+    size: float = 13.0
+    width: float | None = None
+    ink: str = INK
+    faint: str = FAINT
+    paper: str = PAPER
+    soft: str = "#6b7280"
+
+    @property
+    def colours(self) -> tuple[str, str, str]:
+        """Colours that differ between themes."""
+        return self.ink, self.faint, self.paper
+
+
+THEMES: dict[ThemeName, Theme] = {
+    "notebook": Theme(),
+    "paper": Theme(font=SERIF, size=8 * POINT, width=6.75, ink="#000000", faint="#dddddd", soft="#444444"),
+    "slides": Theme(size=18 * POINT, width=13.0),
+    "dark": Theme(ink="#e8eaf0", faint="#3a4150", paper="#14171f", soft="#a9b0bf"),
+}
+WIDTHS = {"column": 3.25, "page": 6.75}  # inches
+SMALL = 0.85  # size of tick labels and legends, in units of the font size
+ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides
+
+
+def only_colours(node: Any, new: Mapping[str, str], *, of: str = "") -> Any:
+    """The parts of a figure, as plotly writes it, whose colour is replaced, with the new one; `None` if there is none.
+
+    Only what plotly reads as a colour is looked at, never text.
+    """
+    if isinstance(node, dict):
+        found = {key: only_colours(value, new, of=key) for key, value in node.items()}
+        return {key: value for key, value in found.items() if value is not None} or None
+    if isinstance(node, list | tuple) and not (node and isinstance(node[0], int | float)):
+        found = [only_colours(value, new, of=of) for value in node]
+        if all(value is None for value in found):
+            return None
+        return [old if value is None else value for old, value in zip(node, found, strict=True)]
+    return new.get(node.lower()) if isinstance(node, str) and "color" in of else None

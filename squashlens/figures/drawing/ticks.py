@@ -1,0 +1,139 @@
+"""Axes: where their ticks are, how many labels fit, and how much space the labels take."""
+
+import base64
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from squashlens.figures.drawing.page import axes_of, traces_of
+from squashlens.figures.drawing.text import LINE, height_of, label, width_of, wrapped
+
+STEEP = -60  # degrees, of labels that do not fit side by side
+SINE = math.sin(math.radians(-STEEP))
+ENLARGED = 1.25  # plotly enlarges the labels of powers of ten by this factor
+GAP = 0.5  # between an axis and its labels, in units of their size
+
+
+def token_axis(tokens: Sequence[str]) -> dict[str, Any]:
+    """A numeric axis labelled by tokens, so that repeated tokens have separate places; the text is escaped.
+
+    All tokens have a label. The axis shows as many as fit, and more of them in a part that is zoomed in.
+    """
+    return {
+        "labelalias": {str(place): label(token) for place, token in enumerate(tokens)},
+        "tickangle": STEEP,
+        "range": [-0.6, len(tokens) - 0.4],
+    }
+
+
+def is_visible(axis: Any) -> bool:
+    """Whether an axis has labels."""
+    return axis.visible is not False and axis.showticklabels is not False
+
+
+def set_ticks(figure: go.Figure, name: str, length: float, size: float, *, limit: float) -> float:
+    """Set the ticks of an axis that is `length` pixels long, with text of `size` pixels; the space its labels take.
+
+    Labels of a vertical axis are broken into lines of at most `limit` pixels.
+    """
+    axis, upright = figure.layout[name], name.startswith("y")
+    axis.tickfont = {"size": size}
+    if not is_visible(axis):
+        return 0.0
+    if axis.type == "log":
+        return _logarithmic(axis, _span(figure, name), length, size, upright)
+    if axis.labelalias:
+        places, fit = len(axis.labelalias), max(1, int(length / (LINE * size)))
+        # Without a fixed distance plotly labels more tokens in a part that is zoomed in, but also places between them.
+        axis.update(tick0=0, **({"dtick": 1} if places <= fit else {"dtick": None, "nticks": fit}))
+        return SINE * max(width_of(text, size) for text in axis.labelalias.values()) + size
+    texts = _texts(figure, axis, name)
+    if not texts:
+        return _linear(axis, _span(figure, name), length, size, upright)
+    if upright:
+        if axis.ticktext is not None:
+            axis.ticktext = texts = [wrapped(text, limit, size) for text in texts]
+        return max(width_of(text, size) for text in texts) + GAP * size
+    wide = max(width_of(text, size) for text in texts)
+    axis.tickangle = 0 if wide + GAP * size <= length / len(texts) else STEEP
+    return (max(height_of(text, size) for text in texts) if axis.tickangle == 0 else SINE * wide) + GAP * size
+
+
+def _logarithmic(axis: Any, span: tuple[float, float], length: float, size: float, upright: bool) -> float:
+    """Ticks at powers of ten if the axis spans two or more, otherwise at 1, 2 and 5, or at all digits, of each."""
+    low, high = span if axis.range is None else (10.0 ** min(axis.range), 10.0 ** max(axis.range))
+    decades = math.log10(high / low)
+    common = low >= 1e-3 and high < 1e6
+    powers = "10−12"
+    if decades >= 2:
+        each = 2.2 * size if upright else 1.6 * width_of(f"{high:.0f}" if common else powers, size)
+        axis.update(dtick=max(1, math.ceil(decades * each / length)), tickformat="", tick0=0)
+        axis.exponentformat = "none" if common and low >= 1 else "power"
+        if axis.exponentformat == "power":
+            axis.tickfont.size = size / ENLARGED
+        text = f"{10 ** int(math.log10(high))}" if axis.exponentformat == "none" else powers
+    else:
+        axis.update(dtick="D2" if decades > 0.6 else "D1", tickformat="~r" if common else ".1~e")
+        text = "0.005" if common else "5e−10"
+        if not upright and decades <= 0.6 and length < 12 * width_of(text, size):
+            axis.update(dtick="D2")
+    return (width_of(text, size) if upright else LINE * size) + GAP * size
+
+
+def _linear(axis: Any, span: tuple[float, float], length: float, size: float, upright: bool) -> float:
+    """At most as many ticks as fit, at round numbers."""
+    low, high = span if axis.range is None else (min(axis.range), max(axis.range))
+    step = 10.0 ** math.floor(math.log10((high - low) / 5)) if high > low else 1.0
+    digits = max(0, -math.floor(math.log10(step)))
+    text = max((f"{end:.{min(digits, 6)}f}".replace("-", "−") for end in (low, high)), key=len)
+    most = length / (2.0 * size) if upright else length / (1.6 * width_of(text, size) + size)
+    if axis.dtick == 1:  # layers, blocks and the like: whole numbers, each if there is room
+        axis.update(dtick=None, nticks=max(2, int(min(most, high - low + 1))))
+    if axis.tickvals is None:
+        axis.nticks = max(2, min(int(most), 10))
+    axis.tickangle = 0
+    return (width_of(text, size) if upright else LINE * size) + GAP * size
+
+
+def _texts(figure: go.Figure, axis: Any, name: str) -> list[str]:
+    """The labels of an axis that has texts instead of numbers."""
+    if axis.ticktext is not None:
+        return [str(text) for text in axis.ticktext]
+    if axis.categoryarray is not None:
+        return [str(text) for text in axis.categoryarray]
+    texts = [str(one) for values in _drawn(figure, name) for one in values if isinstance(one, str)]
+    return list(dict.fromkeys(texts))
+
+
+def _span(figure: go.Figure, name: str) -> tuple[float, float]:
+    """The least and the greatest number drawn along an axis; only positive ones for a logarithmic axis."""
+    numbers = [
+        np.asarray([one for one in values if not isinstance(one, str)], float) for values in _drawn(figure, name)
+    ]
+    together = np.concatenate(numbers) if numbers else np.zeros(0)
+    together = together[np.isfinite(together)]
+    if figure.layout[name].type == "log":
+        together = together[together > 0]
+    return (float(together.min()), float(together.max())) if len(together) else (1.0, 10.0)
+
+
+def _drawn(figure: go.Figure, name: str) -> Iterator[Any]:
+    """What traces have along an axis, and along the axes that share its range."""
+    side, reference = name[0], name.replace("axis", "")
+    same = {reference, figure.layout[name].matches or reference}
+    for other in figure.to_plotly_json()["layout"]:
+        if other.startswith(f"{side}axis") and figure.layout[other].matches in same:
+            same.add(other.replace("axis", ""))
+    for trace in traces_of(figure):
+        if axes_of(trace)[side == "y"] in same and trace[side] is not None:
+            yield numbers_of(trace[side])
+
+
+def numbers_of(values: Any) -> Any:
+    """The values of a trace; plotly keeps those of a figure that was read from JSON as bytes in base 64."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"])
+    return values

@@ -1,0 +1,262 @@
+"""Theme, size, panels and files of figures: everything is laid out anew, nothing is lost, nothing else is changed."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError, OutputError
+from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.text import width_of, wrapped
+from tests import odd
+
+PROMPT = "How many ones are in the following sequence? 1101 ="
+
+
+@pytest.fixture(scope="module")
+def figure(tiny: Any) -> go.Figure:
+    return sl.figures.attribution(sl.sensitivity(tiny, PROMPT, progress=False))
+
+
+def test_a_figure_is_not_changed_by_another_look(figure: go.Figure) -> None:
+    before, template = figure.to_json(), plotly.io.templates.default
+    sl.figures.styled(
+        figure, theme="dark", width="column", title="<b>", legend="right", palette={"uniform null": "#f00"}
+    )
+    assert json.loads(str(figure.to_json())) == json.loads(str(before))
+    assert plotly.io.templates.default == template
+
+
+def test_a_look_can_be_taken_back(figure: go.Figure) -> None:
+    there = sl.figures.styled(figure, theme="dark")
+    assert there.layout.paper_bgcolor == "#14171f"
+    back = sl.figures.styled(there, theme="notebook")
+    assert json.loads(str(back.to_json())) == json.loads(str(figure.to_json()))
+
+
+def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
+    """A token, a name or a title that is spelled like a colour stays what it is."""
+    named = go.Figure(figure)
+    named.data[0].update(name="#1d2330", hovertemplate="#1d2330")
+    dark = sl.figures.styled(named, theme="dark")
+    assert (dark.data[0].name, dark.data[0].hovertemplate) == ("#1d2330", "#1d2330")
+    assert dark.layout.font.color == "#e8eaf0"
+    assert {shape.line.color for shape in dark.layout.shapes} == {"#e8eaf0"}
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75), (5, 5.0)])
+def test_widths_are_inches_of_96_pixels(figure: go.Figure, width: Any, inches: float) -> None:
+    found = sl.figures.styled(figure, theme="paper", width=width, height=6)
+    assert (found.layout.width, round(found.layout.height)) == (96 * inches, 576)
+    assert found.layout.font.size == pytest.approx(8 * 96 / 72)
+
+
+def test_panels_fill_what_text_leaves(figure: go.Figure) -> None:
+    """Panels do not overlap, stay on the page, and keep their order and the weights of their heights."""
+    for width in (3.25, 6.75, 13.0):
+        layout = sl.figures.styled(figure, width=width).layout
+        (low, middle), (upper, top) = layout.yaxis2.domain, layout.yaxis.domain
+        assert 0 <= low < middle < upper < top <= 1
+        assert (top - upper) / (middle - low) == pytest.approx(0.68 / 0.32)
+        margin = layout.margin
+        assert margin.l + margin.r < 0.5 * layout.width
+        assert margin.t + margin.b < layout.height
+
+
+def test_a_page_that_is_too_small_is_refused_with_a_size_that_is_enough(figure: go.Figure) -> None:
+    with pytest.raises(InputError, match=r"no room for its panels.*Use height=\d") as refusal:
+        sl.figures.styled(figure, width="column", height=1.2)
+    enough = float(str(refusal.value).split("Use height=")[1].split(" ")[0])
+    assert sl.figures.styled(figure, width="column", height=enough).layout.height == pytest.approx(96 * enough)
+
+
+def test_more_tokens_are_labelled_on_a_wider_page(figure: go.Figure) -> None:
+    tokens = ["1"] * 500
+    many = sl.figures.by_token(_over(tokens))
+    assert many.layout.xaxis.labelalias == {str(place): "1" for place in range(500)}
+    narrow, wide = (sl.figures.styled(many, width=inches).layout.xaxis.nticks for inches in (3.25, 13.0))
+    assert 5 < narrow < 0.4 * wide < 100
+    assert figure.layout.xaxis2.dtick == 1
+
+
+def _over(tokens: list[str]) -> Any:
+    import xarray as xr
+
+    coords = {"position": range(len(tokens)), "token": ("position", tokens)}
+    return xr.DataArray(np.linspace(1, 2, len(tokens)), dims="position", coords=coords)
+
+
+def test_long_text_is_broken_and_joined_again(figure: go.Figure) -> None:
+    narrow = sl.figures.styled(figure, width="column")
+    assert "<br>" in narrow.layout.title.text
+    assert sl.figures.styled(narrow, width="page").layout.title.text == figure.layout.title.text
+    text = "some words of a title that is too long for one line"
+    lines = wrapped(text, 100, 13).split("<br>")
+    assert " ".join(lines) == text
+    assert all(width_of(line, 13) <= 100 for line in lines)
+    assert len(lines) > 2
+
+
+def test_marks_that_would_touch_are_made_smaller_and_come_back(tiny: Any) -> None:
+    found = sl.figures.by_token(_over(["1"] * 300))
+    assert found.data[0].marker.size < 4
+    assert sl.figures.styled(found, width=60).data[0].marker.size == 6
+
+
+def test_a_palette_names_the_legend(figure: go.Figure) -> None:
+    found = sl.figures.styled(figure, palette={"true Jacobian": "#123456"})
+    changed = [t.name for t, o in zip(found.data, figure.data, strict=True) if t.line.color != o.line.color]
+    assert changed == ["true Jacobian"]
+    with pytest.raises(InputError, match="'Jacobian' is not in the legend. The names are 'path bound"):
+        sl.figures.styled(figure, palette={"Jacobian": "black"})
+    with pytest.raises(InputError, match="'blackish' is not a colour"):
+        sl.figures.styled(figure, palette={"true Jacobian": "blackish"})
+
+
+def test_another_packages_figure_is_refused() -> None:
+    with pytest.raises(InputError, match="not drawn by squashlens"):
+        sl.figures.styled(go.Figure(go.Scatter(y=[1, 2])))
+
+
+def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
+    assert sl.figures.styled(figure, title="<script>").layout.title.text == "&lt;script&gt;"
+    bare = sl.figures.styled(figure, title="")
+    assert bare.layout.title.text is None
+    assert bare.layout.height < figure.layout.height
+
+
+def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
+    results = {prompt: sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "1111 =", "0 0 =")}
+    found = sl.figures.panels(results, columns=3)
+    parts = [sl.figures.attribution(one) for one in results.values()]
+    drawn = [np.asarray(t.y, float) for t in found.data]
+    for ours, theirs in zip(drawn, [np.asarray(t.y, float) for part in parts for t in part.data], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    listed = [t.name for t in found.data if t.showlegend is not False]
+    assert listed == [t.name for t in parts[0].data]
+    assert [a.text for a in found.layout.annotations if (a.name or "").startswith("block title")] == list(results)
+    assert [found.layout[f"yaxis{n}"].matches for n in (3, 5)] == ["y", "y"]
+    assert [found.layout[f"yaxis{n}"].matches for n in (4, 6)] == ["y2", "y2"]
+    # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
+    aliases = [found.layout[f"xaxis{n}"].labelalias for n in (2, 4, 6)]
+    assert [a["1"] for a in aliases] == ["1", "1", "0"]
+    assert [len(a) for a in aliases] == [5, 6, 4]
+
+
+def test_any_two_figures_stand_side_by_side(tiny: Any, figure: go.Figure) -> None:
+    shares = sl.paths.composition(tiny, PROMPT)
+    found = sl.figures.panels({"a": figure, "b": shares}, title="Both")
+    assert found.layout.title.text == "Both"
+    assert len(found.data) == len(figure.data) + 1
+    left, right = (found.layout[name].domain for name in ("xaxis", "xaxis3"))
+    assert left[1] < right[0]
+    assert found.layout.yaxis3.matches is None
+    assert found.data[-1].yaxis == "y3"
+    with pytest.raises(InputError, match="panels of several results already"):
+        sl.figures.panels({"c": found})
+    with pytest.raises(InputError, match="parts is empty"):
+        sl.figures.panels({})
+    with pytest.raises(InputError, match="columns=3 is not usable"):
+        sl.figures.panels({"a": figure, "b": shares}, columns=3)
+
+
+def test_maps_on_one_page_have_one_colour_scale(tiny: Any) -> None:
+    captures = {name: sl.capture(tiny, one) for name, one in sl.prompts.figure5(tiny, 8).items() if name in "ab"}
+    several = {name: sl.collapse(tiny, one, scale="relative") for name, one in captures.items()}
+    found = sl.figures.collapse_heatmap(several)
+    ends = {(t.zmin, t.zmax) for t in found.data}
+    assert len(ends) == 1
+    values = np.concatenate([np.asarray(t.z, float).ravel() for t in found.data])
+    np.testing.assert_allclose(next(iter(ends)), (np.nanmin(values), np.nanmax(values)))
+    assert [t.showscale for t in found.data] == [False, True]
+
+
+@pytest.mark.parametrize("name", [n for n in odd.result("") if n not in ("accuracy", "shares_and_counts")])
+def test_every_result_has_a_figure(name: str) -> None:
+    result = odd.result(name)
+    if name in ("substitution_effect",):
+        result = result["effect"]
+    found = sl.figures.of(result)
+    assert isinstance(found, go.Figure)
+    assert Page.of(found).title
+    assert sl.figures.of({"first": result, "second": result}).layout.height > 0
+
+
+def test_a_result_without_a_figure_is_refused() -> None:
+    with pytest.raises(InputError, match="no figure for this result"):
+        sl.figures.of(odd.result("shares_and_counts"))
+
+
+def test_values_of_tokens(tiny: Any) -> None:
+    bound = sl.path_bound(tiny, PROMPT)
+    found = sl.figures.by_token(bound)
+    np.testing.assert_array_equal(np.asarray(found.data[0].y, float), bound.values)
+    assert found.layout.yaxis.type == "log"
+    likely = sl.next_token(tiny, PROMPT, k=3)
+    bars = sl.figures.next_token(likely)
+    np.testing.assert_array_equal(np.asarray(bars.data[0].x, float), likely.values)
+    assert list(bars.layout.yaxis.ticktext) == [str(token) for token in likely["token"].values]
+
+
+def test_the_line_under_the_title(tiny: Any) -> None:
+    """Model, task, norm, and the hooks that were on the model throughout, not those that were compared."""
+    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
+        under = sl.figures.of(sl.sensitivity(tiny, "110 =", progress=False)).layout.title.subtitle.text
+    assert under == "tiny-gemma · hooks at 6 points · spectral norm"
+    compared = sl.figures.of(odd.result("compare")).layout.title.subtitle.text
+    assert compared == "tiny-gemma · dots: lengths · rings: medians"
+
+
+@pytest.mark.parametrize("ending", [".html", ".json"])
+def test_files_without_a_browser(figure: go.Figure, tmp_path: Path, ending: str) -> None:
+    path = sl.figures.save(figure, tmp_path / f"figure{ending}")
+    if ending == ".json":
+        read = plotly.io.read_json(path)
+        assert sl.figures.styled(read, theme="paper", width="column").layout.width == 312
+        assert json.loads(read.to_json()) == json.loads(str(figure.to_json()))
+    else:
+        assert path.stat().st_size > 4_000_000
+
+
+def test_pages_share_one_program(figure: go.Figure, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        path = sl.figures.save(figure, tmp_path / f"{name}.html", plotlyjs="file")
+        assert path.stat().st_size < 200_000
+        assert '<script charset="utf-8" src="plotly.min.js"' in path.read_text().replace("src='", 'src="')
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "b.html", "plotly.min.js"]
+
+
+def test_without_a_browser_there_is_one_sentence(
+    figure: go.Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from choreographer.browsers.chromium import Chromium
+
+    monkeypatch.delenv("BROWSER_PATH", raising=False)
+    monkeypatch.setattr(Chromium, "find_browser", classmethod(lambda *_, **__: None))
+    with pytest.raises(OutputError, match=r"drawn as \.pdf by a browser, and none was found\. Install Chromium"):
+        sl.figures.save(figure, tmp_path / "figure.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.browser
+def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
+    """A PDF has the size of its page and its fonts in it; a PNG has the pixels that were asked for."""
+    paper = sl.figures.styled(figure, theme="paper", width="column", height=4)
+    pdf = sl.figures.save(paper, tmp_path / "figure.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert b"/FontFile" in pdf
+    if shutil.which("pdffonts"):
+        listed = subprocess.run(
+            ["pdffonts", tmp_path / "figure.pdf"], capture_output=True, text=True, check=True
+        ).stdout
+        assert all(line.split()[-5] == "yes" for line in listed.splitlines()[2:])
+    png = sl.figures.save(paper, tmp_path / "figure.png", dpi=192).read_bytes()
+    assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 768)
+    assert b"<svg" in sl.figures.save(paper, tmp_path / "figure.svg").read_bytes()[:200]
