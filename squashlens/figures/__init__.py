@@ -5,25 +5,25 @@ any figures on one page. `styled` changes theme, size, fonts, title, legend and 
 it as PDF, SVG, PNG, HTML or JSON.
 """
 
-from squashlens.figures._accuracy import accuracy_by_length, error_by_length
-from squashlens.figures._attribution import attribution
-from squashlens.figures._audit import audit
-from squashlens.figures._changes import changes, windows
-from squashlens.figures._collapse import collapse_curve, collapse_heatmap
-from squashlens.figures._frequencies import answer_frequencies
-from squashlens.figures._mechanism import mechanism
-from squashlens.figures._needle import needle
-from squashlens.figures._of import of, panels
-from squashlens.figures._paths import composition, depth_limit, hops, strongest_paths
-from squashlens.figures._precision import bits_needed, runs
-from squashlens.figures._readout import collapse_vs_readout, probe
-from squashlens.figures._separators import from_block_map, layer_trace, retained_by_kind, separator_search
-from squashlens.figures._statements import statements
-from squashlens.figures._synthetic import survey, synthetic_convergence, synthetic_total_variation
-from squashlens.figures._tokenization import splits, tokenization
-from squashlens.figures._tokens import by_token, next_token
+from squashlens.figures.answers.accuracy import accuracy_by_length, error_by_length
+from squashlens.figures.answers.frequencies import answer_frequencies
+from squashlens.figures.answers.readout import collapse_vs_readout, probe
+from squashlens.figures.collapse.curves import collapse_curve, collapse_heatmap
+from squashlens.figures.collapse.mechanism import mechanism
+from squashlens.figures.collapse.precision import bits_needed, runs
+from squashlens.figures.collapse.separators import from_block_map, layer_trace, retained_by_kind, separator_search
+from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
+from squashlens.figures.remedies.changes import changes, windows
+from squashlens.figures.squashing.attribution import attribution
+from squashlens.figures.squashing.audit import audit
+from squashlens.figures.squashing.needle import needle
+from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
+from squashlens.figures.squashing.tokens import by_token, next_token
+from squashlens.figures.theory.statements import statements
+from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
+from squashlens.figures.usual import of, panels
 
 __all__ = [
     "accuracy_by_length",

@@ -10,7 +10,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures._readout import PAIRS
+from squashlens.figures.answers.readout import PAIRS
 from squashlens.joining import joined as put_together
 from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.results import sealed

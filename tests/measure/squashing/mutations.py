@@ -74,7 +74,7 @@ MUTATIONS = (
     Mutation("null of a path without the residual", "measure/squashing/walks.py", "null *= alpha + same[:, step].double()", "null *= alpha", "test_walks.py"),
     Mutation("slowest rate without its half", "measure/squashing/walks.py", "(1 + below.max().item()) / 2", "below.max().item()", "test_walks.py"),
     Mutation("first token among the rates", "measure/squashing/walks.py", ".diagonal()[1 : last + 1]", ".diagonal()[: last + 1]", "test_walks.py"),
-    Mutation("intervals exchanged", "figures/_needle.py", "error_y=interval(mean, low, high", "error_y=interval(mean, high, low", "test_needle.py::test_the_figure_draws_means_and_intervals"),
+    Mutation("intervals exchanged", "figures/squashing/needle.py", "error_y=interval(mean, low, high", "error_y=interval(mean, high, low", "test_needle.py::test_the_figure_draws_means_and_intervals"),
     Mutation("frozen bounds of the whole Jacobian", "measure/squashing/estimates.py", '"bound", measure, TRUTH + _named(freeze))', '"bound", measure, TRUTH)', "test_audit.py::test_rungs_and_positions_by_choice"),
     Mutation("an interval's width for its half", "measure/squashing/jacobians/products.py", "/ (2 * mean.sqrt())", "/ mean.sqrt()", "test_jacobian.py::test_a_sketch_stops_when_its_interval_is_narrow_enough"),
 )  # fmt: skip

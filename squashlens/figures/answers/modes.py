@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.figures._needle import LINES
+from squashlens.figures.squashing.needle import LINES
 
 Found = xr.Dataset | Mapping[str, xr.Dataset]
 Dims = tuple[str, ...]

@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures._selection import of_one_prompt
 from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.selection import of_one_prompt
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
 from squashlens.figures.drawing.themes import COLOURS, INK

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures._accuracy import LENGTH
-from squashlens.figures._answers import labelled, percent
+from squashlens.figures.answers.accuracy import LENGTH
+from squashlens.figures.answers.modes import labelled, percent
 from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval, layer_map

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures._answers import Found, labelled, mode_named, modes_of, only, percent
+from squashlens.figures.answers.modes import Found, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.drawing.facts import facts_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish

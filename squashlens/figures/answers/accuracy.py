@@ -8,7 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures._answers import LABELS, Found, labelled, mode_named, modes_of, only, percent
+from squashlens.figures.answers.modes import LABELS, Found, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval

@@ -9,55 +9,53 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import require
 from squashlens.errors import InputError
-from squashlens.figures import (
-    _accuracy,
-    _attribution,
-    _audit,
-    _changes,
-    _collapse,
-    _frequencies,
-    _mechanism,
-    _needle,
-    _paths,
-    _precision,
-    _readout,
-    _separators,
-    _synthetic,
-    _tokenization,
-    _tokens,
-)
+from squashlens.figures.answers.accuracy import accuracy_by_length
+from squashlens.figures.answers.frequencies import answer_frequencies
+from squashlens.figures.answers.readout import collapse_vs_readout, probe
+from squashlens.figures.collapse.curves import collapse_curve
+from squashlens.figures.collapse.mechanism import mechanism
+from squashlens.figures.collapse.precision import bits_needed, runs
+from squashlens.figures.collapse.separators import layer_trace, separator_search
+from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.panels import Share, composed
+from squashlens.figures.remedies.changes import changes, windows
+from squashlens.figures.squashing.attribution import attribution
+from squashlens.figures.squashing.audit import audit
+from squashlens.figures.squashing.needle import needle
+from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
+from squashlens.figures.squashing.tokens import by_token, next_token
+from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 
 Result = xr.Dataset | xr.DataArray
 
 # The figure that is drawn for a result is the first that it has all variables for, so special ones come first.
 FIGURES: tuple[Any, ...] = (
-    _attribution.attribution,
-    _paths.composition,
-    _paths.hops,
-    _paths.strongest_paths,
-    _paths.depth_limit,
-    _audit.audit,
-    _needle.needle,
-    _readout.collapse_vs_readout,
-    _readout.probe,
-    _frequencies.answer_frequencies,
-    _accuracy.accuracy_by_length,
-    _tokenization.tokenization,
-    _tokenization.splits,
-    _changes.windows,
-    _changes.changes,
-    _separators.separator_search,
-    _separators.layer_trace,
-    _mechanism.mechanism,
-    _precision.bits_needed,
-    _precision.runs,
-    _synthetic.survey,
-    _synthetic.synthetic_convergence,
-    _synthetic.synthetic_total_variation,
-    _collapse.collapse_curve,
-    _tokens.next_token,
-    _tokens.by_token,
+    attribution,
+    composition,
+    hops,
+    strongest_paths,
+    depth_limit,
+    audit,
+    needle,
+    collapse_vs_readout,
+    probe,
+    answer_frequencies,
+    accuracy_by_length,
+    tokenization,
+    splits,
+    windows,
+    changes,
+    separator_search,
+    layer_trace,
+    mechanism,
+    bits_needed,
+    runs,
+    survey,
+    synthetic_convergence,
+    synthetic_total_variation,
+    collapse_curve,
+    next_token,
+    by_token,
 )
 
 

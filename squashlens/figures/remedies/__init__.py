@@ -1,0 +1,1 @@
+"""Figures of interventions and windows."""

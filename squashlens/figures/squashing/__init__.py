@@ -1,0 +1,1 @@
+"""Figures of measurements of over-squashing."""

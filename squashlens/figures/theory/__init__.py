@@ -1,0 +1,1 @@
+"""Figures of random attention stacks and of the paper's statements."""
