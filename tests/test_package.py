@@ -5,10 +5,13 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import squashlens as sl
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((*ROOT.glob("hooks/*.py"), *ROOT.glob("analyses/*.py")))
@@ -147,3 +150,13 @@ def test_help_shows_the_models_class_and_does_not_import_it() -> None:
     lines = found.stdout.splitlines()
     assert len(lines) == 6
     assert all("transformer_lens.model_bridge.TransformerBridge" in line for line in lines), lines
+
+
+def test_the_version_is_said_once_and_repeated_alike() -> None:
+    """In pyproject.toml; what must repeat it, the citation and the changelog, agrees."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version
+    assert sl.__version__ == version
