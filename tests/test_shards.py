@@ -22,6 +22,4 @@ def test_shards_take_equally_long() -> None:
 def test_seconds_are_added_up_by_file() -> None:
     lines = ["12.00s call     tests/a.py::test_x[1::2]", "0.25s setup    tests/a.py::test_y", "3.00s call  b/b.py::b"]
     printed = "\n".join(lines)
-        "12.00s call     tests/a.py::test_x[1::2]\n0.25s setup    tests/a.py::test_y\n3.00s call  squashlens/b.py::b\n"
-    )
     assert measured(printed) == {"b/b.py": 3.0, "tests/a.py": 12.2}
