@@ -51,7 +51,7 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
     assert measuring == {*VERBS, *PYTHON_ONLY}
     assert all(verb.function is public[name] and verb.name == name for name, verb in VERBS.items())
     drawn = {figure for verb in VERBS.values() for figure in verb.figures}
-    others = {"changes", "by_token", "next_token", "of", "panels", "save", "styled", "needle", "statements", "survey"}
+    others = {"changes", "of", "panels", "save", "styled", "needle", "statements", "survey"}
     assert drawn | others == {f for f in sl.figures.__all__ if not f.startswith("synthetic")}
 
 

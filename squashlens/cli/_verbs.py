@@ -50,8 +50,8 @@ VERBS = {
     verb.name: verb
     for verb in (
         Verb("report"),
-        Verb("path_bound"),
-        Verb("jacobian_norms"),
+        Verb("path_bound", ("by_token",)),
+        Verb("jacobian_norms", ("by_token",)),
         Verb("sensitivity", ("attribution",)),
         Verb("substitution_effect"),
         Verb("audit", ("audit",)),
@@ -68,7 +68,7 @@ VERBS = {
         Verb("precision_by_run", ("runs",)),
         Verb("windows", ("windows",)),
         Verb("search_separators", ("separator_search",)),
-        Verb("next_token"),
+        Verb("next_token", ("next_token",)),
         Verb("evaluate", ("accuracy_by_length", "error_by_length", "answer_frequencies")),
         Verb("probe", ("probe",)),
         Verb("collapse_vs_readout", ("collapse_vs_readout", "probe")),
