@@ -1,49 +1,185 @@
-"""Results as tables: pandas DataFrames of the measurements that compare estimates or separators."""
+"""Results as tables: one row for each number, or a summary of the measurements that compare estimates or separators."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
+from squashlens.facts import told
+from squashlens.markup import Markup, escaped
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
-from squashlens.results import provenance
+from squashlens.results import labels_of, provenance, stored_facts
+from squashlens.saving.rows import rows_of
+from squashlens.saving.stored import Result
+
+SUMMARIES = ("audit", "search_separators")  # measurements with a table of their own
+FIRST, LAST = ("label", "model", "prompt"), ("variable", "value", "unit")
 
 
 @validated
-def table(result: xr.Dataset, *, reference: str | None = None) -> pd.DataFrame:
-    """A result of `audit` or `search_separators` as a table, with a row for each estimate, or each separator and
-    period.
+def table(
+    result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result],
+    *,
+    reference: str | None = None,
+    escape: Markup | None = None,
+) -> pd.DataFrame:
+    """A result, or several by label, as one table with a row for each number.
+
+    A result of `audit` or `search_separators` becomes a summary instead, with a row for each estimate, or each
+    separator and period.
 
     Args:
-        result: result of `audit` or `search_separators`, also as read by `open_result`.
+        result: a result of squashlens, or a dict of results by label, which may be of different measurements.
         reference: estimate with which the estimates of an audit are compared: ``"Jacobian"`` (the default) or
             ``"substitution effect"``.
+        escape: language in which all texts of the table, such as tokens and headings, are escaped, so that they look
+            there as they are: ``"latex"``, for the `to_latex` of the table, or ``"markdown"``, for its `to_markdown`.
+            Nothing is escaped by default.
 
     Returns:
-        DataFrame. For an audit, with the columns `tightness` and `over_jacobian` (medians over the content positions),
-        `least` (the smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank
-        correlations with `reference`), and `cost` (time divided by that of the exact Jacobian). For a search, with
-        `separation`, `gain`, `cost`, and `accuracy` if it was measured.
+        DataFrame. Its columns are `label` (for several results), `model`, `prompt` (the prompt, or the name of the
+        sequence or task), the coordinates of the result, such as `position`, `token` and `layer`, `variable`, `value`
+        and `unit`. Each variable has rows for its own dimensions only, and no value in the columns of others. A
+        coordinate called like another of these columns gets an underscore, except that labels called `model` or
+        `prompt` take the place of these columns. Truth values are 1 and 0. Texts, such as answers, and the padding of
+        shorter prompts are left out.
+
+        For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
+        smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
+        `reference`), and `cost` (time divided by that of the exact Jacobian). For a search, they are `separation`,
+        `gain`, `cost`, and `accuracy` if it was measured.
 
     Raises:
-        InputError: a result of another measurement, or `reference` for a search.
+        InputError: no results, a result without provenance or without numbers, a summary of results of different
+            measurements, or `reference` for a result that is no audit.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.audit(model, "110 = 2", estimates=["rollout"], progress=False)
-    >>> sl.table(found).index.tolist()
-    ['null', 'rollout', 'Jacobian']
+    >>> bound, null = sl.path_bound(model, "11 ="), sl.path_bound(model, "11 =", attention="uniform")
+    >>> found = sl.table({"bound": bound, "null": null})
+    >>> found.columns.tolist()
+    ['label', 'model', 'prompt', 'position', 'token', 'token_id', 'variable', 'value', 'unit']
+    >>> found.pivot(index=["position", "token"], columns="label", values="value").shape
+    (4, 2)
+    >>> print(sl.table(bound, escape="latex")["token"][0])
+    \\textless{}bos\\textgreater{}
     """
-    measured = provenance(result).get("call", {}).get("function")
-    if reference is not None and measured != "audit":
+    several = {"": result} if isinstance(result, Result) else result
+    if not several:
+        raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
+    made_by = {label: _function(one) for label, one in several.items()}
+    summarised = [name for name in made_by.values() if name in SUMMARIES]
+    if summarised and len(set(made_by.values())) > 1:
         raise InputError(
-            f"reference= is only for results of audit, and this is a result of {measured}.", "Leave reference= out."
+            f"A table of {summarised[0]} is a summary, and some of these results are of other measurements.",
+            "Make a table of each measurement.",
         )
-    if measured == "audit":
-        return audit_table(result) if reference is None else audit_table(result, reference)
-    if measured == "search_separators":
+    if reference is not None and "audit" not in summarised:
+        raise InputError(
+            f"reference= is only for results of audit, and this is a result of {' and '.join(made_by.values())}.",
+            "Leave reference= out.",
+        )
+    frames = {label: _summary(one, reference) if summarised else _long(one) for label, one in several.items()}
+    if isinstance(result, Result):
+        found = frames[""]
+    elif summarised:
+        found = pd.concat(frames, names=["label"])
+    else:
+        found = _joined(frames)
+    return found if escape is None else escaped(found, escape)
+
+
+def _function(result: Result) -> str:
+    """The measurement that made a result."""
+    call = provenance(result).get("call")
+    return str(call.get("function") if isinstance(call, dict) else None)
+
+
+def _summary(result: Any, reference: str | None) -> pd.DataFrame:
+    if "joined" in stored_facts(result):
+        raise InputError("This result joins several.", "Give a dict of the results that were joined.")
+    if _function(result) == "search_separators":
         return separator_table(result)
-    raise InputError(
-        f"Results of {measured!r} have no table.", "Use result.to_dataframe(), which has all of the result's numbers."
-    )
+    return audit_table(result) if reference is None else audit_table(result, reference)
+
+
+def _joined(frames: Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
+    """The tables of several results below each other, with the columns of all."""
+    for label, frame in frames.items():
+        frame.insert(0, "label", label)
+    return _below(list(frames.values()))
+
+
+def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    columns = dict.fromkeys(name for frame in frames for name in frame.columns)
+    between = [name for name in columns if name not in (*FIRST, *LAST)]
+    order = [*(name for name in FIRST if name in columns), *between, *LAST]
+    return pd.concat(frames, ignore_index=True).reindex(columns=order)
+
+
+def _long(result: Result) -> pd.DataFrame:
+    """One row for each number of a result."""
+    whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name or "value")
+    stored = stored_facts(result)
+    frames = [
+        _rows(part, stored, str(name))
+        for name, values in whole.data_vars.items()
+        if values.dtype.kind in "biuf"
+        for part in _parts(values, stored)
+    ]
+    if not frames:
+        raise InputError("This result has no numbers: its variables are texts.", "Use result.to_dataframe().")
+    return _below(frames)
+
+
+def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArray]:
+    """The values of each part of a joined result, whose models and prompts may differ, as far as they have parts."""
+    if "joined" not in stored:
+        yield values
+        return
+    dim = stored["joined"]["dim"]
+    each = [values.isel({dim: [place]}) for place in range(values.sizes[dim])] if dim in values.dims else [values]
+    for one in each:
+        yield from _parts(one, stored["joined"]["shared"])
+
+
+def _rows(values: xr.DataArray, stored: dict[str, Any], name: str) -> pd.DataFrame:
+    """The numbers of one variable, with what they belong to."""
+    facts = told(stored, labels_of(values))
+    frame = rows_of(values, ("label", *LAST))
+    if "token_id" in frame:
+        frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
+    given = _given(facts)
+    texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
+    places = frame.pop("prompt") if "prompt" in frame else None
+    if places is not None and not pd.api.types.is_numeric_dtype(places):
+        prompt: Any = places  # labels that the user gave
+    elif places is not None and texts is not None and (places < len(texts)).all():
+        prompt = [_shown(texts[place]) for place in places]
+    else:
+        prompt = _shown(given)
+    frame.insert(0, "prompt", prompt)
+    if "model" not in frame:
+        frame.insert(0, "model", _shown(facts.get("model")))
+    units = str(values.attrs.get("units", ""))
+    return frame.assign(value=frame["value"].astype(float), variable=name, unit=units)
+
+
+def _given(facts: Mapping[str, Any]) -> Any:
+    """What was measured: the prompt, or the name of the sequence or task."""
+    for about, name in (("call", "prompt"), ("sequence", "name"), ("task", "name")):
+        inner = facts.get(about)
+        if isinstance(inner, dict) and inner.get(name) is not None:
+            return inner[name]
+    return None
+
+
+def _shown(given: Any) -> str:
+    """A prompt or name as text; several with commas, and token ids as a list."""
+    if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
+        return ", ".join(dict.fromkeys(given))
+    return "" if given is None else given if isinstance(given, str) else str(given)

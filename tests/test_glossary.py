@@ -11,7 +11,7 @@ import squashlens as sl
 
 GLOSSARY = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
 MOST_NAMES = 44  # at the top level, when the glossary was written
-MOST_PARAMETERS = 116  # different names, when the glossary was written
+MOST_PARAMETERS = 117  # different names, when the glossary was written
 
 
 def section(heading: str) -> str:

@@ -1,10 +1,121 @@
-"""Tables of results: the right one for each measurement, and a refusal for all others."""
+"""Tables of results: a row for each number, with the model, prompt and token that it belongs to."""
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.markup import latex, markdown
+from squashlens.results import sealed, signed
 from tests import odd
+from tests.test_concatenation import measured
+
+SUMMARISED = ("audit", "search_separators")
+HOSTILE = [
+    "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
+    "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
+    "", "?`", "<<", "a\n\nb",
+]  # fmt: skip
+
+
+def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
+    found = sl.path_bound(tiny, "110 =")
+    table = sl.table(found)
+    assert table.columns.tolist() == ["model", "prompt", "position", "token", "token_id", "variable", "value", "unit"]
+    assert table["value"].tolist() == found.values.tolist()
+    assert table["token"].tolist() == found["token"].values.tolist()
+    assert set(table["model"]) == {"tiny-gemma"}
+    assert set(table["prompt"]) == {"110 ="}
+    assert set(table["variable"]) == {"path_bound"}
+    assert set(table["unit"]) == {"1"}
+
+
+@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in SUMMARISED])
+def test_no_number_is_lost_or_repeated(name: str) -> None:
+    """Each variable has as many rows as numbers, under its own coordinates, and no provenance."""
+    found = odd.result(name)
+    whole = found if isinstance(found, xr.Dataset) else found.to_dataset(name=found.name)
+    numbers = {str(key): values for key, values in whole.data_vars.items() if values.dtype.kind in "biuf"}
+    if not numbers:
+        with pytest.raises(InputError, match="has no numbers"):
+            sl.table(found)
+        return
+    table = sl.table(found)
+    assert table["variable"].value_counts().to_dict() == {key: values.size for key, values in numbers.items()}
+    assert table["value"].dtype == float
+    for key, values in numbers.items():
+        here = table[table["variable"] == key]
+        np.testing.assert_array_equal(np.sort(here["value"]), np.sort(values.values.astype(float).ravel()))
+        own = {f"{dim}_" if dim in ("value", "label") else str(dim) for dim in values.dims} - {"prompt"}
+        assert "prompt" in values.dims or not own or not here.duplicated(subset=[*own]).any()
+        for dim in set(map(str, whole.dims)) - set(map(str, values.dims)) - {"prompt", "value"}:
+            assert dim not in here or here[dim].isna().all()  # not crossed with the dimensions of others
+        (unit,) = set(here["unit"])
+        assert unit == values.attrs["units"]
+    assert not any("fingerprint" in str(cell) for cell in table.iloc[0])
+    back = table.to_csv(index=False)
+    assert len(back.encode()) > 0
+
+
+def test_several_results_with_their_prompts_and_models(tiny: Any) -> None:
+    """Of unequal lengths and given together, joined or as a dict: padding is left out, and each row has its prompt."""
+    prompts = ["11 =", "How many ones are in 1101?", "0 ="]
+    parts = {prompt: sl.path_bound(tiny, prompt) for prompt in prompts}
+    expected = {
+        (prompt, position): float(value) for prompt, part in parts.items() for position, value in enumerate(part)
+    }
+    together = sl.table(sl.path_bound(tiny, prompts))
+    joined = sl.table(sl.concat(dict(zip("abc", parts.values(), strict=True)), dim="which"))
+    apart = sl.table(dict(zip("abc", parts.values(), strict=True)))
+    for table in (together, joined, apart):
+        found = {(row.prompt, row.position): row.value for row in table.itertuples()}
+        assert found == expected
+        assert len(table) == len(expected)
+        assert (table["token"] != "").all()
+    assert [*dict.fromkeys(joined["which"])] == [*dict.fromkeys(apart["label"])] == ["a", "b", "c"]
+    of_ids = sl.table(sl.path_bound(tiny, sl.tokenize(tiny, ["11 =", "10 ="]))[1:])
+    assert set(of_ids["prompt"]) == {str(sl.tokenize(tiny, "10 =")[0].tolist())}
+    assert set(sl.table(sl.path_bound(tiny, ["11 =", "10 ="]).isel(prompt=1))["prompt"]) == {"10 ="}
+
+
+def test_models_of_a_joined_result() -> None:
+    """Also where variables are not of one part, and where the labels are called model."""
+    both = sl.concat({name: measured("xyz"[:n], f"model {name}") for n, name in ((3, "a"), (2, "b"))}, dim="which")
+    table = sl.table(both)
+    assert table["model"].tolist() == ["model a"] * 3 + ["model b"] * 2
+    assert table["which"].tolist() == ["a"] * 3 + ["b"] * 2
+    renamed = sl.table(sl.concat({name: measured("xyz", f"full {name}") for name in "ab"}, dim="model"))
+    assert renamed["model"].tolist() == ["a"] * 3 + ["b"] * 3
+    assert renamed.columns.tolist().count("model") == 1
+    windows = sl.table(odd.result("windows"))
+    assert (windows["variable"] == "native_window").sum() == odd.result("windows").sizes["block"]
+    sequences = sl.table({"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")})
+    assert [*dict.fromkeys(sequences["prompt"])] == ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
+    assert [*dict.fromkeys(sequences["model"])] == ["tiny-gemma", ""]
+
+
+def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
+    variables: dict[str, Any] = {
+        "flag": (("layer",), [True, False], "whether", "1"),
+        "count": (("label",), [3, 4], "count", "items"),
+        "text": (("layer",), ["a", "b"], "text", "text"),
+    }
+    coords = {"layer": [0, 1], "even": ("layer", [True, False]), "label": [10, 20]}
+    table = sl.table(signed("made", coords, variables, {"model": "m"}))
+    assert table["value"].tolist() == [1, 0, 3, 4]
+    assert table["layer"].tolist()[:2] == [0, 1]
+    assert str(table["layer"].dtype) == "Int64"
+    assert table["even"].tolist()[:2] == [True, False]
+    assert table["layer"].isna().tolist() == [False, False, True, True]
+    assert table["label_"].tolist()[2:] == [10, 20]
 
 
 def test_an_audit_has_a_row_for_each_method() -> None:
@@ -15,6 +126,11 @@ def test_an_audit_has_a_row_for_each_method() -> None:
     swapped = sl.table(audit, reference="substitution effect")
     expected = audit["agreement"].sel(reference="substitution effect", way="raw").values
     assert swapped["raw"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
+    two = sl.table({"a": audit, "b": audit}, reference="substitution effect")
+    assert two.loc["a"].equals(swapped)
+    assert two.loc["b"].equals(swapped)
+    with pytest.raises(InputError, match="joins several. Give a dict of the results"):
+        sl.table(sl.concat({"a": audit, "b": audit}, dim="model"))
 
 
 def test_a_search_has_a_row_for_each_design_and_one_for_none() -> None:
@@ -24,8 +140,76 @@ def test_a_search_has_a_row_for_each_design_and_one_for_none() -> None:
     assert table.loc[("none", 0), "separation"] == float(found["separation_none"])
 
 
-def test_other_results_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Results of 'composition' have no table.*to_dataframe"):
-        sl.table(odd.result("composition").to_dataset(promote_attrs=True))
+def test_what_has_no_table_is_refused() -> None:
+    search, bound = odd.result("search_separators"), odd.result("path_bound")
     with pytest.raises(InputError, match="reference= is only for results of audit"):
-        sl.table(odd.result("search_separators"), reference="Jacobian")
+        sl.table(search, reference="Jacobian")
+    with pytest.raises(InputError, match=r"A table of search_separators is a summary, and some of these"):
+        sl.table({"a": search, "b": bound})
+    with pytest.raises(InputError, match="result= is empty"):
+        sl.table({})
+    with pytest.raises(InputError, match="This array has no provenance"):
+        sl.table(odd.result("collapse")["distance"])
+    with pytest.raises(InputError, match="has no numbers: its variables are texts"):
+        sl.table(odd.result("evaluate")[["answer"]])
+
+
+def hostile() -> xr.DataArray:
+    """One number for each text that LaTeX or Markdown would take for something else; the model's name is one too."""
+    coords = {"position": np.arange(len(HOSTILE)), "token": ("position", np.array(HOSTILE, dtype=object))}
+    array = xr.DataArray(np.arange(len(HOSTILE)) / 3, coords, ("position",), "my_bound", {"units": "100 %"})
+    return sealed(array, {"model": "org/my_model-2", "call": {"function": "f", "prompt": "a & b\nc|d"}})
+
+
+def test_markdown_keeps_its_columns() -> None:
+    table = sl.table({"a|b": hostile()}, escape="markdown")
+    lines = table.to_markdown(index=False).splitlines()
+    assert len(lines) == 2 + len(HOSTILE)
+    cells = [re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1] for line in lines]
+    assert {len(row) for row in cells} == {8}
+    tokens = [row[4].strip() for row in cells[2:]]
+    by_text = dict(zip(HOSTILE, tokens, strict=True))
+    assert by_text["a|b"] == r"a\|b"
+    assert by_text["<bos>"] == r"\<bos\>"
+    assert by_text["1e3"] == "&#49;e3"  # not 1000
+    assert by_text["01"] == "01"
+    assert by_text[" 1"] == "␣1"
+    assert by_text["\n"] == r"\\n"
+    assert len(set(tokens)) == len(HOSTILE)  # no two look the same
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(tmp_path: Path) -> None:
+    """A long table of hostile texts, and two models side by side, as a reader makes them."""
+    long = sl.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
+    wide = long.pivot(index="token", columns="label", values="value")
+    summary = sl.table(odd.result("audit"), escape="latex")
+    tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
+    rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
+    source = rf"\documentclass{{article}}{rules}\begin{{document}}\tiny {tables}\end{{document}}"
+    (tmp_path / "table.tex").write_text(source, encoding="utf-8")
+    ran = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"], cwd=tmp_path, capture_output=True,
+        text=True, errors="replace", check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    assert (tmp_path / "table.pdf").stat().st_size > 1000
+    assert "Missing character" not in (tmp_path / "table.log").read_text(errors="replace")
+
+
+def test_escapes_leave_the_table_alone() -> None:
+    plain, safe = sl.table(hostile()), sl.table(hostile(), escape="latex")
+    assert plain["token"].tolist() == HOSTILE
+    assert safe["token"].tolist() == [latex(token) for token in HOSTILE]
+    assert len(set(safe["token"])) == len(HOSTILE)
+    assert safe["value"].equals(plain["value"])
+    assert safe["model"][0] == r"org/my\_model-2"
+    assert safe["unit"][0] == r"100 \%"
+    assert set(sl.table(odd.result("path_bound"), escape="latex").columns) >= {r"token\_id", "token", "value"}
+    assert markdown("") == latex("") == ""
+    assert (latex("*a"), latex("[x]")) == ("{*}a", "{[}x{]}")  # which a row above would take for its own
+    mixed = sl.table(odd.result("sensitivity"), escape="markdown")
+    assert "<NA>" not in mixed.to_markdown()
+    assert set(mixed["token"][mixed["variable"] == "rank\\_agreement"]) == {""}
+    frame: pd.DataFrame = sl.table(odd.result("search_separators"), escape="latex")
+    assert frame.index.names == ["separator", "every"]

@@ -17,6 +17,7 @@ import xarray as xr
 from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.checksum import ATTRIBUTE, checksum, parts
 from squashlens.saving.foreign import READERS
+from squashlens.saving.rows import rows_of
 
 Result = xr.DataArray | xr.Dataset
 ENDINGS = (".nc", ".json", ".csv")
@@ -99,14 +100,10 @@ def _inert(cell: Any) -> Any:
 
 def _tidy(result: xr.Dataset) -> pd.DataFrame:
     """A table with one row for each number: the name of its variable, its coordinates, its value."""
-    tables = []
-    for name, values in result.data_vars.items():
-        labelled = values if values.ndim else values.expand_dims("scalar")
-        table = labelled.to_dataframe(name="value").reset_index().drop(columns="scalar", errors="ignore")
-        table.insert(0, "variable", str(name))
-        tables.append(table)
-    joined = pd.concat(tables, ignore_index=True).convert_dtypes()  # keeps integers as integers in columns with gaps
-    return joined.reindex(columns=[*joined.columns.drop("value"), "value"])
+    tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
+    joined = pd.concat(tables, ignore_index=True)
+    between = joined.columns.drop(["variable", "value"])
+    return joined.reindex(columns=["variable", *between, "value"])
 
 
 def _json(dataset: xr.Dataset) -> bytes:
