@@ -1,6 +1,7 @@
 # make report    install into .venv and write report.html for the bundled model
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
+# make docs      the documentation site, into docs/_build/html; warnings are errors (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
@@ -16,12 +17,16 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report test quick lint typed unit processors test-all bench train clean
+.PHONY: report test quick lint typed unit processors test-all docs bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv/.docs: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
 report: .venv/.ok
@@ -53,6 +58,11 @@ test-all: lint
 	$(PYTEST) -m "not cuda"
 	$(BIN)/python -m tests.mutate
 
+# Then the built pages are opened in a browser, since a page without its figures passes the build.
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build/html
+	SQUASHLENS_SITE=docs/_build/html $(PYTEST) tests/test_site.py
+
 bench: .venv/.ok
 	$(BIN)/python -m tests.benchmarks
 
@@ -60,4 +70,4 @@ train: .venv/.ok
 	$(BIN)/python -m squashlens.zoo.train --out runs/tiny-gemma
 
 clean:
-	rm -rf .venv report.html .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv report.html docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis

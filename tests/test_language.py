@@ -42,7 +42,11 @@ RULES = (
     (r"\bthe sooner\b", "earlier", "inverts the sentence"),
 )
 
-PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
+WRITTEN = (
+    *(ROOT / "docs").glob("*.md"),
+    *(page for part in ("learn", "howto", "reference", "theory") for page in (ROOT / "docs" / part).glob("*.md")),
+)
+PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in WRITTEN))
 MODULES = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "squashlens").rglob("*.py")))
 SCRIPTS = tuple(
     sorted(str(path.relative_to(ROOT)) for name in ("analyses", "hooks") for path in (ROOT / name).glob("*.py"))

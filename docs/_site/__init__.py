@@ -1,0 +1,1 @@
+"""Sphinx extensions and files of the documentation site."""

@@ -1,0 +1,60 @@
+"""Run scripts one after the other in this process, and write what each printed and drew.
+
+The jobs come as JSON on standard input. Importing what the scripts use takes longer than most of them, so they share a
+process. Sphinx starts it, and stays free of what the scripts import.
+"""
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from plotly.basedatatypes import BaseFigure
+
+
+def run(script: Path, options: str) -> dict[str, Any]:
+    """What a script prints, and the figures that it writes as HTML, in order."""
+    figures: list[dict[str, str]] = []
+
+    def note(figure: BaseFigure, file: str | Path, **_: Any) -> None:
+        figures.append({"name": Path(file).stem, "figure": str(figure.to_json())})
+
+    printed, start = io.StringIO(), time.perf_counter()
+    write, arguments, folder = BaseFigure.write_html, sys.argv, Path.cwd()
+    with tempfile.TemporaryDirectory() as empty:
+        os.chdir(empty)
+        sys.argv = [str(script), *shlex.split(options)]
+        BaseFigure.write_html = note
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):  # progress bars
+                runpy.run_path(str(script), run_name="__main__")
+        finally:
+            BaseFigure.write_html, sys.argv = write, arguments
+            os.chdir(folder)
+        text = printed.getvalue().replace(f"{Path(empty).resolve()}/", "")
+    return {
+        "printed": text,
+        "figures": figures,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def main() -> None:
+    """Run each job: it names its script, its options, and the file to write."""
+    for job in json.load(sys.stdin):
+        print(f"running {Path(job['script']).name} {job['options']}", flush=True)
+        found = run(Path(job["script"]), job["options"])
+        target = Path(job["file"])
+        target.with_suffix(".part").write_text(json.dumps({**found, "key": job["key"]}), encoding="utf-8")
+        os.replace(target.with_suffix(".part"), target)
+
+
+if __name__ == "__main__":
+    main()
