@@ -60,7 +60,7 @@ test-all: lint
 
 # Then the built pages are opened in a browser, since a page without its figures passes the build.
 docs: .venv/.docs
-	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build/html
+	$(BIN)/python -m sphinx -j $(WORKERS) -b html -q -W --keep-going docs docs/_build/html
 	SQUASHLENS_SITE=docs/_build/html $(PYTEST) tests/test_site.py
 
 bench: .venv/.ok

@@ -69,7 +69,11 @@ html_show_sphinx = False
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
-    "light_css_variables": {"color-brand-primary": "#0b5c94", "color-brand-content": "#0b5c94"},
+    "light_css_variables": {
+        "code-font-size": "0.75rem",  # 95 characters in a line
+        "color-brand-primary": "#0b5c94",
+        "color-brand-content": "#0b5c94",
+    },
     "dark_css_variables": {"color-brand-primary": "#7cc4f4", "color-brand-content": "#7cc4f4"},
 }
 pygments_style = "a11y-high-contrast-light"

@@ -132,7 +132,7 @@ It prints:
 {found["printed"].rstrip()}
 ```
 
-The script, to [download](../../../{folder}/{name}.py){{.download}} and edit:
+The script, to [download](../../../{folder}/{name}.py) and edit:
 
 ```{{literalinclude}} ../../../{folder}/{name}.py
 :language: python
