@@ -1,30 +1,31 @@
 """Plotly figures on the site's pages: their data in the page, drawn by one copy of plotly.js that the site brings."""
 
 import html
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import plotly
-from plotly.io import to_json
+import plotly.graph_objects as go
 from sphinx.application import Sphinx
+
+from squashlens.figures import styled
 
 MARK = "sl-figure"
 TAGS = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}  # JSON that cannot end its script element
 
 
-def embedded(figure: Any) -> str:
-    """A figure as HTML, for `static/figures.js` to draw."""
-    drawn = figure if isinstance(figure, str) else to_json(figure, validate=False)
-    layout = json.loads(drawn)["layout"]
-    title = layout.get("title", {}).get("text", "") or "A figure"
-    height, width = layout.get("height", 450), layout.get("width")
-    size = f"height: {height}px" + (f"; width: {width}px" if width else "")
+def embedded(figure: go.Figure) -> str:
+    """A figure as HTML, for `static/figures.js` to draw: as it is, and in the dark theme if it has no other theme."""
+    meta: Any = (figure.layout.meta or {}).get("squashlens", {})
+    drawn = [figure, styled(figure, theme="dark")] if meta.get("theme") == "notebook" else [figure]
+    layout = drawn[0].layout
+    title = html.escape(meta.get("title") or "A figure")
+    size = f"height: {layout.height or 450}px" + (f"; width: {layout.width}px; min-width: 0" if layout.width else "")
+    data = ", ".join(str(one.to_json()) for one in drawn).translate(TAGS)
     return (
-        f'<div class="{MARK}" role="group" aria-label="{html.escape(title)}" tabindex="0">'
-        f'<div style="{size}"></div>'
-        f'<script type="application/json">{drawn.translate(TAGS)}</script></div>'
+        f'<div class="{MARK}" role="group" aria-label="{title}" tabindex="0"><div style="{size}"></div>'
+        f'<script type="application/json">[{data}]</script></div>'
     )
 
 

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from plotly.io import from_json
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -110,7 +111,7 @@ def page(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
     options = about.get("options", "")
     command = f"python {folder}/{name}.py {options}".strip()
     size = " The run is small: without options the script takes longer." if options else ""
-    drawn = "\n\n".join(f"```{{raw}} html\n{embedded(one['figure'])}\n```" for one in found["figures"])
+    drawn = "\n\n".join(f"```{{raw}} html\n{embedded(from_json(one['figure']))}\n```" for one in found["figures"])
     return f"""# {about["title"]}
 
 {first}

@@ -16,27 +16,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plotly.basedatatypes import BaseFigure
+import plotly.graph_objects as go
+
+from squashlens import figures as library
 
 
 def run(script: Path, options: str) -> dict[str, Any]:
-    """What a script prints, and the figures that it writes as HTML, in order."""
+    """What a script prints, and the figures that it saves, in order."""
     figures: list[dict[str, str]] = []
 
-    def note(figure: BaseFigure, file: str | Path, **_: Any) -> None:
-        figures.append({"name": Path(file).stem, "figure": str(figure.to_json())})
+    def note(figure: go.Figure, path: Path) -> None:
+        figures.append({"name": path.stem, "figure": str(figure.to_json())})
 
     printed, start = io.StringIO(), time.perf_counter()
-    write, arguments, folder = BaseFigure.write_html, sys.argv, Path.cwd()
+    save, arguments, folder = library.save, sys.argv, Path.cwd()
     with tempfile.TemporaryDirectory() as empty:
         os.chdir(empty)
         sys.argv = [str(script), *shlex.split(options)]
-        BaseFigure.write_html = note
+        library.save = note  # type: ignore[assignment]
         try:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):  # progress bars
                 runpy.run_path(str(script), run_name="__main__")
         finally:
-            BaseFigure.write_html, sys.argv = write, arguments
+            library.save, sys.argv = save, arguments
             os.chdir(folder)
         text = printed.getvalue().replace(f"{Path(empty).resolve()}/", "")
     return {

@@ -4,6 +4,7 @@ import sys
 import warnings
 from typing import Any
 
+import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.io.base_renderers import MimetypeRenderer
 
@@ -14,7 +15,7 @@ class SiteRenderer(MimetypeRenderer):
     """HTML without a copy of plotly.js."""
 
     def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
-        return {"text/html": embedded(fig_dict)}
+        return {"text/html": embedded(go.Figure(fig_dict))}
 
 
 pio.renderers["site"] = SiteRenderer()
