@@ -90,6 +90,12 @@ def escape_bars(app: Any, what: str, name: str, value: Any, options: Any, lines:
     lines[:] = "\n\n".join(paragraphs).split("\n")
 
 
+def link_to_changelog(app: Any, name: str, source: list[str]) -> None:
+    """The changelog is a page of the site; in the repository it is above docs/."""
+    source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog.md)")
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", link_to_changelog)
     app.connect("autodoc-process-docstring", escape_bars)
