@@ -1,4 +1,5 @@
 # make report    install into .venv and write report.html for the bundled model
+# make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
 # make docs      the documentation site, into docs/_build/html; warnings are errors (a few minutes)
@@ -17,7 +18,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report test quick lint typed unit processors test-all docs bench train clean
+.PHONY: report paper test quick lint typed unit processors test-all docs bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -31,6 +32,9 @@ PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py te
 
 report: .venv/.ok
 	$(BIN)/squashlens report --out report.html
+
+paper: .venv/.ok
+	$(BIN)/squashlens paper --out paper
 
 lint: .venv/.ok
 	$(BIN)/ruff check .
@@ -70,4 +74,4 @@ train: .venv/.ok
 	$(BIN)/python -m squashlens.zoo.train --out runs/tiny-gemma
 
 clean:
-	rm -rf .venv report.html docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv report.html paper docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis

@@ -21,7 +21,8 @@ order to read them:
 5. **Interventions.** `hooks` has interventions, and `applied(model, ...)` applies them for the duration of any
    measurement. `compare` compares several interventions, `windows` compares sliding windows, and `search_separators`
    searches for the best separator.
-6. **Results.** `figures` draws results, `table` tabulates them, and `report` writes a page. `save` and `open_result`
+6. **Results.** `figures` draws results, `table` tabulates them, and `report` writes a page, and `paper` the
+   paper's figures for a LaTeX document. `save` and `open_result`
    store and load them; `provenance` says how a result was made. `export` converts results for other tools.
 7. **Theory.** `statements` evaluates the paper's statements on your own inputs, and `synthetic` measures random
    attention stacks, without a model.

@@ -27,6 +27,7 @@ from .measure.squashing.needle import needle
 from .measure.squashing.sensitivity import sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .reporting.page import report
+from .reporting.paper.write import paper
 from .results import open_result, provenance, save
 from .tables import table
 
@@ -53,6 +54,7 @@ __all__ = [
     "needle",
     "next_token",
     "open_result",
+    "paper",
     "path_bound",
     "paths",
     "precision",

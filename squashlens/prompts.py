@@ -19,7 +19,7 @@ from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids
 from squashlens.errors import InputError
-from squashlens.paper import COPY, COUNT
+from squashlens.quotations import COPY, COUNT
 from squashlens.sequences import GrowingSequence, Ids, Pair
 
 __all__ = [

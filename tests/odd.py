@@ -382,6 +382,8 @@ USUAL: dict[str, Callable[[], Any]] = {
     "hooks.Hook.edit": lambda: lambda t: t,
     "report.prompt": lambda: PROMPT,
     "report.digits": lambda: 8,
+    "paper.out": lambda: FOLDER / "paper",
+    "paper.figures": lambda: [9],
 }
 # Optional arguments that make a run small; given unless they are the one replaced.
 SMALL: dict[str, dict[str, Any]] = {
@@ -409,7 +411,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "hosted.inspect_task": {"lengths": [2], "seeds": 1},
     "statements.proposition_b8": {"depth": 10},
 }
-HEAVY = {"report", "audit", "precision_by_run", "load"}  # a second or more each
+HEAVY = {"report", "paper", "audit", "precision_by_run", "load"}  # a second or more each
 MADE_BY_US = {"Capture", "PairCapture", "synthetic.LastTokens", "tasks.Question", "tasks.Reading"} | {
     f"statements.{name}" for name in ("Exhibit", "Statement", "Step")
 }  # results, that nobody makes by hand

@@ -64,6 +64,7 @@ PROBED = ITEMS | {"n_train": ["4"], "n_random_models": ["1"]}
 SMALL: dict[str, dict[str, list[str]]] = {
     "audit": PROMPT | {"estimates": ["Jacobian"], "n_probes": ["1"], "n_replacements": ["1"]},
     "report": PROMPT | {"digits": ["8"]},
+    "paper": {"figures": ["9"]},
     **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "next_token", "composition"), PROMPT),
     **dict.fromkeys(("hops", "strongest_paths", "depth_limit"), PROMPT),
     "substitution_effect": PROMPT | {"n_replacements": ["1"]},
@@ -81,7 +82,7 @@ SMALL: dict[str, dict[str, list[str]]] = {
     },
     "windows": {"n": ["8"], "sizes": ["4"], "n_samples": ["1"], "lengths": ["4"]},
 }  # fmt: skip
-HEAVY = {"report", "audit", "precision_by_run", "probe", "collapse_vs_readout"}
+HEAVY = {"report", "paper", "audit", "precision_by_run", "probe", "collapse_vs_readout"}
 
 
 @dataclass(frozen=True)

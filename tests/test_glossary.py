@@ -10,8 +10,8 @@ from typing import Any
 import squashlens as sl
 
 GLOSSARY = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
-MOST_NAMES = 44  # at the top level, when the glossary was written
-MOST_PARAMETERS = 117  # different names, when the glossary was written
+MOST_NAMES = 45  # at the top level, when the glossary was written
+MOST_PARAMETERS = 118  # different names, when the glossary was written
 
 
 def section(heading: str) -> str:

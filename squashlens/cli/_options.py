@@ -12,7 +12,7 @@ import tyro
 
 from squashlens.cli._exceptions import INSTEAD, LEFT_OUT, MAKERS, START, START_OF, Dtype
 from squashlens.cli._help import about, help_for, plain
-from squashlens.cli._verbs import Verb
+from squashlens.cli._verbs import WRITING, Verb
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _all(verb: Verb) -> Iterable[Option]:
     loads = [name for name in inspect.signature(sl.load).parameters if name != "name"]
     for name in loads if "model" in own else ("device", "progress"):
         yield _option(verb, sl.load, name, "load", "load")
-    if verb.name != "report":
+    if verb.name not in WRITING:
         yield Option("out", *INSTEAD["out"], "output")
     for option, figure in verb.drawn.items():
         text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0])

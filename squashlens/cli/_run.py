@@ -33,6 +33,9 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     if verb.name == "report":
         print(f"report: {verb.function(model, **arguments).resolve()}")
         return
+    if verb.name == "paper":
+        _say_written(verb.function(model, **arguments))
+        return
     if "sequence" in arguments:
         arguments["sequence"] = _sequence(verb, model, given)
     found: dict[str, Any] = {}
@@ -61,6 +64,8 @@ def check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> N
     from squashlens.saving.files import require_distinct, require_output
 
     endings = {"out": (".html", ".htm") if verb.name == "report" else RESULTS, "resume": ()}
+    if verb.name == "paper":  # a folder, which the function checks
+        del endings["out"]
     endings |= dict.fromkeys(verb.drawn, ENDINGS)
     asked = [(name, beside(given[name], label)) for name in endings if given.get(name) for label in labels]
     files = {(name, path) for name, path in asked if path is not None}
@@ -159,6 +164,18 @@ def _save(result: Any, out: Path | None) -> None:
         from squashlens.results import save
 
         print(f"saved: {save(result, out).resolve()}")
+
+
+def _say_written(outcomes: dict[int, Any]) -> None:
+    """Print the file of each figure, or the reason why there is none; raise an error if there is such a reason."""
+    for number, outcome in outcomes.items():
+        print(f"figure {number}: {outcome.resolve() if isinstance(outcome, Path) else f'not measured. {outcome}'}")
+    failed = [str(number) for number, outcome in outcomes.items() if not isinstance(outcome, Path)]
+    if failed:
+        raise InputError(
+            f"{len(failed)} of {len(outcomes)} figures could not be measured on this model: {', '.join(failed)}.",
+            "The reasons are above and in README.md of the folder; the other figures were written.",
+        )
 
 
 def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict[str, str]) -> None:

@@ -50,6 +50,7 @@ VERBS = {
     verb.name: verb
     for verb in (
         Verb("report"),
+        Verb("paper"),
         Verb("path_bound", ("by_token",)),
         Verb("jacobian_norms", ("by_token",)),
         Verb("sensitivity", ("attribution",)),
@@ -74,6 +75,7 @@ VERBS = {
         Verb("collapse_vs_readout", ("collapse_vs_readout", "probe")),
     )
 }
+WRITING = ("report", "paper")  # verbs whose functions write files and return no result
 
 
 @cache

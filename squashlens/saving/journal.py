@@ -126,7 +126,7 @@ class Journal:
 
     def _require_same(self, database: sqlite3.Connection) -> None:
         facts = {name: self._parsed(text) for name, text in database.execute("SELECT name, value FROM facts")}
-        others = _different(facts, self.facts)
+        others = different(facts, self.facts)
         if others:
             raise InputError(
                 f"{self.path} was saved for a different {', '.join(others)}.",
@@ -222,13 +222,13 @@ def _file_system(path: Path) -> str:
     return mounts.get(place, "").lower()
 
 
-def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the facts that differ; for a group of facts, such as a call, the names inside the group."""
     found = []
     for name in sorted({*one, *other}):
         a, b = one.get(name), other.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += [f"{name}: {inner}" for inner in _different(a, b)]
+            found += [f"{name}: {inner}" for inner in different(a, b)]
         elif a != b:
             found.append(name)
     return found

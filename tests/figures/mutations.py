@@ -46,4 +46,6 @@ MUTATIONS = (
     Mutation("results in panels that are one result", "figures/drawing/given.py", "for label, one in several.items()}", "for label, one in [several.popitem()]}", "test_collapse_figures.py::test_four_panels_share_one_scale_and_one_legend"),
     Mutation("hooks of each part as of all", "figures/drawing/facts.py", "set.intersection(*parts)", "set.union(*parts)", "test_drawing.py::test_the_line_under_the_title"),
     Mutation("tokens in reverse", "figures/squashing/tokens.py", "y=data,", "y=data[::-1],", "test_drawing.py::test_values_of_tokens"),
+    Mutation("one tick on a short axis", "figures/drawing/ticks.py", "axis.nticks = _number_of_ticks(low, high, max(2, min(int(most), 10)), fixed=axis.range is not None)", "axis.nticks = max(2, min(int(most), 10))", "test_drawing.py::test_a_short_axis_has_several_ticks"),
+    Mutation("labels that touch the next panel", "figures/drawing/layout.py", "right.append(max(bars, beyond) + self.pad)", "right.append(bars + self.pad)", "test_drawing.py::test_the_last_label_has_room_beside_the_next_panel"),
 )  # fmt: skip

@@ -260,3 +260,29 @@ def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
     png = sl.figures.save(paper, tmp_path / "figure.png", dpi=192).read_bytes()
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 768)
     assert b"<svg" in sl.figures.save(paper, tmp_path / "figure.svg").read_bytes()[:200]
+
+
+def test_a_short_axis_has_several_ticks(tiny: Any) -> None:
+    """Plotly divides the length by the number it is given, and rounds up to 1, 2 or 5 times a power of ten."""
+    found = sl.evaluate(tiny, sl.tasks.find("taught_sum_repeated"), lengths=[4, 96], seeds=1, progress=False)
+    three = sl.figures.error_by_length({name: found for name in "abc"})
+    axis = sl.figures.styled(three, theme="paper", width="page").layout.xaxis2
+    low, high = axis.range
+    rough = (high - low) / axis.nticks
+    step = min(digit * 10**power for power in range(-1, 3) for digit in (1, 2, 5) if digit * 10**power >= rough)
+    assert len([tick for tick in range(0, 101, int(step)) if low <= tick <= high]) >= 3
+
+
+def test_the_last_label_has_room_beside_the_next_panel() -> None:
+    stack = sl.synthetic.Stack(projections="direct")
+    found = sl.synthetic.convergence(stack, sl.synthetic.lengths_up_to(10_000, 8), seeds=2, progress=False)
+    figure = sl.figures.styled(sl.figures.of(found), theme="paper", width="page")
+    layout = figure.layout
+    wide = layout.width - layout.margin.l - layout.margin.r
+    gap = (layout.xaxis2.domain[0] - layout.xaxis.domain[1]) * wide
+    size = layout.xaxis.tickfont.size
+    assert gap > (width_of("10,000", size) + width_of("10", size)) / 2
+
+
+def test_rows_of_a_legend_have_no_space_between_groups(figure: go.Figure) -> None:
+    assert figure.layout.legend.tracegroupgap == 0

@@ -14,6 +14,7 @@ from squashlens.figures.drawing import parts
 from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page
 from squashlens.figures.drawing.text import height_of, wrapped
 from squashlens.figures.drawing.themes import ASSUMED, INCH
+from squashlens.figures.drawing.ticks import overhang
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 LEAST = 36.0  # pixels of a panel
@@ -76,7 +77,9 @@ class Layout:
             here = block.at(column=column)
             labels = [parts.set_axis(self.figure, y, tall, self.size, limit=0.4 * self.width) for _, y in here]
             left.append(max(labels) + self.pad)
-            right.append(max(parts.set_colour_bars(self.figure, x, y, self.size) for x, y in here) + self.pad)
+            bars = max(parts.set_colour_bars(self.figure, x, y, self.size) for x, y in here)
+            beyond = max(overhang(self.figure, x, parts.SMALL * self.size) for x, _ in here)
+            right.append(max(bars, beyond) + self.pad)
         return left, right
 
     def _rows(self, top: float, bottom: float) -> None:

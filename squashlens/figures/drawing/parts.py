@@ -118,7 +118,9 @@ def set_legend(figure: go.Figure, name: str, place: str, width: float, size: flo
     texts = list(dict.fromkeys(str(trace.name) for trace in _listed(figure, name)))
     widths = [SYMBOL + BETWEEN + 1.02 * width_of(text, small) for text in texts]
     heights = [max(LEAST, 3 + height_of(text, small)) for text in texts]
-    figure.update_layout({name: {"visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)"}})
+    # By default plotly keeps 10 pixels more between rows whose entries belong to groups.
+    look = {"visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0}
+    figure.update_layout({name: look})
     if place == "right":
         return Legend(name, place, max(widths) + size, sum(heights))
     # plotly puts all entries into one row, or into columns that are as wide as the widest; both need some spare room.

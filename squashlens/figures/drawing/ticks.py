@@ -14,6 +14,7 @@ from squashlens.figures.drawing.text import LINE, height_of, label, width_of, wr
 STEEP = -60  # degrees, of labels that do not fit side by side
 SINE = math.sin(math.radians(-STEEP))
 ENLARGED = 1.25  # plotly enlarges the labels of powers of ten by this factor
+MOVED = 1.12  # plotly makes an axis without a given range at most this much longer than what is drawn
 GAP = 0.5  # between an axis and its labels, in units of their size
 
 
@@ -93,9 +94,35 @@ def _linear(axis: Any, span: tuple[float, float], length: float, size: float, up
     if axis.dtick == 1:  # layers, blocks and the like: whole numbers, each if there is room
         axis.update(dtick=None, nticks=max(2, int(min(most, high - low + 1))))
     if axis.tickvals is None:
-        axis.nticks = max(2, min(int(most), 10))
+        axis.nticks = _number_of_ticks(low, high, max(2, min(int(most), 10)), fixed=axis.range is not None)
     axis.tickangle = 0
     return (width_of(text, size) if upright else LINE * size) + GAP * size
+
+
+def _number_of_ticks(low: float, high: float, most: int, *, fixed: bool) -> int:
+    """What plotly calls the number of ticks, for the smallest of its steps that gives at most `most` between two ends.
+
+    Plotly takes 1, 2 or 5 times a power of ten that is not below the length of the axis divided by this number. For 4
+    on an axis from 0.3 to 99.7 it would take 50, and draw one tick. Unless the ends are fixed, it moves them outwards.
+
+    >>> _number_of_ticks(0.3, 99.7, 4, fixed=True), _number_of_ticks(0, 100, 11, fixed=True)
+    (5, 10)
+    """
+    if not high > low:
+        return most
+    start = 10.0 ** math.floor(math.log10((high - low) / 100))
+    steps = (digit * start * 10**power for power in range(4) for digit in (1, 2, 5))
+    step = next(step for step in steps if math.floor(high / step) - math.ceil(low / step) < most)
+    return math.ceil((1.0 if fixed else MOVED) * (high - low) / step - 1e-9)
+
+
+def overhang(figure: go.Figure, name: str, size: float) -> float:
+    """How far the last label of a logarithmic axis may extend beyond the panel: half of its width."""
+    axis: Any = figure.layout[name]
+    if axis.type != "log" or not is_visible(axis):
+        return 0.0
+    high = _span(figure, name)[1] if axis.range is None else 10.0 ** max(axis.range)
+    return 0.5 * width_of(f"{high:,.0f}" if 1 <= high < 1e6 else "10−12", size)
 
 
 def _texts(figure: go.Figure, axis: Any, name: str) -> list[str]:

@@ -1,0 +1,172 @@
+"""What each of the paper's figures measures: its parts, each with the settings that its result depends on.
+
+Figures 6 and 7 of the paper are its figures 3 and 4 for another model. For one model they would be the same, so that
+here the answers of figures 3 and 4 are those of greedy decoding, and the answers of figures 6 and 7 are sampled.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from squashlens import prompts, tasks, zoo
+from squashlens._typing import Bridge, Mode, Template
+from squashlens.measure.session import model_name
+from squashlens.quotations import COUNT
+from squashlens.tasks import Task
+
+NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+PATHS = 25  # how many single paths are drawn
+REPLAYED = 8  # lengths at which D is measured again for the noise floor
+TEMPERATURE = 1.0  # of the sampled answers
+LONGEST, LENGTHS, DRAWS = 100_000, 30, 5  # figures 8 and 9: tokens, number of lengths, random draws
+
+COPYING = ("copy_last", "copy_first", "copy_last_hint", "copy_first_hint")
+COPYING += ("copy_last_alternating", "copy_first_alternating")
+COUNTING = ("sum", "count_ones", "count_bernoulli")
+# The same questions in the words of the bundled model's training; there is no hint in them.
+TAUGHT = {
+    "copy_last": "taught_last_odd_last",
+    "copy_first": "taught_first_odd_first",
+    "copy_last_alternating": "taught_last_alternating",
+    "copy_first_alternating": "taught_first_alternating",
+    "sum": "taught_sum_repeated",
+    "count_ones": "taught_count_repeated",
+    "count_bernoulli": "taught_count_bernoulli",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of `paper` that change what is measured."""
+
+    prompt: str
+    digits: int
+    lengths: tuple[int, ...]
+    seeds: int
+    modes: tuple[Mode, ...]
+    template: Template
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A result that a figure shows: its name, the settings that it depends on, and how it is measured.
+
+    `measure` is given the file in which an interrupted measurement of answers keeps those that it has.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    measure: Callable[[Path], xr.Dataset]
+    of_model: bool = True
+
+
+def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
+    """The parts of a figure of the paper, for a model."""
+    if number in (3, 4, 6, 7):
+        return _counting(model, chosen, TEMPERATURE if number > 5 else 0.0)
+    makers: dict[int, Callable[[Bridge, Settings], list[Part]]] = {
+        1: _first, 2: _copying, 5: _collapse, 8: _convergence, 9: _variation
+    }  # fmt: skip
+    return makers[number](model, chosen)
+
+
+def _first(model: Bridge, chosen: Settings) -> list[Part]:
+    """Sequences 1…10 by length, and the strongest paths of a prompt, with those under uniform attention."""
+    from squashlens.measure.collapse.distance import collapse
+    from squashlens.measure.squashing.walks import strongest_paths
+
+    def ones_and_zero(_: Path) -> xr.Dataset:
+        zero = prompts.one_token(model, "0")
+        return collapse(model, prompts.repeated(model, "1", chosen.digits, suffix=[zero]), scale="relative")
+
+    def strongest(attention: Any) -> Part:
+        return Part(
+            f"strongest_paths_{attention}",
+            {"prompt": chosen.prompt, "k": PATHS},
+            lambda _: strongest_paths(model, chosen.prompt, k=PATHS, attention=attention),
+        )
+
+    return [Part("ones_and_zero", {"digits": chosen.digits}, ones_and_zero), strongest("model"), strongest("uniform")]
+
+
+def _copying(model: Bridge, chosen: Settings) -> list[Part]:
+    return [_answers(model, name, chosen, 1, ("answer_only",)) for name in COPYING if _task(model, name)]
+
+
+def _counting(model: Bridge, chosen: Settings, temperature: float) -> list[Part]:
+    return [_answers(model, name, chosen, chosen.seeds, chosen.modes, temperature) for name in COUNTING]
+
+
+def _task(model: Bridge, name: str) -> Task | None:
+    """The task in words that the model knows; None if there is no such task."""
+    taught = model_name(model) in zoo.bundled()
+    known = TAUGHT.get(name) if taught else name
+    return tasks.find(known) if known else None
+
+
+def _answers(
+    model: Bridge, name: str, chosen: Settings, seeds: int, modes: tuple[Mode, ...], temperature: float = 0.0
+) -> Part:
+    """The answers to a task. Without anything random, one answer at each length is all that there is."""
+    from squashlens.measure.answers.evaluate import evaluate
+
+    task: Any = _task(model, name)
+    lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
+    about = {
+        "task": task.name, "lengths": lengths, "seeds": draws, "modes": list(modes), "template": chosen.template,
+        "temperature": temperature,
+    }  # fmt: skip
+
+    def measure(journal: Path) -> xr.Dataset:
+        return evaluate(
+            model, task, lengths=lengths, seeds=draws, modes=modes, template=chosen.template, temperature=temperature,
+            resume=journal, progress=chosen.progress,
+        )  # fmt: skip
+
+    return Part(f"{name}_sampled" if temperature else name, about, measure)
+
+
+def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
+    """The four panels of figure 5, with baselines. As in the paper, the random digits of (b) end in a one."""
+    from squashlens.engine.capturing.capture import capture
+    from squashlens.measure.collapse.distance import collapse
+
+    def measure(letter: str) -> Callable[[Path], xr.Dataset]:
+        def panel(_: Path) -> xr.Dataset:
+            sequence = prompts.figure5(model, chosen.digits)[letter]
+            if letter == "b":
+                sequence = prompts.digits(model, chosen.digits, seed=0, prefix=COUNT, ending="1")
+            pairs = capture(
+                model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=chosen.progress
+            )
+            return collapse(model, pairs, heads="value")
+
+        return panel
+
+    return [Part(f"collapse_{letter}", {"digits": chosen.digits}, measure(letter)) for letter in "abcd"]
+
+
+def _convergence(_: Bridge, chosen: Settings) -> list[Part]:
+    """Random attention layers: both readings of the paper's, and one without positions. No model is involved."""
+    from squashlens.synthetic import PAPER, Stack, convergence, lengths_up_to
+
+    lengths = lengths_up_to(LONGEST, LENGTHS)
+    stacks = {"no_positions": Stack(projections="direct")} | PAPER
+
+    def measure(stack: Stack) -> Callable[[Path], xr.Dataset]:
+        return lambda _: convergence(stack, lengths, seeds=DRAWS, progress=chosen.progress)
+
+    about = {"lengths": list(lengths), "seeds": DRAWS}
+    return [Part(f"stack_{name}", about, measure(one), of_model=False) for name, one in stacks.items()]
+
+
+def _variation(_: Bridge, __: Settings) -> list[Part]:
+    from squashlens.synthetic import lengths_up_to, softmax_total_variation
+
+    lengths = lengths_up_to(LONGEST, LENGTHS)
+    about = {"lengths": list(lengths), "seeds": DRAWS}
+    return [Part("total_variation", about, lambda _: softmax_total_variation(lengths, seeds=DRAWS), of_model=False)]

@@ -1,0 +1,202 @@
+"""The paper's figures for one model, written into a folder that a paper can include."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from squashlens import zoo
+from squashlens._typing import Bridge, Mode, Template, positive
+from squashlens.bars import bar
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.text.tokens import tokenize
+from squashlens.errors import InputError, OutputError, SquashlensError
+from squashlens.remarks import remark
+from squashlens.reporting.collapse import check_digits
+from squashlens.reporting.paper.index import Drawn, write_index
+from squashlens.reporting.paper.kept import Kept
+from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
+from squashlens.results import save
+from squashlens.saving.files import require_folder
+
+Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
+Outcome = Path | SquashlensError
+LENGTHS = tuple(range(4, 97, 4))
+
+
+@measured
+def paper(
+    model: Bridge,
+    *,
+    out: str | Path = "paper",
+    figures: Iterable[Number] = NUMBERS,
+    prompt: str = zoo.EXAMPLE_PROMPT,
+    digits: int = 96,
+    lengths: Iterable[int] = LENGTHS,
+    seeds: int = 4,
+    modes: Iterable[Mode] = ("answer_only",),
+    template: Template = "none",
+    progress: bool = True,
+) -> dict[int, Outcome]:
+    """Write the paper's figures 1 to 9 for a model: as PDF, with captions, tables as CSV, and LaTeX that includes them.
+
+    The folder gets ``fig1.pdf`` and so on, ``figures.tex`` with a figure environment for each, ``README.md`` with the
+    captions and the provenance, and a subfolder ``data`` with the results (``.nc``) and tables (``.csv``). Without a
+    browser that draws PDFs, figures are ``.html`` pages, which LaTeX cannot include.
+
+    A second call continues: it uses the results that are in the folder, if they are of the same model and settings,
+    and refuses others. A call for some of the figures keeps the others of the folder. `docs/paper.md` says what each
+    figure measures, and how it differs from the paper's.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        out: the folder to write to, which is created if it does not exist.
+        figures: numbers of the figures to write, 1 to 9; all by default.
+        prompt: the prompt for the attention paths of figure 1.
+        digits: number of digits in the longest sequence of figures 1 and 5, at least 3.
+        lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
+        seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
+        modes: forms of the question in figures 3, 4, 6 and 7, as in `evaluate`.
+        template: format of the questions in figures 2, 3, 4, 6 and 7, as in `evaluate`.
+        progress: whether to show a progress bar.
+
+    Returns:
+        By number, the file of each figure that was asked for; for a figure that cannot be measured on this model, the
+        error that says why.
+
+    Raises:
+        InputError: if the folder has results of another model or of other settings, or if the model has a hook that its
+            name does not identify.
+        OutputError: if the folder cannot be written.
+
+    Source: Barbero et al. 2024, figures 1 to 9.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> files = sl.paper(model, out=tmp_path / "paper", figures=[9], progress=False)
+    >>> sorted(path.name for path in (tmp_path / "paper" / "data").iterdir())
+    ['fig9_total_variation.csv', 'total_variation.nc']
+    """
+    wanted = sorted({*figures})
+    chosen = Settings(prompt, digits, tuple(lengths), seeds, tuple(modes), template, progress)
+    _check(model, wanted, chosen)
+    plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
+    folder = require_folder(out, "out")
+    kept = Kept(require_folder(folder / "data", "out"), model)
+    found: dict[str, Any] = {}
+    for number, parts in plan.items():  # before anything is measured
+        found |= {part.name: kept.found(part, any_settings=number not in wanted) for part in parts}
+    failed: dict[int, SquashlensError] = {}
+    ending = _ending()
+    with bar(total=len(wanted), unit="figure", progress=progress) as shown:
+        for number in wanted:
+            shown.set_description(f"figure {number}")
+            try:
+                _measure(plan[number], kept, found)
+                _draw(folder, number, kept, plan[number], found, ending)
+            except OutputError:
+                raise
+            except SquashlensError as error:
+                failed[number] = error
+            shown.update()
+    drawn = {number: _drawn(folder, number, kept, parts, found) for number, parts in plan.items()}
+    present = {number: one for number, one in drawn.items() if one is not None and number not in failed}
+    write_index(folder, present, failed, kept.facts)
+    return {number: failed.get(number) or present[number].file for number in wanted}
+
+
+def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
+    """Raise an error for settings that suit no model, and for a given prompt that this model cannot read."""
+    if not wanted:
+        raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
+    check_digits(chosen.digits)
+    positive(chosen.seeds, "seeds", "a number of samples")
+    for name, values in (("lengths", chosen.lengths), ("modes", chosen.modes)):
+        if not values or len({*values}) != len(values):
+            raise InputError(
+                f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
+            )
+    for length in chosen.lengths:
+        positive(length, "lengths", "a number of items")
+    if 1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT:  # the default need not suit every model
+        tokenize(model, chosen.prompt)
+
+
+def _ending() -> str:
+    """The format of the figures: PDF, or HTML, with a warning, if nothing can draw PDFs."""
+    from squashlens.figures.drawing.saving import require_browser
+
+    try:
+        require_browser(Path("figure.pdf"))
+    except OutputError as error:
+        remark(f"Figures are written as .html, which LaTeX cannot include. {error}")
+        return ".html"
+    return ".pdf"
+
+
+def _measure(parts: Sequence[Part], kept: Kept, found: dict[str, Any]) -> None:
+    """Measure what is missing, and write each result at once. An error is kept, for other figures with this part."""
+    for part in parts:
+        if found[part.name] is None:
+            journal = kept.path(part).with_suffix(".sqlite")
+            try:
+                found[part.name] = part.measure(journal)
+            except OutputError:
+                raise
+            except SquashlensError as error:
+                found[part.name] = error
+            else:
+                kept.keep(part, found[part.name])
+                journal.unlink(missing_ok=True)
+        if isinstance(found[part.name], SquashlensError):
+            raise found[part.name]
+
+
+def _draw(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: Mapping[str, Any], ending: str) -> None:
+    """Write the figure and its tables, unless they are there and no older than the results."""
+    from squashlens import figures
+    from squashlens.reporting.paper.drawings import data_of, drawn
+
+    results = {part.name: found[part.name] for part in parts}
+    since = _since(kept, parts)
+    tables = data_of(number, results)
+    if not all(_is_current(_table(folder, number, name), since) for name in tables):
+        for name, table in tables.items():
+            save(table, _table(folder, number, name))
+    file = _file(folder, number, since)
+    if file is None or (file.suffix == ".html" and ending == ".pdf"):
+        figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+
+
+def _drawn(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
+    """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
+    from squashlens.figures.drawing.themes import WIDTHS
+    from squashlens.reporting.paper.captions import caption_of
+    from squashlens.reporting.paper.drawings import data_of, width_of
+
+    results = {part.name: found[part.name] for part in parts}
+    if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
+        return None
+    file, width = _file(folder, number, _since(kept, parts)), width_of(number)
+    if file is None:
+        return None
+    tables = tuple(_table(folder, number, name) for name in data_of(number, results))
+    return Drawn(number, file, caption_of(number, results), tables, width == "page", WIDTHS[width])
+
+
+def _since(kept: Kept, parts: Sequence[Part]) -> int:
+    """When the last of a figure's results was written, in nanoseconds."""
+    return max(kept.path(part).stat().st_mtime_ns for part in parts)
+
+
+def _file(folder: Path, number: int, since: int) -> Path | None:
+    """The file of a figure that is no older than its results, a PDF if there is one."""
+    files = (folder / f"fig{number}{ending}" for ending in (".pdf", ".html"))
+    return next((file for file in files if _is_current(file, since)), None)
+
+
+def _is_current(file: Path, since: int) -> bool:
+    return file.exists() and file.stat().st_mtime_ns >= since
+
+
+def _table(folder: Path, number: int, name: str) -> Path:
+    return folder / "data" / f"fig{number}_{name}.csv"
