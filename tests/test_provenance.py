@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 import torch
 import xarray as xr
-from squashlens.figures._heading import headed
 
 import squashlens as sl
 from squashlens import facts
 from squashlens.errors import InputError
+from squashlens.figures.drawing.facts import notes_of
 from squashlens.joining import joined
 from squashlens.results import sealed
 from tests import odd
@@ -98,7 +97,7 @@ def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:
     evaluated = odd.result("evaluate")
     both = xr.concat([evaluated, evaluated], dim="model", combine_attrs="override", data_vars="all")
     with pytest.raises(InputError, match="a new dimension 'model'"):
-        headed(go.Figure(), "title", [both], height=100)  # the line under the title of every figure of answers
+        notes_of(both)  # the line under the title of every figure
     assert sl.provenance(both.isel(model=0)) == sl.provenance(evaluated)
 
 

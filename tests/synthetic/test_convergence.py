@@ -294,10 +294,10 @@ def test_figure_9s_leading_exponent_is_minus_one() -> None:
 
 
 def test_figure_9_refuses_what_it_cannot_fit() -> None:
-    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail are at least 2000, from where"):
+    with pytest.raises(InputError, match="Fewer than 3 lengths of the tail are at least 2000; δ falls as"):
         softmax_total_variation([10, 100, 500, 1000, 3000])
     # g is 22 at n = 10^5, so δ is still near 2 there.
-    with pytest.raises(InputError, match=r"are at least 4.403\d*e\+06, from where"):
+    with pytest.raises(InputError, match=r"are at least 4.403\d*e\+06; δ falls"):
         softmax_total_variation([10, 3000, 10_000, 30_000, 100_000], noise=10.0)
     with pytest.raises(InputError, match="noise=800.0 is too large: .* Give a number below 710"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=800.0)
