@@ -37,8 +37,7 @@ for letter, panel in panels.items():
 trained = sl.zoo.trained_length(args.model)
 named = {f"({letter}) {sequences[letter].name}": ds for letter, ds in panels.items()}
 sl.figures.save(sl.figures.collapse_curve(named, trained=trained), args.out / "fig5.html")
-relative = sl.collapse(model, pairs["a"], scale="relative")
-sl.figures.save(sl.figures.collapse_heatmap(relative), args.out / "fig5a_by_layer.html")
+sl.figures.save(sl.figures.collapse_heatmap(panels["a"]), args.out / "fig5a_by_layer.html")
 
 for letter, ds in panels.items():
     last = ds.isel(layer=-1)

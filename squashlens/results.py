@@ -28,6 +28,7 @@ from squashlens.saving.stored import ENDINGS, Result, as_bytes
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
+MODEL_UNITS = "model units"  # those of activations, which differ between models
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
 

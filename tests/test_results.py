@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -13,7 +14,7 @@ import squashlens as sl
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.results import attributes, position_coords, sealed
-from tests import captured
+from tests import captured, odd
 from tests.references import raw
 
 NASTY = ["a\nb", "\x00\x07", "\u2028", "⟨<0xF0>⟩", "<b>x</b>", " ", "1", "1", "é", "🙂", '"', "\\", ""]
@@ -36,22 +37,41 @@ def test_nasty_labels_and_floats_survive(ending: str, tmp_path: Path) -> None:
     assert sl.provenance(back) == {"none": None, "flag": True, "nested": {"deep": [1, "é"]}}
 
 
-@pytest.mark.parametrize("ending", ["nc", "json"])
-def test_every_kind_of_result_survives(ending: str, tmp_path: Path, tiny: Any) -> None:
-    prompt = "110 ="
-    results = [
-        sl.path_bound(tiny, prompt),
-        sl.path_bound(tiny, [prompt, "011 ="], to_layer=[1, "y"]),
-        sl.paths.composition(tiny, prompt),
-        sl.jacobian_norms(tiny, prompt, progress=False),
-        sl.sensitivity(tiny, prompt, progress=False),
-        sl.next_token(tiny, prompt),
-        sl.capture(tiny, prompt, layers=[0, 1]).to_xarray(),
-    ]
-    for result in results:
+KINDS: dict[str, Callable[[], Any]] = {
+    **{name: lambda name=name: odd.result(name) for name in odd.result("")},
+    "certified": lambda: sl.path_bound(odd.model(), "11", constants="measured", to_layer=[1, "y"], progress=False),
+    "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
+    "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"], progress=False),
+    "capture": lambda: sl.capture(odd.model(), "110 =", layers=[0, 1]).to_xarray(),
+    "joined": lambda: sl.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),
+    "one number": lambda: sl.path_bound(odd.model(), "110 =")[2],
+    "one row": lambda: odd.result("collapse").isel(layer=-1, length=0),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> None:
+    """Back from netCDF and JSON as it was; in CSV and DataFrames with every number under its labels."""
+    result = KINDS[kind]()
+    for ending in ("nc", "json"):
         back = sl.open_result(sl.save(result, tmp_path / f"x.{ending}"))
         assert type(back) is type(result)
         xr.testing.assert_identical(back, result)
+        assert sl.provenance(back) == sl.provenance(result)
+    whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name)
+    table = pd.read_csv(sl.save(result, tmp_path / "x.csv"), keep_default_na=False, na_values=[""])
+    dims = {values.dims for values in whole.data_vars.values()}
+    tidy = len(dims) > 1 or dims == {()}
+    for name, values in whole.data_vars.items():
+        expected = values.values.ravel()
+        frame = table[table["variable"] == name]["value"] if tidy else table[name]
+        assert len(frame) == values.size
+        if values.dtype.kind in "biuf":
+            found = frame.replace({"True": "1", "False": "0"}).astype(float)
+            precision = np.finfo(values.dtype).eps if values.dtype.kind == "f" else 0
+            np.testing.assert_allclose(np.sort(found), np.sort(expected.astype(float)), rtol=4 * precision)
+        of_pandas = values.to_dataframe() if values.ndim else values.expand_dims("scalar").to_dataframe()
+        np.testing.assert_array_equal(of_pandas[name].to_numpy(dtype=values.dtype), expected)
 
 
 def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:
@@ -61,8 +81,6 @@ def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:
 
 
 def test_csv_has_the_values_and_labels(tmp_path: Path, tiny: Any) -> None:
-    import pandas as pd
-
     result = sl.path_bound(tiny, "110 =")
     table = pd.read_csv(sl.save(result, tmp_path / "x.csv"))
     np.testing.assert_allclose(table["path_bound"], result.values, rtol=1e-15)
@@ -90,8 +108,6 @@ def test_csv_holds_no_formula(tmp_path: Path) -> None:
 
 
 def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
-    import pandas as pd
-
     ds = captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), progress=False)
     table = pd.read_csv(sl.save(ds, tmp_path / "x.csv"))
     assert len(table) == sum(v.size for v in ds.data_vars.values())

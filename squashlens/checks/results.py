@@ -86,6 +86,12 @@ def is_relative(values: xr.DataArray) -> bool:
     return values.attrs.get("units") == "1"
 
 
+def relative_distance(collapse: xr.Dataset) -> xr.DataArray:
+    """The distances of v and v* in units of rms(v), whichever their scale."""
+    distance = collapse["distance"]
+    return distance if is_relative(distance) else (distance / collapse["rms"]).assign_attrs(units="1")
+
+
 def require_reference(audit: xr.Dataset, reference: str) -> None:
     """Raise an error for a reference that is not in an audit."""
     references = [str(name) for name in audit["reference"].values]

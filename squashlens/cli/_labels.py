@@ -1,6 +1,6 @@
 """What units, coordinates and columns are called in the tables on the terminal."""
 
-UNITS = {"1": "", "text": "", "model": "model units", "nat": "nats", "token": "tokens", "bit": "bits", "item": "items"}
+NO_UNITS = ("1", "text")  # what numbers without a unit, and texts, have as units
 # What a coordinate is called in a heading; by default its name and its value.
 COORDINATES = {
     "hop": "{} hops", "sink": "{} sink tokens", "from_block": "from block {}", "to_layer": "to layer {}",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.cli._labels import COORDINATES, FRAMES, UNITS, VALUES
+from squashlens.cli._labels import COORDINATES, FRAMES, NO_UNITS, VALUES
 from squashlens.cli._notes import NOTES
 
 ROWS, COLUMNS, WIDTH = 24, 8, 18
@@ -137,7 +137,7 @@ def _columns(array: xr.DataArray, rows: str, label: str) -> dict[str, Any]:
 def labelled(array: xr.DataArray) -> str:
     """What a variable is, with its unit."""
     units = str(array.attrs.get("units", ""))
-    unit = UNITS.get(units, units)
+    unit = "" if units in NO_UNITS else units
     return f"{array.attrs.get('long_name', array.name)}{f' ({unit})' if unit else ''}"
 
 

@@ -24,12 +24,11 @@ class Findings:
     """Results of all measurements in these sections.
 
     `panels` are the four panels of figure 5 by letter, and `trends` the p-values of their trends at the last layer,
-    corrected by Holm. `relative`, `rounded` and `mechanism` are about panel (a), `ablation` about the commas of (d).
+    corrected by Holm. `rounded` and `mechanism` are about panel (a), `ablation` about the commas of (d).
     """
 
     panels: dict[str, xr.Dataset]
     trends: dict[str, float]
-    relative: xr.Dataset
     rounded: xr.Dataset
     mechanism: xr.Dataset | SquashlensError
     ablation: xr.Dataset
@@ -55,7 +54,6 @@ def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
     return Findings(
         panels=whole,
         trends=dict(zip(whole, holm([float(ds["length_trend_p"][-1]) for ds in whole.values()]), strict=True)),
-        relative=collapse(model, pairs["a"], scale="relative"),
         rounded=collapse(model, pairs["a"], round_to=torch.bfloat16),
         mechanism=_or_why_not(lambda: mechanism(model, pairs["a"])),
         ablation=separator_ablation(model, panels["d"], kinds=ABLATIONS, scale="relative", progress=progress),
@@ -88,7 +86,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
         ),
         Section(
             "Collapse by layer",
-            figures.collapse_heatmap(findings.relative),
+            figures.collapse_heatmap(first),
             (say.precision(first, findings.rounded), say.answers(first)),
             "Panel (a). D is divided by the root mean square of v, because the norm of the residual stream grows from "
             "layer to layer.",

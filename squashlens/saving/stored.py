@@ -78,10 +78,10 @@ def _netcdf(dataset: xr.Dataset) -> bytes | memoryview:
 def _csv(result: Result) -> bytes:
     if isinstance(result, xr.DataArray):
         result = result.to_dataset(name=result.name or "value")
-    if len({variable.dims for variable in result.data_vars.values()}) > 1:
-        table = _tidy(result)  # one table with a column for each would need the product of all dimensions
-    else:
-        table = result.to_dataframe().reset_index()
+    dims = {variable.dims for variable in result.data_vars.values()}
+    # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
+    several = len(dims) > 1 or dims == {()}
+    table = _tidy(result) if several else result.to_dataframe().reset_index()
     table = table.rename(columns=_inert)
     for column in table.columns:
         if not pd.api.types.is_numeric_dtype(table[column]):

@@ -125,7 +125,7 @@ def softmax_total_variation(
             },
             "rate": ((), -1.0, "exponent of δ that can be derived, for n beyond k", "1"),
             "expected": (("length",), expected, "derived mean of δ over draws, for n beyond k", "1"),
-            "perturbed": ((), k, "entries that are perturbed", "item"),
+            "perturbed": ((), k, "entries that are perturbed", "entries"),
         },
         facts(
             "softmax_total_variation", None, numbers, torch.float64, "cpu",

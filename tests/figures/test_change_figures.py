@@ -41,7 +41,7 @@ def measured(tiny: Any) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def prescribed() -> xr.Dataset:
     """Made up: a figure needs no model, only numbers, names and units."""
-    one, model = {"units": "1"}, {"units": "model"}
+    one, model = {"units": "1"}, {"units": "model units"}
     over, shape = ("separator", "every"), (3, 2)
     separation = RNG.uniform(1, 9, shape)
     return xr.Dataset(

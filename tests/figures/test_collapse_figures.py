@@ -68,14 +68,16 @@ def test_four_panels_share_one_scale_and_one_legend(panel: Any) -> None:
     assert len({m for m in shared if m}) == 1
 
 
-def test_the_heatmap_wants_relative_distances(tiny: Any, panel: Any) -> None:
-    with pytest.raises(InputError, match="scale='relative'"):
-        sl.figures.collapse_heatmap(panel)
-    relative = captured.collapse(tiny, sl.prompts.figure5(tiny, 12)["a"], scale="relative", progress=False)
-    heat = sl.figures.collapse_heatmap(relative).data[0]
+def test_the_heatmap_draws_both_scales_alike(tiny: Any) -> None:
+    pairs = sl.capture(tiny, sl.prompts.figure5(tiny, 12)["a"], progress=False)
+    absolute, relative = (sl.collapse(tiny, pairs, scale=scale) for scale in ("absolute", "relative"))
     expected = relative["distance"].values
-    np.testing.assert_allclose(heat.z[1:], np.log10(expected[1:]), rtol=1e-5)
-    assert np.isnan(heat.z[0]).all()  # layer 0 is identical, and zero has no logarithm
+    for found in (absolute, relative):
+        heat = sl.figures.collapse_heatmap(found).data[0]
+        np.testing.assert_allclose(heat.z[1:], np.log10(expected[1:]), rtol=1e-5)
+        assert np.isnan(heat.z[0]).all()  # layer 0 is identical, and zero has no logarithm
+    with pytest.raises(InputError, match="it has no 'rms' over"):
+        sl.figures.collapse_heatmap(absolute.drop_vars("rms"))
 
 
 def test_mechanism_draws_its_steps(tiny: Any) -> None:
@@ -98,7 +100,7 @@ def test_runs_have_their_own_distances_and_noise() -> None:
     noise = np.array([[[0.1, 0.2], [0.3, 0.4]], [[0.5, 0.6], [0.7, 0]]])
     found = xr.Dataset(
         {
-            "distance": (("run", "layer", "length"), distance, {"units": "model"}),
+            "distance": (("run", "layer", "length"), distance, {"units": "model units"}),
             "noise_floor": (("run", "layer", "replayed"), noise),
         },
         coords={"run": ["float32", "bfloat16"], "layer": [0, 1], "length": [2, 4, 8], "replayed": [2, 8]},

@@ -37,7 +37,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
 from squashlens.errors import InputError
-from squashlens.results import signed, versions
+from squashlens.results import MODEL_UNITS, signed, versions
 from squashlens.sequences import GrowingSequence
 
 REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it starts
@@ -97,8 +97,8 @@ class Capture(CaptureBase):
         if self.residuals and self.y is not None:
             streams = torch.stack([self.residuals[layer] for layer in sorted(self.residuals)])
             dims = ("prompt", "position", "coordinate")
-            data["residual"] = (("layer", *dims), _numpy(streams), "residual stream", "model")
-            data["y"] = (dims, _numpy(self.y), "last residual stream after the final norm", "model")
+            data["residual"] = (("layer", *dims), _numpy(streams), "residual stream", MODEL_UNITS)
+            data["y"] = (dims, _numpy(self.y), "last residual stream after the final norm", MODEL_UNITS)
         if self.patterns:
             stacked = torch.stack([self.patterns[block] for block in sorted(self.patterns)])
             dims = ("block", "prompt", "head", "query", "key")

@@ -6,8 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.checks.results import chosen, is_relative
-from squashlens.errors import InputError
+from squashlens.checks.results import chosen, relative_distance
 from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import layer_map
@@ -71,27 +70,19 @@ def _heights(collapse: xr.Dataset, layer: int) -> tuple[float, float, float | No
     return *ends, (float(floor.max()) if len(floor) else None)
 
 
-@draws("squashlens.collapse", "distance: layer length")
+@draws("squashlens.collapse", "distance rms: layer length")
 def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     """Draw the relative distance of v and v* as a map of layer × length. The colour is log₁₀ D ÷ rms(v).
 
     Cells where v and v* are identical (as at layer 0 without position embeddings) remain white.
 
     Args:
-        collapse: a result of `squashlens.collapse` with ``scale="relative"``.
+        collapse: a result of `squashlens.collapse`, of either scale.
 
     Returns:
         The figure.
-
-    Raises:
-        InputError: if the distances are absolute.
     """
-    if not is_relative(collapse["distance"]):
-        raise InputError(
-            "These distances are absolute: they grow from layer to layer with the norm of the residual stream.",
-            "Measure with collapse(…, scale='relative').",
-        )
-    values = collapse["distance"]
+    values = relative_distance(collapse)
     logarithm = values.copy(data=np.log10(values.where(values > 0).values))
     figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)", colorscale="Viridis", hoverongaps=False))
     figure.update_xaxes(title="length (content tokens)")

@@ -155,7 +155,7 @@ def collapse_vs_readout(
     found: dict[str, Variable] = {
         "distance": (over, gaps[0], f"{norm} distance of v and v* at layer L", metric.units),
         "distance_y": (over, gaps[1], f"{norm} distance of v and v*, y", metric.units),
-        "inserted": (over, np.array(inserted).reshape(shape), "number of tokens that v* has more", "token"),
+        "inserted": (over, np.array(inserted).reshape(shape), "number of tokens that v* has more", "tokens"),
         "right": (over, scores["right"].values, "whether the parsed value is the right answer", "1"),
         "same_argmax": (over[:1], same_next.double().mean(dim=1), "share of pairs with the same next token", "1"),
         "same_answer": (over[:1], same_answer.reshape(shape).mean(axis=1), "share of pairs with the same answer", "1"),

@@ -73,7 +73,7 @@ def scored(
     strict_low, strict_high = interval(strict, len(seeds))
     first, median, third = _quartiles(error)
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
-    cell, tokens = OVER[:2], "token"
+    cell, tokens = OVER[:2], "tokens"
     found: dict[str, Variable] = {
         "prompt": (OVER, prompts, "prompt", "text"),
         "answer": (OVER, table(answer.text.replace("\0", "␀") for answer in said), "answer of the model", "text"),
@@ -83,7 +83,7 @@ def scored(
         "ended": (OVER, table((answer.ended for answer in said), bool), "whether the answer ended by itself", "1"),
         "as_asked": (OVER, as_asked, "whether a value was parsed and given in the requested form", "1"),
         "right": (OVER, right, "whether the parsed value is the right answer", "1"),
-        "error": (OVER, error, "|parsed value − right answer|", "item"),
+        "error": (OVER, error, "|parsed value − right answer|", "items"),
         "prompt_tokens": (OVER, table((a.prompt_tokens for a in said), int), "tokens of the prompt", tokens),
         "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
         "accuracy": (cell, share, "share of right answers (lenient); answers without a parsed value are wrong", "1"),
@@ -92,12 +92,12 @@ def scored(
         "accuracy_strict": (cell, strict, "share of right answers in the requested form", "1"),
         "accuracy_strict_low": (cell, strict_low, "lower end of its 95 % interval (Wilson)", "1"),
         "accuracy_strict_high": (cell, strict_high, "upper end of its 95 % interval (Wilson)", "1"),
-        "mean_error": (cell, _mean(error), "mean error of the parsed answers", "item"),
-        "median_error": (cell, median, "median error of the parsed answers", "item"),
-        "error_q1": (cell, first, "first quartile of the error of the parsed answers", "item"),
-        "error_q3": (cell, third, "third quartile of the error of the parsed answers", "item"),
+        "mean_error": (cell, _mean(error), "mean error of the parsed answers", "items"),
+        "median_error": (cell, median, "median error of the parsed answers", "items"),
+        "error_q1": (cell, first, "first quartile of the error of the parsed answers", "items"),
+        "error_q3": (cell, third, "third quartile of the error of the parsed answers", "items"),
         "unread": ((*cell, "why"), unread, "share of answers without a parsed value, by reason", "1"),
-        "prompts": (cell, _different(prompts), "number of distinct prompts", "item"),
+        "prompts": (cell, _different(prompts), "number of distinct prompts", "prompts"),
     }
     noted = {**facts, "task": described(task)}
     coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}

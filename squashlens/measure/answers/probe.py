@@ -189,9 +189,9 @@ def probed(
     for name, values in zip(("", "_low", "_high"), interval(length[:, 0]), strict=True):
         found[f"r2_length{name}"] = (over[:1], values, f"R² from the number of tokens alone{END[name]}", "1")
     found |= {
-        "prompts": (over[:1], data.prompts, "number of distinct prompts", "item"),
-        "truth": (over, data.truth, "right answer", "item"),
-        "prediction": (over, own.prediction, "prediction of the probe of y for test prompts", "item"),
+        "prompts": (over[:1], data.prompts, "number of distinct prompts", "prompts"),
+        "truth": (over, data.truth, "right answer", "items"),
+        "prediction": (over, own.prediction, "prediction of the probe of y for test prompts", "items"),
     }
     seeds = list(range(n_random_models))
     facts = {

@@ -17,7 +17,7 @@ from squashlens.engine.running.unembed import log_probabilities
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import captured, coords
-from squashlens.results import Variable
+from squashlens.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.trends import association
 
@@ -55,7 +55,8 @@ def collapse(
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
         units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
-        `bit_identical`, the share of coordinates that are equal. Over (layer): `length_trend`, Spearman's ρ of D with
+        `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
+        which a relative distance is divided. Over (layer): `length_trend`, Spearman's ρ of D with
         the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
         dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
         number of layers. Each of these also has a variable with `_y`, for y.
@@ -89,6 +90,7 @@ def collapse(
     )  # fmt: skip
     gaps = metric.between(pairs)
     found = with_y("distance", gaps, f"{norm} distance of v and v*", metric.units)
+    found |= with_y("rms", metric.size(pairs.v.values), "root mean square of the coordinates of v", MODEL_UNITS)
     trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
     for name, (values, text) in trend.named("length_trend", "Spearman correlation of D with the length").items():
         found |= with_y(name, values, text, "1", ("layer",))
@@ -144,7 +146,7 @@ def _next_token(model: Bridge, y: Tensor, y_star: Tensor) -> dict[str, Variable]
         same.append((p.argmax(dim=-1) == q.argmax(dim=-1)).cpu())
     return {
         "total_variation": (("length",), torch.cat(variation), "total variation of the next token", "1"),
-        "kl": (("length",), torch.cat(kl), "Kullback–Leibler divergence of the next token, v from v*", "nat"),
+        "kl": (("length",), torch.cat(kl), "Kullback–Leibler divergence of the next token, v from v*", "nats"),
         "same_argmax": (("length",), torch.cat(same), "whether the most likely next token is the same", "1"),
     }
 

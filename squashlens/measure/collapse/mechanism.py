@@ -38,7 +38,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
-from squashlens.results import Variable
+from squashlens.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.trends import Association, association
 
@@ -111,8 +111,8 @@ def mechanism(
             "attention_tv_mean": (by_block, variation.mean(dim=1), "the same, mean over heads", "1"),
             "self_weight_mean": (by_block, own.mean(dim=1), "the same, mean over heads", "1"),
             **_trends(attention_tv_trend=variation, self_weight_trend=own),
-            "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", "model"),
-            "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", "model"),
+            "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", MODEL_UNITS),
+            "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", MODEL_UNITS),
             "share": (("part", "block", "length"), found, f"share of the {norm} distance after the block", "1"),
         },
     )

@@ -12,7 +12,7 @@ from squashlens.engine.running.unembed import require_understood
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.remarks import remark
-from squashlens.results import Variable
+from squashlens.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, resolution, rms
 
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
@@ -44,7 +44,7 @@ class Metric:
     @property
     def units(self) -> str:
         """The units of a distance."""
-        return "1" if self.scale == "relative" else "model"
+        return "1" if self.scale == "relative" else MODEL_UNITS
 
     def rounded(self, v: Tensor) -> Tensor:
         """Representations rounded to `round_to`, if there is one."""
@@ -56,7 +56,11 @@ class Metric:
         """The distance D = ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
         v, w = self.rounded(v), self.rounded(w)
         found = torch.stack([distance(a, b, self.norm) for a, b in zip(v, w, strict=True)])
-        return found / torch.stack([rms(a) for a in v]) if self.scale == "relative" else found
+        return found / self.size(v) if self.scale == "relative" else found
+
+    def size(self, v: Float[Tensor, "layer branch d"]) -> Float[Tensor, "layer branch"]:
+        """The root mean square of the coordinates of v at every layer and length."""
+        return torch.stack([rms(self.rounded(row)) for row in v])
 
     def between(self, pairs: PairCapture) -> Float[Tensor, "layer branch"]:
         """The distance D of every captured pair; the last layer is y."""
@@ -94,7 +98,7 @@ class Metric:
         ]).sum(dim=0)  # fmt: skip
         if self.scale == "absolute":
             return found
-        here, there = (torch.stack([rms(self.rounded(row)) for row in side]) for side in (pair[0], again[0]))
+        here, there = self.size(pair[0]), self.size(again[0])
         return found / here + self.gap(*again) * (there - here).abs() / here
 
 

@@ -209,8 +209,13 @@ def _variables(
         "advantage_low": ((), advantage - half, "lower end of the 95 % interval of the advantage", units),
         "advantage_high": ((), advantage + half, "upper end of the 95 % interval of the advantage", units),
         "random_as_good": ((), as_good, "(1 + random placements at least as good) ÷ (1 + placements)", "1"),
-        "best_separator": ((), names[first], "separator with the largest separation", ""),
-        "best_every": ((), periods[second], "content tokens between two separators at the largest separation", "token"),
+        "best_separator": ((), names[first], "separator with the largest separation", "text"),
+        "best_every": (
+            (),
+            periods[second],
+            "content tokens between two separators at the largest separation",
+            "tokens",
+        ),
     }
     if "accuracy" in none:
         text = "share of right answers, mean over lengths"

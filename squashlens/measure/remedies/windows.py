@@ -86,5 +86,5 @@ def windows(
     }
     rows = {sink: joined({size: found[sink, size] for size in tried}, "window") for sink in first}
     native = np.array([np.nan if window is None else window for window in anatomy.windows(model)], dtype=float)
-    labels = {"long_name": "native attention window, including the query", "units": "token"}
+    labels = {"long_name": "native attention window, including the query", "units": "tokens"}
     return restated(joined(rows, "sink").assign(native_window=("block", native, labels)), {})

@@ -206,7 +206,7 @@ def _assemble(
          "bounds": ("estimate", [r.bounds or "" for r in estimates]), "prompt": np.arange(len(session.ids)),
          "position": np.arange(query + 1), "content": ("position", np.isin(np.arange(query + 1), places))},
         {
-            "value": (dims, stacked, "sensitivity measure", "1, or the model's for the substitution effect"),
+            "value": (dims, stacked, "sensitivity measure", "1 (substitution effect: model units)"),
             "tightness": (dims, tight, "bound divided by the Jacobian norm that it bounds", "1"),
             "over_jacobian": (dims, over, "measure divided by the spectral Jacobian norm", "1"),
             "cost": (("estimate",), [seconds[n] / seconds[TRUTH] for n in names], COST, "1"),

@@ -16,14 +16,15 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import substitution_effect
+from squashlens.results import MODEL_UNITS
 from squashlens.theory.ranks import bootstrap
 
 MEASURES = {
     "jacobian": ("norm of the Jacobian at the token", "1"),
     "path_bound": ("path bound of Theorem 5.1 at the token, constants 1", "1"),
     "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
-    "effect": ("mean distance that y moves when the token is replaced", "model"),
-    "kl": ("mean KL divergence of the next token when the token is replaced", "nat"),
+    "effect": ("mean distance that y moves when the token is replaced", MODEL_UNITS),
+    "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
     "certified": ("certified path bound at the token", "1"),
 }
 
@@ -177,7 +178,7 @@ def _grouped(
             table[:, i, j] = part.mean(), low, high
         for (side, statistic), cells in zip(sides.items(), table, strict=True):
             variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
-    variables["prompts"] = (("group", "at"), member.sum(axis=-1), "prompts in the mean", "1")
+    variables["prompts"] = (("group", "at"), member.sum(axis=-1), "number of prompts in the mean", "prompts")
     coords = {
         "prompt": np.arange(len(positions)), "group": names, "at": numbers, "position": ("prompt", list(positions)),
         "token": ("prompt", np.array(tokens, dtype=object)), "group_of": ("prompt", list(groups)),

@@ -20,6 +20,7 @@ from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.unequal import one_by_one
+from squashlens.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence
 
 
@@ -116,9 +117,9 @@ def substitution_effect(
     progress_bar.close()
     dims, coords = session.coords()
     texts = {
-        "effect": ("mean distance that the output moves when the token is replaced", "model"),
-        "effect_std": ("standard deviation of that distance over replacements", "model"),
-        "kl": ("mean KL divergence of the next token when the token is replaced", "nat"),
+        "effect": ("mean distance that the output moves when the token is replaced", MODEL_UNITS),
+        "effect_std": ("standard deviation of that distance over replacements", MODEL_UNITS),
+        "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
     }
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
     variables = {name: (dims, kept[name], *text) for name, text in texts.items() if name != "kl" or to_layer == "y"}

@@ -150,7 +150,7 @@ def strongest_paths(
         "strongest attention paths into the query",
         coords,
         {
-            "position_at": (("path", "layer"), walks, "position of the path in each layer", "token"),
+            "position_at": (("path", "layer"), walks, "position of the path in each layer", "position"),
             "weight": (("path",), weights, "product of attention and residual weights", "1"),
             "share": (("path",), weights / everything.sum(), "share of all paths' weight", "1"),
             "over_null": (("path",), weights / null, "weight over that of the same walk under uniform attention", "1"),

@@ -381,7 +381,7 @@ def test_different_prompts_are_counted() -> None:
         task = sl.tasks.find(name)
         found = scored(task, answered(task, lambda q: Answer(q.truth, True), **extent), FACTS)
         prompts = found["prompts"]
-        assert (prompts.dims, prompts.attrs["units"]) == (("mode", "length"), "item")
+        assert (prompts.dims, prompts.attrs["units"]) == (("mode", "length"), "prompts")
         for mode, length in product(extent["modes"], extent["lengths"]):
             drawn = {task.ask(length, seed=seed).items for seed in range(16)}
             assert prompts.sel(mode=mode, length=length).item() == len(drawn)

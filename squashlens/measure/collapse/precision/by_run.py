@@ -103,7 +103,7 @@ def _with_ends(measured: xr.Dataset) -> xr.Dataset:
     """The Dataset of `collapse` with the length from which v and v* are bit-identical."""
     lengths = tuple(int(n) for n in measured["length"].values)
     text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
-    labels = attributes(text, "token")
+    labels = attributes(text, "tokens")
     for name, dims in (("", ("layer",)), ("_y", ())):
         same = torch.tensor(measured[f"bit_identical{name}"].values == 1)
         measured[f"collapsed_from{name}"] = (dims, from_then_on(same, lengths).numpy(), labels)

@@ -83,14 +83,14 @@ def precision(
     over = ("format", "layer", "length")
     found = with_y("collapsed", identical, "whether v and v* are bit-identical after rounding", "1", over)
     text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
-    found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "token", over[:2])
-    found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bit")
+    found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "tokens", over[:2])
+    found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bits")
     found |= with_y("noise_floor", floor, NOISE, metric.units, ("layer",))
     if next_token_is_known(session.model):
         same = most_likely(session.model, v[-1]) == most_likely(session.model, star[-1])
         found["same_argmax"] = (("length",), same, "whether the most likely next token is the same", "1")
         text = "smallest measured length such that the next token is the same at it and at all longer measured lengths"
-        found["same_argmax_from"] = ((), from_then_on(same, pairs.lengths), text, "token")
+        found["same_argmax_from"] = ((), from_then_on(same, pairs.lengths), text, "tokens")
     return session.dataset("precision", coords(pairs) | {"format": list(formats)}, found)
 
 
