@@ -115,11 +115,22 @@ def provenance(result: Result) -> dict[str, Any]:
     ('tiny-gemma', 'path_bound', '110 =')
     """
     stored = stored_facts(result)
+    _require_one_origin(result)
     try:
         _require_measured(result, stored.get("measured"))
         return told(stored, labels_of(result))
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _unreadable(result.attrs["provenance"]) from None
+
+
+def _require_one_origin(result: Result) -> None:
+    """Raise an error for a Dataset with a variable that is a result itself, for instance after `xr.merge`."""
+    for name, values in result.data_vars.items() if isinstance(result, xr.Dataset) else ():
+        if values.attrs.get("provenance", result.attrs["provenance"]) != result.attrs["provenance"]:
+            raise InputError(
+                f"The variable {str(name)!r} of this Dataset has a provenance of its own.",
+                "Keep results of several calls apart, or join them with `squashlens.concat`.",
+            )
 
 
 def stored_facts(result: Result) -> dict[str, Any]:

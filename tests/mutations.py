@@ -103,6 +103,8 @@ MUTATIONS = (
     Mutation("underscores bare in LaTeX", "markup.py", '"&%$#_{}"', '"&%$#{}"', "test_tables.py::test_escapes_leave_the_table_alone"),
     Mutation("columns of Markdown broken", "markup.py", "<>#|~", "<>#~", "test_tables.py::test_markdown_keeps_its_columns"),
     Mutation("texts read as numbers", "markup.py", "if _is_number(found) and not found.isdigit() else found", "if False else found", "test_tables.py::test_markdown_keeps_its_columns"),
+    Mutation("merged results taken for one", "results.py", "        if values.attrs.get(\"provenance\", result", "        if False and values.attrs.get(\"provenance\", result", "test_provenance.py::test_what_plain_xarray_joins_is_refused"),
+    Mutation("numbers without a row in CSV", "saving/stored.py", "several = len(dims) > 1 or dims == {()}", "several = len(dims) > 1", "test_results.py::test_every_result_survives_files_and_tables"),
     Mutation("formulas in CSV", "saving/stored.py", "isinstance(cell, str) and cell.startswith(RISKY)", "False", "test_results.py"),
     Mutation("line breaks bare in CSV", "saving/stored.py", ", quoting=csv.QUOTE_NONNUMERIC", "", "test_results.py"),
     Mutation("sizes by powers of two", "checks/sizes.py", "n_bytes /= 1000", "n_bytes /= 1024", "test_arguments.py::test_sizes_have_decimal_prefixes"),

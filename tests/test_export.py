@@ -124,9 +124,9 @@ def test_a_line_above_each_drawing_says_what_it_is(tiny: Any) -> None:
     for page in (shown.local_src, shown.cdn_src):
         assert ">path bound of Theorem 5.1 · tiny-gemma · under hooks: mask_tokens(1)</div>" in first_line(page)
     assert ">attention patterns · under hooks: mask_tokens" in first_line(sl.export.circuitsvis(capture).cdn_src)
-    some = made([[1, 2], [3, 4], [5, 6]], ("position", "layer"), units="nat", long_name="<b>x")
+    some = made([[1, 2], [3, 4], [5, 6]], ("position", "layer"), units="nats", long_name="<b>x")
     line = first_line(sl.export.circuitsvis(some.sel(layer=1)).cdn_src)
-    assert ">&lt;b&gt;x, layer 1 · unit: nat · tiny<" in line
+    assert ">&lt;b&gt;x, layer 1 · unit: nats · tiny<" in line
     pytest.importorskip("bertviz")
     assert ">attention patterns · under hooks: mask_tokens" in first_line(sl.export.bertviz(capture).data)
 

@@ -91,6 +91,9 @@ def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:
     ):
         with pytest.raises(InputError, match=new):
             sl.provenance(one)
+    merged = xr.merge([a.rename("one"), b.rename("two")], compat="override", join="override")
+    with pytest.raises(InputError, match="The variable 'two' of this Dataset has a provenance of its own"):
+        sl.provenance(merged)
     longer = xr.concat([a, b], dim="position", combine_attrs="override")
     with pytest.raises(InputError, match="10 values along 'position', and 5 were measured"):
         sl.provenance(longer)

@@ -3,7 +3,8 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
-    Mutation("relative to v*", "measure/collapse/metric.py", "rms(a) for a in v", "rms(a) for a in w", "test_collapse.py"),
+    Mutation("relative to v*", "measure/collapse/metric.py", "found / self.size(v)", "found / self.size(w)", "test_collapse.py"),
+    Mutation("the size of v*", "measure/collapse/distance.py", "metric.size(pairs.v.values)", "metric.size(pairs.star.values)", "test_collapse.py::test_relative_divides_by_rms"),
     Mutation("rounding that does not round", "measure/collapse/metric.py", "return v if self.round_to is None else stored(v, self.round_to)", "return v", "test_collapse.py"),
     Mutation("replay that shares", "engine/capturing/pairs.py", 'chosen.pairs(passes="separate"', 'chosen.pairs(passes="auto"', "test_collapse.py"),
     Mutation("replay not compared", "engine/capturing/pairs.py", "if not agree(shared, separate, dtype):", "if False:", "test_collapse.py"),

@@ -205,12 +205,16 @@ def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
     absolute, relative = (captured.collapse(tiny, sequence, scale=s, **options) for s in ("absolute", "relative"))
     v, _ = two_passes(plain_tiny, sequence, 20)
     rms = np.sqrt((v**2).mean(axis=-1))
+    for found in (absolute, relative):
+        np.testing.assert_allclose(found["rms"].sel(length=20), rms[:-1], rtol=1e-5)
+        np.testing.assert_allclose(found["rms_y"].sel(length=20), rms[-1], rtol=1e-5)
+        assert found["rms"].attrs["units"] == "model units"
     for name in ("distance", "contrast"):
         ratio = (absolute[name] / relative[name]).sel(length=20)
         np.testing.assert_allclose(ratio[1:], rms[1:-1], rtol=1e-5)
         np.testing.assert_allclose((absolute[f"{name}_y"] / relative[f"{name}_y"]).sel(length=20), rms[-1], rtol=1e-5)
     assert relative["unrelated"].dims == ("draw", "layer", "length")
-    assert (absolute["distance"].attrs["units"], relative["distance"].attrs["units"]) == ("model", "1")
+    assert (absolute["distance"].attrs["units"], relative["distance"].attrs["units"]) == ("model units", "1")
 
 
 def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) -> None:
@@ -248,7 +252,7 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
         assert here["total_variation"].item() == pytest.approx((p - q).abs().sum().item(), abs=2e-5)
         assert here["kl"].item() == pytest.approx((p * (p / q).log()).sum().item(), abs=2e-5, rel=1e-4)
         assert here["same_argmax"].item() is (p.argmax() == q.argmax()).item()
-    assert ds["kl"].attrs["units"] == "nat"
+    assert ds["kl"].attrs["units"] == "nats"
 
 
 def test_precision(tiny: Any, plain_tiny: Any) -> None:

@@ -261,7 +261,7 @@ def test_baselines_are_those_of_collapse(tiny: Any) -> None:
                 expected = captured.collapse(tiny, sequence, scale=scale, progress=False)
             np.testing.assert_allclose(ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6)
         assert ds["noise_floor"].isnull().all()
-        assert ds["distance"].attrs["units"] == {"absolute": "model", "relative": "1"}[scale]
+        assert ds["distance"].attrs["units"] == {"absolute": "model units", "relative": "1"}[scale]
 
 
 def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:

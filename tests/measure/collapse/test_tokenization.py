@@ -237,7 +237,7 @@ def test_one_token_each_is_collapse(tiny: Any) -> None:
     for name in ("naive", "distance"):
         np.testing.assert_allclose(ds[name], expected["distance"], atol=1e-4)
         np.testing.assert_allclose(ds[f"{name}_y"], expected["distance_y"], atol=1e-4)
-    assert ds["distance"].attrs["units"] == "model"
+    assert ds["distance"].attrs["units"] == "model units"
 
 
 def test_a_pass_for_each_prompt_gives_the_same(model_of: Any) -> None:

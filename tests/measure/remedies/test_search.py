@@ -107,7 +107,7 @@ def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, pl
             scale = np.linalg.norm(streams[0].numpy(), ord={"l1": 1, "linf": np.inf}[norm])
             assert abs(found - expected) <= 1e-5 * scale
     assert "accuracy" not in ds
-    assert ds["separation"].attrs["units"] == "model"
+    assert ds["separation"].attrs["units"] == "model units"
 
 
 def test_separators_of_the_sequence_are_taken_out(llama: Any) -> None:

@@ -72,7 +72,7 @@ def test_windows_equal_models_that_see_no_farther(family: str, bridge_of: Any, p
         assert np.abs(apart[0, :2] - apart[1, :2]).min() > 1e-4
     native = {"mistral": [5, 5, 5], "gemma2": [5, np.nan, 5], "gemma3": [5, np.nan, 5]}
     np.testing.assert_array_equal(ds["native_window"], native.get(family, [np.nan] * 3))
-    assert (ds["native_window"].dims, ds["native_window"].attrs["units"]) == (("block",), "token")
+    assert (ds["native_window"].dims, ds["native_window"].attrs["units"]) == (("block",), "tokens")
 
 
 def test_windows_equal_configured_ones(bridge_of: Any, folder_of: Any) -> None:
