@@ -266,7 +266,7 @@ def test_a_short_axis_has_several_ticks(tiny: Any) -> None:
     """Plotly divides the length by the number it is given, and rounds up to 1, 2 or 5 times a power of ten."""
     found = sl.evaluate(tiny, sl.tasks.find("taught_sum_repeated"), lengths=[4, 96], seeds=1, progress=False)
     three = sl.figures.error_by_length({name: found for name in "abc"})
-    axis = sl.figures.styled(three, theme="paper", width="page").layout.xaxis2
+    axis = sl.figures.styled(three, theme="paper", width="page").layout.xaxis4
     low, high = axis.range
     rough = (high - low) / axis.nticks
     step = min(digit * 10**power for power in range(-1, 3) for digit in (1, 2, 5) if digit * 10**power >= rough)
