@@ -49,4 +49,5 @@ MUTATIONS = (
     Mutation("tokens in reverse", "figures/squashing/tokens.py", "y=data,", "y=data[::-1],", "test_drawing.py::test_values_of_tokens"),
     Mutation("one tick on a short axis", "figures/drawing/ticks.py", "axis.nticks = _number_of_ticks(low, high, max(2, min(int(most), 10)), fixed=axis.range is not None)", "axis.nticks = max(2, min(int(most), 10))", "test_drawing.py::test_a_short_axis_has_several_ticks"),
     Mutation("labels that touch the next panel", "figures/drawing/layout.py", "right.append(max(bars, beyond) + self.pad)", "right.append(bars + self.pad)", "test_drawing.py::test_the_last_label_has_room_beside_the_next_panel"),
+    Mutation("a survey drawn for one stack", "figures/usual.py", "    synthetic_convergence,\n    survey,\n", "    survey,\n    synthetic_convergence,\n", "test_synthetic_figures.py::test_each_result_has_its_usual_figure"),
 )  # fmt: skip

@@ -141,3 +141,15 @@ def test_figures_leave_their_numbers_alone(
         before = found.copy(deep=True)
         assert draw(found).to_json() == draw(found).to_json()
         xr.testing.assert_identical(found, before)
+
+
+def test_each_result_has_its_usual_figure(
+    several: dict[str, xr.Dataset], softmaxes: xr.Dataset, surveyed: xr.Dataset
+) -> None:
+    """A convergence has all variables of a survey, too."""
+    for found, draw in (
+        (several["plain"], sl.figures.synthetic_convergence),
+        (softmaxes, sl.figures.synthetic_total_variation),
+        (surveyed, sl.figures.survey),
+    ):
+        assert sl.figures.of(found).layout.title.text == draw(found).layout.title.text
