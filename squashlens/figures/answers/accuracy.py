@@ -8,12 +8,13 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures.answers.modes import LABELS, Found, labelled, mode_named, modes_of, only, percent
+from squashlens.figures.answers.modes import Found, labelled, mode_named, modes_of, only, percent
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.themes import series
 from squashlens.tasks.reading import WHY
 
 CELL, OVER = ("mode", "length"), ("mode", "length", "seed")
@@ -47,7 +48,9 @@ def accuracy_by_length(found: Found) -> go.Figure:
     for under, (number, text, mode) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
         mode_text, colour, dash, symbol = mode_named(mode)
         names.append(", ".join([text] * bool(text) + [mode_text] * (len(together) > 1)) or mode_text)
-        colour = LABELS[number % len(LABELS)] if len(several) > 1 else colour
+        if len(several) > 1:  # labels have colours and marks, and modes have dashes, or labels have all three
+            colour, other, symbol = series(number)
+            dash = dash if len(together) > 1 else other
         here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
         share, low, high = (here[f"accuracy{end}"].values for end in ("", "_low", "_high"))
         bars = interval(share, low, high, colour, 4) | {"thickness": 1.2}
@@ -63,7 +66,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
             names.append(f"{names[-1]}, in the requested form")
             figure.add_scatter(
                 x=here["length"].values, y=strict, name=names[-1], mode="lines+markers",
-                line={"color": colour, "dash": "dot", "width": 1}, marker={"symbol": f"{symbol}-open", "size": 6},
+                line={"color": colour, "dash": dash, "width": 1}, marker={"symbol": f"{symbol}-open", "size": 6},
                 text=_rights(names[-1], here, many, "accuracy_strict"), hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
     figure.update_xaxes(title=LENGTH)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.figures.squashing.needle import LINES
+from squashlens.figures.drawing.themes import LINES
 
 Found = xr.Dataset | Mapping[str, xr.Dataset]
 Dims = tuple[str, ...]
@@ -14,10 +14,9 @@ Dims = tuple[str, ...]
 # Name, colour, dash and symbol of each mode.
 MODES = {
     "answer_only": ("answer only", LINES[0], "solid", "circle"),
-    "cot": ("chain of thought", LINES[3], "dash", "square"),
+    "cot": ("chain of thought", LINES[1], "dash", "square"),
     "cot_few_shot": ("chain of thought, examples", LINES[2], "dot", "diamond"),
 }
-LABELS = tuple(LINES[place] for place in (0, 3, 2, 5, 4, 1, 6, 7))  # an order in which neighbours differ clearly
 
 
 def labelled(found: Found, needed: Mapping[str, Dims], maker: str) -> dict[str, xr.Dataset]:

@@ -18,8 +18,8 @@ from squashlens.figures.drawing.themes import COLOURS, FAINT, INK
 # Name, colour and dash of each curve from 0 to 1 over length: first those of prompts, then those of pairs.
 PROMPTS = {
     "accuracy": ("answered correctly", "#009E73", "solid"),
-    "probe_right_y": ("predicted by the probe of y", "#0072B2", "solid"),
-    "r2_y": ("R² of the probe of y", "#56B4E9", "solid"),
+    "probe_right_y": ("predicted by the probe of y", "#0072B2", "longdash"),
+    "r2_y": ("R² of the probe of y", "#56B4E9", "dashdot"),
     "r2_random_model_y": ("R² with random weights", INK, "dash"),
     "r2_control_y": ("R² of the control task", "#7F7F7F", "dot"),
 }
@@ -27,17 +27,17 @@ PAIRS = {
     "same_argmax": ("pair: same next token", "#E69F00", "dash"),
     "same_answer": ("pair: same answer", "#332288", "solid"),
     "same_truth": ("pair: same right answer", "#009E73", "dot"),
-    "bit_identical": ("pair: identical bits", "#CC79A7", "dash"),
+    "bit_identical": ("pair: identical bits", "#CC79A7", "dashdot"),
 }
 SHARES = PROMPTS | PAIRS
-VERDICTS = {
-    "read out": "#009E73",
-    "represented, not read out": "#0072B2",
-    "partly represented, not read out": "#56B4E9",
-    "collapsed": "#D55E00",
-    "no more than a baseline": "#7F7F7F",
-    "given by length": "#E69F00",
-    "undecided": "#D9D9D9",
+VERDICTS = {  # colour and pattern
+    "read out": ("#009E73", ""),
+    "represented, not read out": ("#0072B2", "/"),
+    "partly represented, not read out": ("#56B4E9", "."),
+    "collapsed": ("#D55E00", "x"),
+    "no more than a baseline": ("#7F7F7F", "-"),
+    "given by length": ("#E69F00", "|"),
+    "undecided": ("#D9D9D9", ""),
 }
 HEIGHTS = (210, 150, 150, 22)  # pixels: prompts, pairs, distances, verdicts
 TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
@@ -198,11 +198,12 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
     for name in (*VERDICTS, *sorted(set(said) - set(VERDICTS))):
         own = said == name
         if own.any():
-            shown = html.escape(name)
+            shown, (colour, pattern) = html.escape(name), VERDICTS.get(name, (FAINT, "+"))
             boxes.append(
                 go.Bar(
                     x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown,
-                    marker={"color": VERDICTS.get(name, FAINT), "line": {"width": 0}}, legend="legend2",
+                    legend="legend2",
+                    marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5}},
                     customdata=verdict["length"].values[own], showlegend=True,
                     hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",
                 )

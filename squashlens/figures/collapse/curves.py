@@ -20,6 +20,7 @@ NAMES = {
     "noise_floor": "noise floor",
     "heads": "heads: mean, min to max",
 }
+DASHES = {"distance": "solid", "contrast": "longdash", "unrelated": "dot", "noise_floor": "dash"}
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 
 
@@ -43,9 +44,10 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     far = floor is not None and floor < low / FAR
     figure = go.Figure([trace for trace in _traces(collapse, at) if not (far and trace.name == NAMES["noise_floor"])])
     if trained is not None:
-        figure.add_vrect(
-            x0=1, x1=trained, fillcolor="#7F7F7F", opacity=0.12, line_width=0,  # pyright: ignore
-            annotation={"text": "trained lengths"}, annotation_position="bottom left",
+        figure.add_vrect(x0=1, x1=trained, fillcolor="#7F7F7F", opacity=0.12, line_width=0)  # pyright: ignore
+        figure.add_annotation(
+            x=float(np.log10(max(1, collapse["length"].values[0]))),  # plotly places annotations by their logarithm
+            y=0, yref="y domain", text="trained lengths", showarrow=False, xanchor="left", yanchor="bottom",
         )  # fmt: skip
     least = low if floor is None or far else min(low, floor)
     lengths = collapse["length"].values
@@ -114,8 +116,7 @@ def _heads(here: xr.Dataset, layer: int) -> xr.Dataset:
 def _line(values: xr.DataArray, name: str) -> go.Scatter:
     data = values.values.astype(np.float64)
     style: dict[str, Any] = {"color": COLOURS[name], "width": 2.5 if name == "distance" else 1.2}
-    if name == "noise_floor":
-        style["dash"] = "dash"
+    style["dash"] = DASHES[name]
     return go.Scatter(
         x=values[str(values.dims[0])].values,
         y=np.where(data > 0, data, np.nan),  # a logarithmic scale cannot show zero
@@ -141,7 +142,7 @@ def _band(heads: xr.Dataset) -> list[go.Scatter]:
             x=lengths,
             y=mean,
             mode="lines",
-            line={"color": COLOURS["heads"], "width": 2},
+            line={"color": COLOURS["heads"], "width": 2, "dash": "dashdot"},
             name=name,
             legendgroup="heads",
             hovertemplate="length %{x}<br>mean over heads: %{y:.4g}<extra></extra>",

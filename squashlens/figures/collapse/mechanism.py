@@ -10,12 +10,14 @@ from squashlens.checks.results import chosen
 from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, evenly
 
 PANELS = {
     "attention_tv_mean": "δ: total variation of the last row",
     "self_weight_mean": "α*: weight of the new token on itself",
 }
+
+HATCH = {"residual": "", "attention": "", "mlp": "/"}
 
 
 @draws(
@@ -40,18 +42,21 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
     colours = list(map(str, sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))))
     for column, name in enumerate(PANELS, start=1):
-        for block, colour in zip(blocks, colours, strict=True):
+        for place, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
+            shown = column == 1 and place in evenly(len(blocks))
             figure.add_trace(
-                _line(mechanism[name].sel(block=block), f"block {block}", colour, column == 1), row=1, col=column
+                _line(mechanism[name].sel(block=block), f"block {block}", colour, shown), row=1, col=column
             )
         figure.update_yaxes(type="log", row=1, col=column)
     for name, colour in (("observed", COLOURS["distance"]), ("bound", COLOURS["contrast"])):
-        figure.add_trace(_line(mechanism[name], f"{name} ‖o − o*‖₁", colour, True), row=2, col=1)
+        trace = _line(mechanism[name], f"{name} ‖o − o*‖₁", colour, True)
+        figure.add_trace(trace.update(line_dash="dash" if name == "bound" else "solid"), row=2, col=1)
     figure.update_yaxes(type="log", row=2, col=1)
     for part in mechanism["part"].values:
         shares = mechanism["share"].sel(part=part, length=at).values
         figure.add_trace(
-            go.Bar(x=blocks, y=shares, name=str(part), marker={"color": COLOURS[str(part)]},
+            go.Bar(x=blocks, y=shares, name=str(part),
+                   marker={"color": COLOURS[str(part)], "pattern_shape": HATCH[str(part)]},
                    hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>"),
             row=2, col=2,
         )  # fmt: skip

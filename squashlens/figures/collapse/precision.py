@@ -9,7 +9,7 @@ from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import layer_map
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, series
 
 
 @draws("squashlens.precision", "bits_needed: layer length")
@@ -38,8 +38,8 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
 def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance D by length in runs of several precisions, at one layer.
 
-    Crosses are the noise floor of a run, at the lengths where it was measured. A distance at or below the noise floor
-    is not meaningful.
+    Open marks are the noise floor of a run, at the lengths where it was measured. A distance at or below the noise
+    floor is not meaningful.
 
     Args:
         measured: a result of `squashlens.precision_by_run`.
@@ -51,11 +51,13 @@ def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     at = chosen(measured, "layer", layer)
     here = measured.sel(layer=at)
     figure = go.Figure()
-    for run in map(str, measured["run"].values):
+    for number, run in enumerate(map(str, measured["run"].values)):
+        _, dash, symbol = series(number)
         colour, own = COLOURS[run], here["distance"].sel(run=run)
         values = np.where(own.values > 0, own.values, np.nan)
         figure.add_scatter(
-            x=own["length"].values, y=values, name=run, mode="lines+markers", line={"color": colour},
+            x=own["length"].values, y=values, name=run, mode="lines+markers", line={"color": colour, "dash": dash},
+            marker={"symbol": symbol, "size": 6},
             hovertemplate=f"{run}, %{{x}} content tokens: %{{y:.4g}}<extra></extra>",
         )  # fmt: skip
         if "noise_floor" in here:
@@ -63,7 +65,7 @@ def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
             figure.add_scatter(
                 x=floor["replayed"].values, y=np.where(floor.values > 0, floor.values, np.nan),
                 name=f"{run}, noise floor", mode="markers",
-                marker={"color": colour, "symbol": "x", "size": 8},
+                marker={"color": colour, "symbol": f"{symbol}-open", "size": 10},
                 hovertemplate=f"{run}, noise floor at %{{x}}: %{{y:.3g}}<extra></extra>",
             )  # fmt: skip
     figure.update_xaxes(type="log", title="length (content tokens)")

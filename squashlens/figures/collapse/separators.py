@@ -13,7 +13,7 @@ from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import layer_map
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, series
 
 NAMES = {
     "none": "no separators",
@@ -36,13 +36,6 @@ DOING = {
     "zero_resid": "zeroing the separators' residual streams",
     "mean_resid": "mean ablation of the separators",
     "resample_resid": "resampling the separators",
-}
-DASHES = {
-    "mask": "dash",
-    "zero_pattern": "dash",
-    "zero_value": "dot",
-    "mean_resid": "longdash",
-    "resample_resid": "longdashdot",
 }
 WIDE = ("none", "separators")
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
@@ -227,7 +220,7 @@ def separator_search(prescribed: xr.Dataset) -> go.Figure:
         "no separators": (float(prescribed["separation_none"]), COLOURS["none"]),
     }
     for name, (height, colour) in marks.items():
-        line = {"color": colour, "width": 3}
+        line = {"color": colour, "width": 3, "dash": "dot" if name == "no separators" else "solid"}
         figure.add_scatter(x=[-0.5, 0.5], y=[height] * 2, mode="lines", name=name, line=line, row=1, col=2)
     figure.update_yaxes(autorange="reversed", showgrid=False, row=1, col=1)
     figure.update_yaxes(title=f"median of {distance_of(prescribed, 'separation')}", rangemode="tozero", row=1, col=2)
@@ -241,12 +234,13 @@ DIVERGING = [[0, "#0072B2"], [0.5, "#f4f5f7"], [1, "#D55E00"]]
 
 def _trace(values: xr.DataArray, name: str, shown: str) -> go.Scatter:
     data = values.values.astype(np.float64)
-    dash = DASHES.get(name, "dashdot" if name in DOING else "solid")
+    _, dash, symbol = series(list(NAMES).index(name))
     return go.Scatter(
         x=values["layer"].values,
         y=np.where(data > 0, data, np.nan),
         name=shown,
         mode="lines+markers",
         line={"color": COLOURS[name], "width": 3 if name in WIDE else 1.8, "dash": dash},
+        marker={"symbol": symbol, "size": 6},
         hovertemplate=f"layer %{{x}}<br>{shown}: %{{y:.4g}}<extra></extra>",
     )

@@ -1,5 +1,6 @@
 """How repeated text is tokenized, and the distance of two texts compared with that of the true pair of tokens."""
 
+import html
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ STEPS = (
 TINTS = ("#F7C9A3", "#A9CDE6", "#A3DBC6", "#F5E1A0", "#E6C3D8", "#CDE9F8", "#D9C7B4", "#E3E6EC")
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLUMNS = 2
+SMALLEST = 8  # pixels of text in a box; boxes that are too narrow for it have none
 MOST = 24  # rows of a panel of tokens
 
 
@@ -63,7 +65,8 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_xaxes(visible=False)
     figure.update_yaxes(range=[min(splits.sizes["repeats"], MOST) + 0.5, 0.5], dtick=1, ticks="")
     figure.update_yaxes(title="repeats", col=1)
-    figure.update_layout(barmode="overlay")
+    title = html.escape(title)
+    figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     figure.update_yaxes(showgrid=False)
     notes = [f"the first {MOST} of {splits.sizes['repeats']} repeats"] if splits.sizes["repeats"] > MOST else []
     return _finished(figure, title, 18 * rows * min(splits.sizes["repeats"], MOST), notes_of(splits, *notes))
@@ -89,8 +92,8 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
         row, column = number // COLUMNS + 1, number % COLUMNS + 1
         here = measured.sel(form=form, layer=at)
         naive = _positive(here["naive"])
-        figure.add_trace(_line(here["distance"], "true pair", COLOURS["distance"], 4.0), row=row, col=column)
-        figure.add_trace(_line(here["naive"], "two texts", COLOURS["contrast"], 1.6), row=row, col=column)
+        figure.add_trace(_line(here["distance"], "true pair", COLOURS["distance"], 4.0, "solid"), row=row, col=column)
+        figure.add_trace(_line(here["naive"], "two texts", COLOURS["contrast"], 1.6, "dot"), row=row, col=column)
         for step in range(len(STEPS)):
             shown = _steps(here) == step
             figure.add_trace(_marks(step, here["repeats"].values[shown], naive[shown]), row=row, col=column)
@@ -161,7 +164,7 @@ def _boxes(here: xr.Dataset, token: int, tint: str, rows: np.ndarray, widths: np
         insidetextanchor="middle",
         textangle=0,
         textfont={"family": MONO, "color": INK},
-        constraintext="none",
+        constraintext="inside",
         marker={"color": tint, "line": {"color": "white", "width": 1.5}},
         hovertemplate=f"{text}<br>token {token}, %{{y}} repeats<extra></extra>",
     )
@@ -176,10 +179,10 @@ def _marks(step: int, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.n
     )  # fmt: skip
 
 
-def _line(values: xr.DataArray, name: str, colour: str, width: float) -> go.Scatter:
+def _line(values: xr.DataArray, name: str, colour: str, width: float, dash: str) -> go.Scatter:
     return go.Scatter(
         x=values["repeats"].values, y=_positive(values), name=name, legendgroup=name, mode="lines",
-        line={"color": colour, "width": width},
+        line={"color": colour, "width": width, "dash": dash},
         hovertemplate=f"%{{x}} repeats<br>{name}: %{{y:.4g}}<extra></extra>",
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ From top to bottom, a page has a title, a line of notes, the legend, and blocks.
 with a title above each panel, and ticks and an axis title below. Text that is too long is broken into lines.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,13 +12,17 @@ import plotly.graph_objects as go
 from squashlens.errors import InputError
 from squashlens.figures.drawing import parts
 from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page
+from squashlens.figures.drawing.space import groups_of, least_sizes, shared, within
 from squashlens.figures.drawing.text import height_of, wrapped
 from squashlens.figures.drawing.themes import ASSUMED, INCH
 from squashlens.figures.drawing.ticks import overhang
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
-LEAST = 36.0  # pixels of a panel
 Spans = list[tuple[float, float]]
+
+
+class NoRoomError(InputError):
+    """The text of a figure leaves no room for its panels."""
 
 
 class Layout:
@@ -53,7 +57,7 @@ class Layout:
     def _columns(self) -> None:
         """Left and right edges of all panels in pixels. Blocks of one column have the same edges."""
         sides = [self._sides(block) for block in self.blocks]
-        groups = _groups(block.column for block in self.blocks)
+        groups = groups_of(block.column for block in self.blocks)
         left = [max(sides[at][0][0] for at in group) for group in groups]
         right = [max(sides[at][1][-1] for at in group) for group in groups]
         if self.page.legend == "right":
@@ -65,7 +69,11 @@ class Layout:
             for at in group:
                 lefts, rights = sides[at]
                 gaps = [a + b for a, b in zip(rights[:-1], lefts[1:], strict=True)]
-                self.across[at] = self._divided(start + before, free, self.blocks[at].columns, gaps, "width")
+                block = self.blocks[at]
+                least = least_sizes(block.columns)
+                for x, y, _, column in block.panels:
+                    least[column] = max(least[column], parts.longest_word(self.figure, x, y, self.size))
+                self.across[at] = self._divided(start + before, free, block.columns, least, gaps, "width")
             start += before + free + after
         self.left, self.right = left[0], right[-1]
 
@@ -85,24 +93,25 @@ class Layout:
     def _rows(self, top: float, bottom: float) -> None:
         """Upper and lower edges of all panels in pixels, and the height of the page."""
         ends = [self._ends(at) for at in range(len(self.blocks))]
-        groups = _groups(block.row for block in self.blocks)
+        groups = groups_of(block.row for block in self.blocks)
         above = [max(ends[at][0][0] for at in group) for group in groups]
         below = [max(ends[at][1][-1] for at in group) for group in groups]
         gaps = [[a + b for a, b in zip(lower[:-1], upper[1:], strict=True)] for upper, lower in ends]
         between = [max(sum(gaps[at]) for at in group) for group in groups]
         tall = [max(self.blocks[at].height for at in group) for group in groups]
         fixed = top + bottom + sum(above) + sum(below) + sum(between)
-        scale = self.size / ORDINARY
+        needed = [max(sum(least_sizes(self.blocks[at].rows)) for at in group) for group in groups]
+        own = [max(self.size / ORDINARY * one, least) for one, least in zip(tall, needed, strict=True)]
         if self.page.height is not None:
-            scale = (self.page.height * INCH - fixed) / sum(tall)
+            own = [(self.page.height * INCH - fixed) * one / sum(tall) for one in tall]
         self.down: dict[int, Spans] = {}
         start = top
-        for group, before, own, inner, after in zip(groups, above, tall, between, below, strict=True):
+        for group, before, panels, inner, after in zip(groups, above, own, between, below, strict=True):
             for at in group:
-                self.down[at] = self._divided(
-                    start + before, scale * own + inner, self.blocks[at].rows, gaps[at], "height"
-                )
-            start += before + scale * own + inner + after
+                rows = self.blocks[at].rows
+                space = panels + inner
+                self.down[at] = self._divided(start + before, space, rows, least_sizes(rows), gaps[at], "height")
+            start += before + panels + inner + after
         self.height = start + bottom
         self.top, self.bottom = top + above[0], bottom + below[-1]
 
@@ -123,21 +132,26 @@ class Layout:
         return above, below
 
     def _divided(
-        self, start: float, length: float, weights: Sequence[float], gaps: Sequence[float], side: str
+        self,
+        start: float,
+        length: float,
+        weights: Sequence[float],
+        least: Sequence[float],
+        gaps: Sequence[float],
+        side: str,
     ) -> Spans:
         """Start and end of each panel in pixels, for panels of given weights with gaps between them."""
         free = length - sum(gaps)
-        sizes = [free * weight / sum(weights) for weight in weights]
-        if max(sizes) < LEAST:
+        if free < sum(least) - 1e-6:
             now = self.width / INCH if side == "width" else (self.page.height or 0.0)
-            blocks = len(_groups(block.column if side == "width" else block.row for block in self.blocks))
-            needed = now + blocks * (LEAST / max(weights) * sum(weights) - free) / INCH
-            raise InputError(
+            blocks = len(groups_of(block.column if side == "width" else block.row for block in self.blocks))
+            needed = now + blocks * (sum(least) - free) / INCH
+            raise NoRoomError(
                 f"The text of this figure leaves no room for its panels: {side} is {now:.3g} inches.",
                 f"Use {side}={needed + 0.05:.1f} or more, a smaller font_size, or fewer panels.",
             )
         spans, at = [], start
-        for size, gap in zip(sizes, [*gaps, 0.0], strict=True):
+        for size, gap in zip(shared(free, weights, least), [*gaps, 0.0], strict=True):
             spans.append((at, at + size))
             at += size + gap
         return spans
@@ -158,42 +172,24 @@ class Layout:
             for x, y, row, column in block.panels:
                 (left, right), (upper, lower) = self.across[at][column], self.down[at][row]
                 parts.set_axis(self.figure, y, lower - upper, self.size, limit=0.4 * self.width)
-                update({x: {"domain": _within(across(left), across(right))}})
-                update({y: {"domain": _within(down(lower), down(upper))}})
+                update({x: {"domain": within(across(left), across(right))}})
+                update({y: {"domain": within(down(lower), down(upper))}})
                 for trace in parts.colour_bars(self.figure, x, y):
                     trace.colorbar.update(
                         x=across(right + self.pad), xanchor="left", y=down(upper), yanchor="top",
                         len=(lower - upper) / tall, lenmode="fraction",
                     )  # fmt: skip
             self._block_title(at, across(self.across[at][0][0]), down(self.down[at][0][0]))
-        edge = 0.5 * self.size / self.width
+        edge, low = 0.5 * self.size / self.width, 0.3 * self.pad / self.height
         for legend in legends:
-            beside = {
-                "x": 1 + self.pad / wide,
-                "xref": "paper",
-                "y": 1.0,
-                "yref": "paper",
-                "yanchor": "top",
-                "orientation": "v",
-            }
-            above = {
-                "x": edge,
-                "xref": "container",
-                "y": 1 - title / self.height,
-                "yref": "container",
-                "yanchor": "top",
-                "orientation": "h",
-            }
-            under = {
-                "x": edge,
-                "xref": "container",
-                "y": 0.3 * self.pad / self.height,
-                "yref": "container",
-                "yanchor": "bottom",
-                "orientation": "h",
+            top = 1 - title / self.height
+            place = {
+                "right": {"x": 1 + self.pad / wide, "xref": "paper", "y": 1.0, "yref": "paper", "yanchor": "top"},
+                "top": {"x": edge, "xref": "container", "y": top, "yref": "container", "yanchor": "top"},
+                "bottom": {"x": edge, "xref": "container", "y": low, "yref": "container", "yanchor": "bottom"},
             }
             if legend.place != "none":
-                update({legend.name: {"right": beside, "top": above, "bottom": under}[legend.place]})
+                update({legend.name: place[legend.place] | {"orientation": "v" if legend.place == "right" else "h"}})
 
     def _block_title(self, at: int, x: float, y: float) -> None:
         """Place the title of a block above its first panel and the title of that."""
@@ -209,14 +205,3 @@ class Layout:
             text=wrapped(block.title, end - start, size), font={"size": size}, x=x, y=y, xref="paper", yref="paper",
             xanchor="left", yanchor="bottom", align="left", showarrow=False, yshift=shift + 3,
         )  # fmt: skip
-
-
-def _within(start: float, end: float) -> list[float]:
-    """A domain that rounding errors have not moved out of the page."""
-    return [min(max(start, 0.0), 1.0), min(max(end, 0.0), 1.0)]
-
-
-def _groups(places: Iterable[int]) -> list[list[int]]:
-    """The indices with place 0, those with place 1, and so on."""
-    each = list(places)
-    return [[at for at, place in enumerate(each) if place == wanted] for wanted in range(1 + max(each))]

@@ -9,8 +9,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
+from squashlens.figures.drawing.layout import NoRoomError
 from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page, reference, traces_of
-from squashlens.figures.drawing.style import dressed
+from squashlens.figures.drawing.parts import list_once
+from squashlens.figures.drawing.style import dressed, recoloured
 from squashlens.figures.drawing.text import unbroken
 from squashlens.figures.drawing.ticks import numbers_of
 
@@ -21,25 +23,43 @@ DOT = " · "
 
 
 def composed(figures: Mapping[str, go.Figure], *, columns: int | None, share: Share, title: str | None) -> go.Figure:
-    """One figure of several, which are laid out row by row under their labels."""
+    """One figure of several, which are laid out row by row under their labels.
+
+    Without `columns`, there are as many as usual for this number of figures, or fewer if their text leaves no room.
+    """
     count = len(figures)
     across = columns or (2 if count in (2, 4) else min(3, count))
+    while True:
+        try:
+            return _composed(figures, across, share, title)
+        except NoRoomError:
+            if columns is not None or across == 1:
+                raise
+            across -= 1
+
+
+def _composed(figures: Mapping[str, go.Figure], across: int, share: Share, title: str | None) -> go.Figure:
+    """The same with a given number of columns."""
     pages = {label: Page.of(figure) for label, figure in figures.items()}
     first = next(iter(pages.values()))
     whole, blocks = go.Figure(), []
+    marks: dict[str, float] = {}
     for at, (label, figure) in enumerate(figures.items()):
-        blocks.append(_add(whole, figure, pages[label], label, at, across))
+        before, page = len(traces_of(whole)), pages[label]
+        blocks.append(_add(whole, recoloured(figure, page.theme, first.theme), page, label, at, across))
+        marks |= {str(before + int(number)): size for number, size in page.marks.items()}
     for letter in ("x", "y"):
         if share in (letter, "both"):
             _share(whole, blocks, letter, across)
     _share_colours(whole, blocks)
-    _list_once(whole)
+    list_once(whole)
     titles = {page.title for page in pages.values()}
     common = [note for note in first.notes.split(DOT) if all(note in page.notes.split(DOT) for page in pages.values())]
     heading = html.escape(title) if title is not None else titles.pop() if len(titles) == 1 else ""
     page = Page(
-        blocks, heading, DOT.join(common), first.theme, first.width, None, first.font, first.font_size, first.legend
-    )
+        blocks, heading, DOT.join(common), first.theme, first.width, None, first.font, first.font_size, first.legend,
+        marks,
+    )  # fmt: skip
     page.keep(whole)
     return dressed(whole)
 
@@ -69,13 +89,15 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int, a
     parts: Any = figure.layout
     for kind, add in ((parts.annotations, whole.add_annotation), (parts.shapes, whole.add_shape)):
         for one in kind:
-            add(copy.deepcopy(one).update({side: _renamed(one[side], short) for side in ("xref", "yref")}))
+            # Without a reference, plotly takes the first axis.
+            add(copy.deepcopy(one).update({side: _renamed(one[side] or side[0], short) for side in ("xref", "yref")}))
     for key in BARS:
         if layout[key] is not None and parts[key] not in (None, layout[key]):
             raise InputError(
                 f"{label!r} draws bars in another way than the figures before it.", "Give it a page of its own."
             )
         layout[key] = parts[key] or layout[key]
+    layout.uniformtext.update(parts.uniformtext.to_plotly_json())
     whole.add_annotation(name=f"{BLOCK_TITLE} {at}", text="", showarrow=False)
     panels = [(names[x], names[y], row, column) for x, y, row, column in block.panels]
     return Block(panels, block.rows, block.columns, block.height, html.escape(label), at // across, at % across)
@@ -87,9 +109,9 @@ def _partner(block: Block, axis: str) -> str:
     return reference(y if axis == x else x)
 
 
-def _renamed(name: str | None, short: Mapping[str, str]) -> str | None:
+def _renamed(name: str, short: Mapping[str, str]) -> str:
     """The reference of an annotation or shape with the new name of its axis."""
-    first, *rest = (name or "paper").split(" ")
+    first, *rest = name.split(" ")
     return " ".join([short.get(first, first), *rest])
 
 
@@ -112,6 +134,9 @@ def _share(whole: go.Figure, blocks: Sequence[Block], letter: str, across: int) 
             backwards = ranges[0][0] > ranges[0][1]
             for axis in same:
                 axis.range = together[::-1] if backwards else together
+        elif first.autorange is None:
+            # Otherwise plotly gives these axes its default range if other shared axes have one: the data would be cut.
+            first.autorange = True
         for at, axis in enumerate(same):
             if at and axis.matches is None:
                 axis.matches = reference(names[0])
@@ -122,7 +147,8 @@ def _share(whole: go.Figure, blocks: Sequence[Block], letter: str, across: int) 
 
 def _kind(axis: Any) -> tuple[Any, ...]:
     """What two axes must have in common to share a scale."""
-    return axis.type, axis.title.text, axis.ticktext, axis.labelalias, axis.range is None
+    title, texts = unbroken(axis.title.text or ""), [unbroken(str(text)) for text in axis.ticktext or ()]
+    return axis.type, title, texts, axis.labelalias, axis.range is None
 
 
 def _share_colours(whole: go.Figure, blocks: Sequence[Block]) -> None:
@@ -132,22 +158,10 @@ def _share_colours(whole: go.Figure, blocks: Sequence[Block]) -> None:
     for name in dict.fromkeys(one.colorbar.title.text for one in maps):
         same = [one for one in maps if one.colorbar.title.text == name and one.showscale is not False]
         values = np.concatenate([np.asarray(numbers_of(one.z), float).ravel() for one in same] or [np.zeros(1)])
-        low = min([one.zmin for one in same if one.zmin is not None] or [np.nanmin(values)])
-        high = max([one.zmax for one in same if one.zmax is not None] or [np.nanmax(values)])
+        values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
+        low = min([one.zmin for one in same if one.zmin is not None] or [values.min()])
+        high = max([one.zmax for one in same if one.zmax is not None] or [values.max()])
         for one in same:
             row, column = block_of[one.xaxis].row, block_of[one.xaxis].column
             last = all(block_of[o.xaxis].column <= column for o in same if block_of[o.xaxis].row == row)
             one.update(zmin=low, zmax=high, showscale=last)
-
-
-def _list_once(whole: go.Figure) -> None:
-    """Give each name one place in the legend, which stands for all traces with this name."""
-    seen: set[tuple[str, str]] = set()
-    for trace in traces_of(whole):
-        if not trace.name or "showlegend" not in trace or trace.type == "heatmap":
-            continue
-        key = (trace.legend or "legend", unbroken(str(trace.name)))
-        trace.legendgroup = trace.legendgroup or trace.name
-        if trace.showlegend is not False:
-            trace.showlegend = key not in seen
-            seen.add(key)

@@ -7,11 +7,12 @@ from typing import Any
 import plotly.graph_objects as go
 
 from squashlens.figures.drawing.page import PANEL_TITLE, Page, axes_of, reference, traces_of
-from squashlens.figures.drawing.text import height_of, width_of, wrapped
+from squashlens.figures.drawing.text import height_of, unbroken, width_of, wrapped
 from squashlens.figures.drawing.themes import SMALL
 from squashlens.figures.drawing.ticks import numbers_of, set_ticks
 
 TITLE, NOTES = 1.2, 0.9  # sizes of text, in units of the font size
+WORD = 7.0  # the most that a word keeps a panel from being narrower, in units of the font size
 STANDOFF = 5.0  # pixels between tick labels and the title of an axis
 SYMBOL, BETWEEN, LEAST = 40.0, 5.0, 19.0  # pixels that plotly gives a legend's symbol, the gap after it, and a line
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
@@ -39,6 +40,14 @@ def set_panel_title(figure: go.Figure, x: str, y: str, length: float, size: floa
             note.update(text=wrapped(note.text, length, size), font={"size": size})
             return height_of(note.text, size)
     return 0.0
+
+
+def longest_word(figure: go.Figure, x: str, y: str, size: float) -> float:
+    """The width of the longest word of a panel's title, so that it is not divided; of a very long one, a part."""
+    here = (f"{reference(x)} domain", f"{reference(y)} domain")
+    notes: Any = figure.select_annotations({"name": PANEL_TITLE})
+    words = [w for note in notes if (note.xref, note.yref) == here for w in unbroken(note.text).split(" ")]
+    return max((min(width_of(word, size), WORD * size) for word in words), default=0.0)
 
 
 def colour_bars(figure: go.Figure, x: str, y: str) -> Iterator[Any]:
@@ -116,16 +125,31 @@ def set_legend(figure: go.Figure, name: str, place: str, width: float, size: flo
     for trace in _listed(figure, name):
         trace.name = wrapped(trace.name, (0.3 if place == "right" else 0.95) * width - SYMBOL, small)
     texts = list(dict.fromkeys(str(trace.name) for trace in _listed(figure, name)))
-    widths = [SYMBOL + BETWEEN + 1.02 * width_of(text, small) for text in texts]
+    widths = [SYMBOL + 1.05 * width_of(text, small) for text in texts]
     heights = [max(LEAST, 3 + height_of(text, small)) for text in texts]
-    # By default plotly keeps 10 pixels more between rows whose entries belong to groups.
-    look = {"visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0}
-    figure.update_layout({name: look})
+    # In the normal order plotly has no gaps between groups, which would make the legend higher than it is taken to be.
+    style = {"font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
+    figure.update_layout({name: {"visible": True, **style}})
     if place == "right":
         return Legend(name, place, max(widths) + size, sum(heights))
-    # plotly puts all entries into one row, or into columns that are as wide as the widest; both need some spare room.
-    rows = 1 if 1.1 * sum(widths) < width else -(-len(texts) // max(1, int(width / (1.03 * max(widths)))))
-    return Legend(name, place, width, rows * max(heights) + 0.5 * size)
+    # plotly puts all entries into one row, or into columns that are as wide as the widest.
+    row = [BETWEEN + one for one in widths]
+    columns = len(texts) if sum(row) + BETWEEN < width else max(1, int((width - BETWEEN) / max(row)))
+    height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 2 * BETWEEN
+    figure.update_layout({name: {"maxheight": height + LEAST}})  # otherwise half the page, and the rest is scrolled
+    return Legend(name, place, width, height)
+
+
+def list_once(figure: go.Figure) -> None:
+    """Give each name one place in its legend, which stands for all traces with this name."""
+    seen: set[tuple[str, str]] = set()
+    for name in ("legend", "legend2"):
+        for trace in _listed(figure, name):
+            key = (name, unbroken(trace.name))
+            trace.legendgroup = trace.legendgroup or key[1]
+            if key in seen:
+                trace.showlegend = False
+            seen.add(key)
 
 
 def _listed(figure: go.Figure, name: str) -> list[Any]:

@@ -1,6 +1,7 @@
 """Figures as files: pages that need no network, pictures, and plotly's JSON."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +81,13 @@ def require_browser(path: Path) -> None:
             "Run `pip install 'squashlens[figures]'`, or save it as .html.",
         ) from None
     # kaleido waits for ever for a browser that is not there, so it is looked for first.
-    if not os.environ.get("BROWSER_PATH") and Chromium.find_browser(skip_local=False) is None:
+    chosen = os.environ.get("BROWSER_PATH")
+    if chosen and shutil.which(chosen) is None:
+        raise OutputError(
+            f"BROWSER_PATH is {chosen!r}, which is no program.",
+            "Set it to a Chromium browser, or unset it so that one is looked for; or save the figure as .html.",
+        )
+    if not chosen and Chromium.find_browser(skip_local=False) is None:
         raise OutputError(
             f"A figure is drawn as {ending} by a browser, and none was found.",
             "Install Chromium or Chrome (`apt install chromium`, or `plotly_get_chrome`), or set BROWSER_PATH to one; "

@@ -13,6 +13,7 @@ from squashlens.checks.results import listed
 from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import Layout
 from squashlens.figures.drawing.page import Page, block_of, traces_of
+from squashlens.figures.drawing.parts import list_once
 from squashlens.figures.drawing.text import unbroken
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName, only_colours
 
@@ -31,7 +32,9 @@ def styled(
     """A copy of a figure with another theme, size, title, legend or palette. What is not given stays as it was.
 
     Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and the legend gets
-    the rows it needs. The figure that was given is not changed, and no setting of plotly is.
+    the rows it needs. The figure that was given is not changed, and no setting of plotly is. What was added or changed
+    with plotly's own functions stays: traces, annotations, shapes, titles and ranges. Sizes, margins, ticks, and the
+    places of panels, titles and legends are set anew.
 
     Args:
         figure: a figure of `squashlens.figures`.
@@ -59,6 +62,8 @@ def styled(
     312.0
     """
     page = Page.of(figure)
+    changed: Any = figure.layout
+    page.title = unbroken(changed.title.text or "")  # may have been changed by plotly's own functions
     inches = WIDTHS[width] if isinstance(width, str) else width
     _require("width", inches, SMALLEST, LARGEST)
     _require("height", height, SMALLEST, LARGEST)
@@ -68,19 +73,26 @@ def styled(
         "title": None if title is None else html.escape(title),
     }  # fmt: skip
     new = replace(page, **{name: value for name, value in given.items() if value is not None})
-    colours = dict(zip(THEMES[page.theme].colours, THEMES[new.theme].colours, strict=True))
-    found = go.Figure(figure)
-    for part in (*traces_of(found), found.layout):
-        part.update(only_colours(part.to_plotly_json(), colours))
+    found = recoloured(figure, page.theme, new.theme)
     new.keep(found)
     for name, colour in (palette or {}).items():
         _paint(found, name, colour)
     return dressed(found)
 
 
+def recoloured(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
+    """A copy of a figure with the colours of another theme."""
+    found = go.Figure(figure)
+    colours = dict(zip(THEMES[old].colours, THEMES[new].colours, strict=True))
+    for part in (*traces_of(found), found.layout) if old != new else ():
+        part.update(only_colours(part.to_plotly_json(), colours))
+    return found
+
+
 def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> go.Figure:
     """Give a new figure its page, with `height` pixels for all rows of panels together, and lay it out."""
     Page([block_of(figure, max(height, SMALL))], title=title, notes=notes).keep(figure)
+    list_once(figure)
     return dressed(figure)
 
 

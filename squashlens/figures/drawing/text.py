@@ -4,6 +4,7 @@ A figure is laid out before a browser has drawn it, so widths are estimates: tho
 other common fonts. Text then takes at most the space that was kept for it.
 """
 
+import functools
 import html
 import re
 import unicodedata
@@ -16,6 +17,9 @@ WIDTHS = bytes.fromhex(
 SIGNS = {"→": 0.84, "…": 1.0, "‖": 0.5, "∂": 0.52, "·": 0.32, "ℓ": 0.6, "′": 0.23, "●": 0.87, "○": 0.87, "▼": 0.77}
 OTHER, FULL = 0.84, 1.0  # other characters: mathematical signs, and those of East Asian scripts
 TAG = re.compile(r"<[^<>]*>")
+PIECE = re.compile(r"<su[bp]>.*?</su[bp]>|<[^<>]*>|&[^&;\s]{1,9};|.", re.DOTALL)  # what a break must not divide
+INSIDE = "\u200b<br>"  # a break inside of a word
+AFTER = set("/-_.,:")  # a word that is too long is divided after one of these, if it has one
 SMALL = re.compile(r"<su[bp]>(.*?)</su[bp]>")
 LINE = 1.3  # height of a line of text, in units of its size
 TOKEN = 14  # characters of a token that a label shows
@@ -29,13 +33,19 @@ def width_of(text: str, size: float) -> float:
     >>> width_of("a<br>abc", 10) == width_of("abc", 10)
     True
     """
-    return max(size * sum(map(_em, _plain(line))) for line in text.split("<br>"))
+    return size * _ems(text)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _ems(text: str) -> float:
+    """The width of the longest line, in units of the font size."""
+    return max(sum(map(_em, _plain(line))) for line in text.split("<br>"))
 
 
 def _em(character: str) -> float:
     if " " <= character <= "~":
         return WIDTHS[ord(character) - 32] / 100
-    if unicodedata.combining(character):
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # on top of another character, or not seen
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
         return FULL
@@ -50,7 +60,7 @@ def _plain(line: str) -> str:
 def wrapped(text: str, width: float, size: float) -> str:
     """The text broken at spaces into lines of at most `width` pixels; earlier breaks are undone.
 
-    A word that is wider than a line has a line of its own.
+    A word that is wider than a line is divided.
 
     >>> wrapped("one two<br>three", 60, 13)
     'one two<br>three'
@@ -62,13 +72,26 @@ def wrapped(text: str, width: float, size: float) -> str:
         if lines and width_of(f"{lines[-1]} {word}", size) <= width:
             lines[-1] += f" {word}"
         else:
-            lines.append(word)
+            lines += [word] if width_of(word, size) <= width else _divided(word, width, size)
     return "<br>".join(lines)
+
+
+def _divided(word: str, width: float, size: float) -> list[str]:
+    """The parts of a word that is wider than a line; all but the last end in a space without width."""
+    parts: list[str] = []
+    line: list[str] = []
+    for piece in PIECE.findall(word):
+        if line and width_of("".join((*line, piece)), size) > width:
+            end = 1 + max((at for at, one in enumerate(line) if one in AFTER), default=len(line) - 1)
+            parts.append("".join(line[:end]) + INSIDE[0])
+            line = line[end:]
+        line.append(piece)
+    return [*parts, "".join(line)]
 
 
 def unbroken(text: str) -> str:
     """The text in one line."""
-    return text.replace("<br>", " ")
+    return text.replace(INSIDE, "").replace("<br>", " ")
 
 
 def height_of(text: str, size: float) -> float:

@@ -37,14 +37,29 @@ COLOURS = {
     "bfloat16": "#0072B2",
     "float16": "#D55E00",
     "int8": "#009E73",
-    "residual": "#7F7F7F",
+    "residual": "#BFBFBF",
     "attention": "#0072B2",
     "mlp": "#E69F00",
 }
 LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", INK)
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "triangle-down")
 SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
+
+
+def series(number: int) -> tuple[str, str, str]:
+    """Colour, dash and symbol of one of several curves; neighbours differ in each, so also without colours."""
+    return LINES[number % len(LINES)], DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
+
+
+def evenly(count: int) -> list[int]:
+    """Which of many ordered curves the legend lists: the first, the last, and some evenly between them.
+
+    >>> evenly(4), evenly(26)
+    ([0, 1, 2, 3], [0, 5, 10, 15, 20, 25])
+    """
+    return [round(at * (count - 1) / (LISTED - 1)) for at in range(LISTED)] if count > LISTED else list(range(count))
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,7 @@ THEMES: dict[ThemeName, Theme] = {
     "dark": Theme(ink="#e8eaf0", faint="#3a4150", paper="#14171f", soft="#a9b0bf"),
 }
 WIDTHS = {"column": 3.25, "page": 6.75}  # inches
+LISTED = 6  # of many ordered curves
 SMALL = 0.85  # size of tick labels and legends, in units of the font size
 ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides
 

@@ -44,7 +44,7 @@ def set_ticks(figure: go.Figure, name: str, length: float, size: float, *, limit
     axis.tickfont = {"size": size}
     if not is_visible(axis):
         return 0.0
-    if axis.type == "log":
+    if axis.type == "log" and axis.ticktext is None:
         return _logarithmic(axis, _span(figure, name), length, size, upright)
     if axis.labelalias:
         places, fit = len(axis.labelalias), max(1, int(length / (LINE * size)))
@@ -64,8 +64,10 @@ def set_ticks(figure: go.Figure, name: str, length: float, size: float, *, limit
 
 
 def _logarithmic(axis: Any, span: tuple[float, float], length: float, size: float, upright: bool) -> float:
-    """Ticks at powers of ten if the axis spans two or more, otherwise at 1, 2 and 5, or at all digits, of each."""
+    """Ticks at powers of ten if the axis spans two or more; otherwise more of them, as many as fit."""
     low, high = span if axis.range is None else (10.0 ** min(axis.range), 10.0 ** max(axis.range))
+    if low == high:  # plotly shows a decade on either side of a single value
+        low, high = low / 10, high * 10
     decades = math.log10(high / low)
     common = low >= 1e-3 and high < 1e6
     powers = "10−12"
@@ -77,11 +79,24 @@ def _logarithmic(axis: Any, span: tuple[float, float], length: float, size: floa
             axis.tickfont.size = size / ENLARGED
         text = f"{10 ** int(math.log10(high))}" if axis.exponentformat == "none" else powers
     else:
-        axis.update(dtick="D2" if decades > 0.6 else "D1", tickformat="~r" if common else ".1~e")
         text = "0.005" if common else "5e−10"
-        if not upright and decades <= 0.6 and length < 12 * width_of(text, size):
-            axis.update(dtick="D2")
+        each = 1.3 * size if upright else 1.2 * width_of(text, size)
+        axis.update(dtick=_dense(low, high, each / length), tickformat="~r" if common else ".1~e")
     return (width_of(text, size) if upright else LINE * size) + GAP * size
+
+
+def _dense(low: float, high: float, each: float) -> str | int:
+    """Plotly's name for ticks of an axis of less than two decades, if a label takes the share `each` of it."""
+    decades = math.log10(high / low)
+    if decades > 0.6 and math.log10(2) / decades >= each:
+        return "D2"  # 1, 2 and 5 of each power of ten
+    if decades > 1:
+        return 1
+    last = math.floor(math.log10(high))
+    for step in (factor * 10.0**power for power in range(last - 6, last + 1) for factor in (1, 2, 5)):
+        if step < high and math.log10(high / (high - step)) / decades >= each:
+            return f"L{step:.6g}"  # multiples of a number; the labels at the upper end are closest
+    return "D2"
 
 
 def _linear(axis: Any, span: tuple[float, float], length: float, size: float, upright: bool) -> float:
@@ -151,12 +166,18 @@ def _drawn(figure: go.Figure, name: str) -> Iterator[Any]:
     """What traces have along an axis, and along the axes that share its range."""
     side, reference = name[0], name.replace("axis", "")
     same = {reference, figure.layout[name].matches or reference}
-    for other in figure.to_plotly_json()["layout"]:
-        if other.startswith(f"{side}axis") and figure.layout[other].matches in same:
-            same.add(other.replace("axis", ""))
+    others: Any = figure.select_xaxes() if side == "x" else figure.select_yaxes()
+    same |= {other.plotly_name.replace("axis", "") for other in others if other.matches in same}
     for trace in traces_of(figure):
-        if axes_of(trace)[side == "y"] in same and trace[side] is not None:
-            yield numbers_of(trace[side])
+        if axes_of(trace)[side == "y"] not in same or trace[side] is None:
+            continue
+        values = numbers_of(trace[side])
+        yield values
+        bars = getattr(trace, f"error_{side}", None)
+        if bars is not None and bars.array is not None:
+            yield np.asarray(values, float) + np.asarray(numbers_of(bars.array), float)
+            below = bars.array if bars.arrayminus is None else bars.arrayminus
+            yield np.asarray(values, float) - np.asarray(numbers_of(below), float)
 
 
 def numbers_of(values: Any) -> Any:

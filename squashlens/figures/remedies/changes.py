@@ -12,10 +12,9 @@ from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import shaded
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, series
 
 ROW = 34  # pixels
-SINKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
 @draws("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
@@ -58,7 +57,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
     "bound: sink window content",
 )
 def windows(measured: xr.Dataset) -> go.Figure:
-    """Draw the effect of a sliding window by its size, one colour for each number of sink tokens.
+    """Draw the effect of a sliding window by its size, one line for each number of sink tokens.
 
     Lines are medians over lengths (means for accuracy) and bands span the middle half of the lengths. The longest
     window covers the whole prompt, so it leaves the model unchanged.
@@ -72,9 +71,9 @@ def windows(measured: xr.Dataset) -> go.Figure:
     panels = _panels(measured)
     figure = make_subplots(rows=len(panels), shared_xaxes=True, subplot_titles=[title for title, *_ in panels])
     for row, (_, values, kind) in enumerate(panels, start=1):
-        for sink, colour in zip(measured["sink"].values, SINKS * len(measured["sink"]), strict=False):
+        for number, sink in enumerate(measured["sink"].values):
             name = f"{int(sink)} sinks" if sink != 1 else "1 sink"
-            _band(figure, row, values.sel(sink=sink), name, colour, mean=kind == "answers")
+            _band(figure, row, values.sel(sink=sink), name, series(number), mean=kind == "answers")
         figure.update_yaxes(AXES[kind], row=row)
     sizes = [int(size) for size in measured["window"].values]
     figure.update_xaxes(type="log", tickvals=sizes, ticktext=[*map(str, sizes[:-1]), f"{sizes[-1]}: all"])
@@ -107,15 +106,17 @@ def _row(figure: go.Figure, column: int, row: int, name: str, values: np.ndarray
     figure.add_scatter(x=values, y=height, mode="markers", marker=dots, hoverinfo="skip", row=1, col=column)
     if len(values):
         figure.add_scatter(
-            x=[np.median(values)], y=[row], mode="markers", row=1, col=column,
+            x=[np.median(values)], y=[row], mode="markers", cliponaxis=False, row=1, col=column,
             marker={"color": "white", "size": 11, "line": {"color": colour, "width": 3}},
             hovertemplate=f"{name}<br>median %{{x:.4g}}<extra></extra>",
         )  # fmt: skip
 
 
-def _band(figure: go.Figure, row: int, values: xr.DataArray, name: str, colour: str, *, mean: bool) -> None:
+def _band(
+    figure: go.Figure, row: int, values: xr.DataArray, name: str, style: tuple[str, str, str], *, mean: bool
+) -> None:
     """Draw the median or mean over lengths by window size, with a band over the middle half of the lengths."""
-    x = values["window"].values
+    x, (colour, dash, symbol) = values["window"].values, style
     low, middle, high = values, values, values
     if "length" in values.dims:
         low, high = values.quantile(0.25, "length"), values.quantile(0.75, "length")
@@ -126,5 +127,6 @@ def _band(figure: go.Figure, row: int, values: xr.DataArray, name: str, colour: 
     )  # fmt: skip
     figure.add_scatter(
         x=x, y=middle.values, mode="lines+markers", name=name, legendgroup=name, showlegend=row == 1, row=row, col=1,
-        line={"color": colour}, hovertemplate=f"window %{{x}}, {name}: %{{y:.4g}}<extra></extra>",
+        line={"color": colour, "dash": dash}, marker={"symbol": symbol},
+        hovertemplate=f"window %{{x}}, {name}: %{{y:.4g}}<extra></extra>",
     )  # fmt: skip

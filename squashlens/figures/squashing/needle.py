@@ -1,5 +1,6 @@
 """Sensitivity to one token of each prompt: one panel for each measure, one line for each group of prompts."""
 
+import html
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, series
 
 PANELS = {
     "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
@@ -24,9 +25,6 @@ PANELS = {
     "effect": ("substitution effect, ‖Δy<sub>n</sub>‖₂", COLOURS["jacobian_frozen"]),
     "kl": ("substitution effect, KL (nat)", COLOURS["zero_value"]),
 }
-
-
-LINES = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7", "#7F7F7F", "#1d2330")
 
 
 @draws("squashlens.needle", "prompts: group at")
@@ -59,7 +57,7 @@ def needle(
     missing = [name for name in wanted if name not in measured]
     if missing or not wanted:
         raise InputError(f"panels={short_repr(panels)} are not measures of this result.", f"It has {listed(measured)}.")
-    groups, at = [str(g) for g in found["group"].values], found["at"].values
+    groups, at = [html.escape(str(g)) for g in found["group"].values], found["at"].values
     rows = -(-len(wanted) // 2)
     figure = make_subplots(
         rows=rows, cols=min(2, len(wanted)),
@@ -70,12 +68,14 @@ def needle(
         cells = {side: found[f"{name}_{side}"].values for side in ("mean", "low", "high")}
         for i, group in enumerate(groups):
             mean, low, high = (values[i] for values in cells.values())
-            colour = PANELS[name][1] if len(groups) == 1 else LINES[i % len(LINES)]
+            colour, dash, symbol = series(i)
+            colour = PANELS[name][1] if len(groups) == 1 else colour
             figure.add_trace(
                 go.Scatter(
                     x=at, y=mean, mode="lines+markers", name=group, legendgroup=group,
                     showlegend=place == 0 and len(groups) > 1,
-                    line={"color": colour, "width": 2}, marker={"color": colour, "size": 7},
+                    line={"color": colour, "width": 2, "dash": dash},
+                    marker={"color": colour, "size": 7, "symbol": symbol},
                     error_y=interval(mean, low, high, colour, 2),
                     customdata=found["prompts"].values[i],
                     hovertemplate=f"{group}, {xlabel} %{{x}}<br>%{{y:.4g}}, %{{customdata}} prompts<extra></extra>",
@@ -84,8 +84,8 @@ def needle(
             )  # fmt: skip
         figure.update_yaxes(range=_range(cells), row=row, col=column)
     figure.update_yaxes(type="log")
-    figure.update_xaxes(title=xlabel)
-    return finish(figure, title=title, height=210 * rows, notes=notes_of(found, *norm_named(found)))
+    figure.update_xaxes(title=html.escape(xlabel))
+    return finish(figure, title=html.escape(title), height=210 * rows, notes=notes_of(found, *norm_named(found)))
 
 
 def _range(cells: dict[str, np.ndarray]) -> list[float] | None:

@@ -10,7 +10,7 @@ from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import share_map
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, evenly
 from squashlens.figures.drawing.ticks import token_axis
 
 MANY = 60  # tokens whose grid points would merge into lines
@@ -115,7 +115,7 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     blocks, depth = limit["block"].values, limit["depth"].values
     colours = [str(c) for c in sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))]
     figure = go.Figure()
-    for block, colour in zip(blocks, colours, strict=True):
+    for at, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
         here = limit.sel(block=block)
         rest = here["rest"].values
         rates = f"predicted {float(here['predicted_rate']):.3f}, observed {float(here['observed_rate']):.3f}"
@@ -126,7 +126,8 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
                 mode="lines",
                 line={"color": colour, "width": 2},
                 name=f"block {block}: {rates}",
-                hovertemplate=f"block {block}, depth %{{x}}<br>not at the first token: %{{y:.4g}}<extra></extra>",
+                showlegend=at in evenly(len(blocks)),
+                hovertemplate=f"block {block}: {rates}<br>depth %{{x}}, not at first token: %{{y:.4g}}<extra></extra>",
             )
         )
         line = rest[1] * float(here["predicted_rate"]) ** (depth[1:] - 1)

@@ -15,9 +15,8 @@ from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval, shaded
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, INK
+from squashlens.figures.drawing.themes import COLOURS, INK, series
 
-LINES = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", "#1d2330")
 LENGTH = "length n (tokens)"
 ROW = 26  # pixels
 
@@ -45,11 +44,12 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
     figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
     for number, (name, one) in enumerate(several.items()):
-        colour, shown = LINES[number % len(LINES)], html.escape(f"{name}: " if name else "")
+        colour, _, symbol = series(number)
+        shown = html.escape(f"{name}: " if name else "")
         top, first = one.isel(layer=-1), one.isel(layer=0)
         slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
-            _band(figure, column, values, f"{shown}{slopes}", colour)
+            _band(figure, column, values, f"{shown}{slopes}", colour, symbol)
         _guide(figure, top, colour)
     figure.update_xaxes(type="log", title=LENGTH)
     figure.update_yaxes(type="log")
@@ -154,10 +154,12 @@ def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, 
         ("exponent", "D", -0.16, np.ones(len(names), dtype=bool)),
         ("variation_exponent", "δ (open: no decay observed)", 0.16, here["premise"].values),
     ]
-    for (name, text, offset, filled), colour in zip(marks, (COLOURS["distance"], COLOURS["path_bound"]), strict=True):
+    styles = ((COLOURS["distance"], "circle"), (COLOURS["path_bound"], "square"))
+    for (name, text, offset, filled), (colour, symbol) in zip(marks, styles, strict=True):
         middle, low, high = (here[f"{name}_{edge}"].values for edge in ("mean", "low", "high"))
         style: dict[str, Any] = {
-            "size": 8, "color": [colour if full else "white" for full in filled], "line": {"color": colour, "width": 2}
+            "size": 8, "symbol": symbol, "color": [colour if full else "white" for full in filled],
+            "line": {"color": colour, "width": 2},
         }  # fmt: skip
         figure.add_scatter(
             x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text, legendgroup=text,
@@ -167,7 +169,7 @@ def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, 
         )  # fmt: skip
 
 
-def _band(figure: go.Figure, column: int, values: xr.DataArray, name: str, colour: str) -> None:
+def _band(figure: go.Figure, column: int, values: xr.DataArray, name: str, colour: str, symbol: str) -> None:
     """Draw a band from minimum to maximum over seeds, and the mean."""
     x, kept = values["length"].values, values.where(values > 0)
     low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
@@ -176,7 +178,8 @@ def _band(figure: go.Figure, column: int, values: xr.DataArray, name: str, colou
     figure.add_scatter(x=x, y=high, legendgroup=name, **edge, row=1, col=column)
     figure.add_scatter(x=x, y=low, legendgroup=name, **edge, **shade, row=1, col=column)
     figure.add_scatter(
-        x=x, y=middle, mode="lines", name=name, legendgroup=name, showlegend=column == 1, line={"color": colour},
+        x=x, y=middle, mode="lines+markers", name=name, legendgroup=name, showlegend=column == 1,
+        line={"color": colour}, marker={"symbol": symbol},
         hovertemplate="n = %{x}: %{y:.4g}<extra></extra>", row=1, col=column,
     )  # fmt: skip
 

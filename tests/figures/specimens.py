@@ -1,0 +1,270 @@
+"""Figures to look at: one of each measurement, as small as it can be, and some with long prompts and many names."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+import squashlens as sl
+from tests import odd
+
+WORDS = ("The", " quick", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
+LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
+NO_FIGURE = ("accuracy", "shares_and_counts")
+LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
+
+
+def small() -> dict[str, go.Figure]:
+    """The usual figure of one result of every measurement."""
+    results = {name: odd.result(name) for name in odd.result("") if name not in NO_FIGURE}
+    results["substitution_effect"] = results["substitution_effect"]["effect"]
+    found = {name: sl.figures.of(one) for name, one in results.items()}
+    found["collapse_heatmap"] = sl.figures.collapse_heatmap(results["collapse relative"])
+    found["retained_by_kind"] = sl.figures.retained_by_kind(results["separator_ablation"])
+    found["from_block_map"] = sl.figures.from_block_map(results["separator_ablation"])
+    found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
+    return found
+
+
+def full() -> dict[str, go.Figure]:
+    """Figures with as much in them as a study of a large model gives."""
+    results: dict[str, Any] = {
+        "attribution 20": sensitivity(20), "attribution 250": sensitivity(250), "by_token 250": bound(250),
+        "composition 20": composition(20), "composition 250": composition(250), "strongest_paths": paths(120),
+        "depth_limit": depth_limit(), "audit": audit(), "needle": needle(), "collapse": collapse(),
+        "mechanism": mechanism(), "precision": precision(), "runs": runs(), "layer_trace": ablation(),
+        "separator_search": search(), "tokenization": tokenization(), "splits": splits(), "windows": windows(),
+        "compare": compare(), "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
+        "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
+        "collapse_vs_readout": readout(), "probe": probe(), "next_token": next_token(), "survey": survey(),
+        "convergence": {f"depth {d}, MLP": odd.result("convergence") for d in (1, 2, 4, 8, 16)},
+        "two prompts": {"first": sensitivity(20), LONG: sensitivity(60)},
+        "four maps": {name: composition(12) for name in labels(4)},
+    }  # fmt: skip
+    found = {name: sl.figures.of(one) for name, one in results.items()}
+    several = {name: evaluate(at) for at, name in enumerate(labels(3))}
+    found["error_by_length"] = sl.figures.error_by_length(several)
+    found["collapse_heatmap"] = sl.figures.collapse_heatmap(relative(collapse()))
+    found["collapse_panels"] = sl.figures.collapse_curve({name: collapse() for name in labels(4)}, trained=16)
+    found["retained_by_kind"] = sl.figures.retained_by_kind(ablation())
+    found["from_block_map"] = sl.figures.from_block_map(ablation())
+    found["statements"] = sl.figures.statements(sl.statements.gallery())
+    found["mixture"] = sl.figures.panels({"map": composition(20), "bars": next_token(), "curves": sensitivity(20)})
+    return found
+
+
+def labels(count: int) -> list[str]:
+    return [f"{LONG} {at}" if at % 2 else f"gemma {at}" for at in range(count)]
+
+
+def tokens(count: int) -> list[str]:
+    return [WORDS[at % len(WORDS)] for at in range(count)]
+
+
+def made(coords: Mapping[str, Sequence[Any]], variables: Mapping[str, str], **call: Any) -> xr.Dataset:
+    """A Dataset with positive numbers of many sizes in each variable, which has the dimensions named."""
+    draw = np.random.default_rng(len(variables) + sum(map(len, coords.values())))
+    sizes = {name: len(values) for name, values in coords.items()}
+    found = xr.Dataset(coords={name: (name, np.asarray(values)) for name, values in coords.items()})
+    for name, dims in variables.items():
+        shape = [sizes[dim] for dim in dims.split()]
+        found[name] = (tuple(dims.split()), 10.0 ** draw.uniform(-4, 1, shape))
+    found.attrs["provenance"] = json.dumps({"model": LONG, "call": {"norm": "linf"} | call})
+    return found
+
+
+def shares(found: xr.Dataset, *names: str) -> xr.Dataset:
+    """The same with these variables between 0 and 1."""
+    return found.assign({name: 1 / (1 + found[name]) for name in names})
+
+
+def with_tokens(found: Any, dim: str = "position") -> Any:
+    return found.assign_coords(token=(dim, np.array(tokens(found.sizes[dim]), dtype=object)))
+
+
+def sensitivity(count: int) -> xr.Dataset:
+    names = ("path_bound", "null", "jacobian_frozen", "jacobian", "bound_over_null")
+    return with_tokens(made({"position": range(count)}, dict.fromkeys(names, "position")))
+
+
+def bound(count: int) -> xr.DataArray:
+    found = with_tokens(made({"position": range(count)}, {"value": "position"}))["value"]
+    found.attrs |= {"long_name": "upper bound on the influence of each token on the query", "units": "‖∂y‖/‖∂v‖"}
+    return found
+
+
+def composition(count: int) -> xr.DataArray:
+    coords = {"layer": range(27), "position": range(count)}
+    return with_tokens(shares(made(coords, {"share": "layer position"}), "share"))["share"]
+
+
+def paths(count: int) -> xr.Dataset:
+    found = made({"path": range(8), "layer": range(27), "position": range(count)}, {"share": "path"})
+    found["position_at"] = (
+        ("path", "layer"),
+        np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1),
+    )
+    return with_tokens(found)
+
+
+def depth_limit() -> xr.Dataset:
+    names = {"rest": "block depth", "predicted_rate": "block", "observed_rate": "block"}
+    found = made({"block": range(12), "depth": range(33)}, names)
+    return shares(found, *names).assign(rest=0.9 ** found["depth"] * (1 + found["block"]) / 13)
+
+
+def audit() -> xr.Dataset:
+    found = made(
+        {"estimate": [f"{name}, {at} heads, a long name" for at, name in enumerate(("null", "bound") * 10)],
+         "prompt": range(3), "position": range(20), "reference": ["Jacobian"], "way": ["raw", "partial", "over_null"]},
+        {"value": "estimate prompt position", "over_jacobian": "estimate prompt position", "cost": "estimate"}
+        | {f"agreement{end}": "estimate reference way" for end in ("", "_low", "_high")},
+    )  # fmt: skip
+    kinds = ("printed", "bound", "proxy", "derivative", "swap") * 4
+    found = shares(found, "agreement", "agreement_low", "agreement_high")
+    return found.assign_coords(content=("position", np.arange(20) > 0), kind=("estimate", list(kinds)))
+
+
+def needle() -> xr.Dataset:
+    names = ("jacobian", "path_bound", "bound_over_null", "effect", "kl")
+    variables = {f"{name}_{side}": "group at" for name in names for side in ("mean", "low", "high")}
+    coords = {"group": [f"{text} {at}" for at, text in enumerate(("short", LONG) * 4)], "at": LENGTHS}
+    return made(coords, variables | {"prompts": "group at"})
+
+
+def collapse() -> xr.Dataset:
+    variables = {name: "layer length" for name in ("distance", "contrast", "noise_floor", "rms")}
+    heads = {f"head_{end}": "block length" for end in ("min", "mean", "max")} | {"head_distance": "block length"}
+    coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "block": range(26)}
+    return made(coords, variables | heads | {"unrelated": "layer length draw"})
+
+
+def relative(found: xr.Dataset) -> xr.Dataset:
+    found["distance"].attrs["units"] = odd.result("collapse relative")["distance"].attrs["units"]
+    return found
+
+
+def mechanism() -> xr.Dataset:
+    names = {"attention_tv_mean": "block length", "self_weight_mean": "block length", "share": "part block length"}
+    coords = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
+    return made(coords, names | {"observed": "length", "bound": "length"})
+
+
+def precision() -> xr.Dataset:
+    return made({"layer": range(27), "length": range(1, 101)}, {"bits_needed": "layer length"})
+
+
+def runs() -> xr.Dataset:
+    names = {"distance": "run layer length", "noise_floor": "run layer replayed"}
+    kinds = ["float32", "bfloat16", "float16", "int8"]
+    return made({"run": kinds, "layer": range(27), "length": LENGTHS, "replayed": [1, 100]}, names)
+
+
+def ablation() -> xr.Dataset:
+    edits = ["none", "separators", "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
+    hooks = ["mask", "zero_pattern", "zero_value", "zero_resid", "mean_resid", "resample_resid"]
+    coords = {"edit": edits, "layer": range(27), "length": LENGTHS, "hook": hooks, "from_block": range(26)}
+    names = {
+        "distance": "edit",
+        "retained": "edit",
+        "distance_from": "hook from_block",
+        "retained_from": "hook from_block",
+    }
+    return shares(
+        made(coords, {name: f"{dims} layer length" for name, dims in names.items()}), "retained", "retained_from"
+    )
+
+
+def search() -> xr.Dataset:
+    separators = [",", ", ", " and", "\n\n", "<br>", " incomprehensibilities"]
+    names = dict.fromkeys(("gain", "separation", "accuracy"), "separator every") | {"random": "placement"}
+    coords = {"separator": separators, "every": (1, 2, 3, 4, 5, 8, 10, 16), "placement": range(20)}
+    found = made(coords, names | {"separation_none": ""})
+    return shares(found, "accuracy").assign(best_separator=separators[-1], best_every=2)
+
+
+def tokenization() -> xr.Dataset:
+    joined = {name: odd.result("tokenization").isel(form=0) for name in "abcdef"}
+    found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop")
+    return found.assign_coords(form=labels(6))
+
+
+def splits() -> xr.Dataset:
+    return sl.splits(odd.model().tokenizer, 40)
+
+
+def windows() -> xr.Dataset:
+    coords = {"sink": range(5), "window": (2, 4, 8, 16, 32, 64, 128, 256), "layer": range(4), "length": LENGTHS}
+    names = {"distance": "sink window layer length", "bound": "sink window content", "accuracy": "sink window"}
+    return shares(made(coords | {"content": range(20)}, names), "accuracy")
+
+
+def compare() -> xr.Dataset:
+    changes = ["as it is", *(f"{name} of block {at}" for at, name in enumerate(["mean ablation", LONG] * 6))]
+    coords = {"change": changes, "layer": range(4), "length": LENGTHS, "content": range(20)}
+    names = {"distance": "change layer length", "bound": "change content", "accuracy": "change"}
+    return shares(made(coords, names), "accuracy")
+
+
+def evaluate(seed: int) -> xr.Dataset:
+    """Answers with errors of both directions, some of them not read, in three modes."""
+    rng = np.random.default_rng(seed)
+    modes, lengths = ["answer_only", "cot", "cot_few_shot"], LENGTHS[:8]
+    shape = (len(modes), len(lengths), 8)
+    right = np.sort(rng.uniform(0, 1, shape[:2]))[:, ::-1]
+    error = rng.integers(0, 9, shape).astype(float)
+    low, middle, high = np.quantile(error, [0.25, 0.5, 0.75], axis=2)
+    cell, over = ("mode", "length"), ("mode", "length", "seed")
+    return xr.Dataset(
+        {
+            "accuracy": (cell, right), "accuracy_strict": (cell, 0.9 * right),
+            **{f"accuracy{way}_{end}": (cell, np.clip(right + sign, 0, 1))
+               for way in ("", "_strict") for end, sign in (("low", -0.1), ("high", 0.1))},
+            "median_error": (cell, middle), "error_q1": (cell, low), "error_q3": (cell, high),
+            "mean_error": (cell, error.mean(2)), "error": (over, error), "value": (over, error.astype(str)),
+            "truth": (over, error.astype(str)), "reading": (over, np.full(shape, "read")),
+            "unread": ((*cell, "why"), rng.uniform(0, 1, (*shape[:2], 1))),
+        },
+        coords={"mode": modes, "length": list(lengths), "seed": range(8), "why": ["none"]},
+    )  # fmt: skip
+
+
+def frequencies(seed: int) -> xr.Dataset:
+    values = [str(at) for at in range(30)] if seed % 2 else ["yes", "no", "a rather long answer", *map(str, range(20))]
+    names = {"said": "mode value", "truth": "mode value", "unread": "mode"}
+    found = made({"mode": ["answer_only", "cot"], "value": values}, names)
+    return shares(found, *names)
+
+
+def readout() -> xr.Dataset:
+    found = odd.result("collapse_vs_readout").isel(length=[0] * 8).assign_coords(length=list(LENGTHS[:8]))
+    found.attrs.clear()
+    said = ["read out", "represented, not read out", "partly represented, not read out", "collapsed"]
+    probes = dict.fromkeys(("r2_y", "r2_control_y", "r2_random_model_y", "probe_right_y"), np.linspace(1, 0, 8))
+    return found.assign(verdict=("length", said * 2), **{name: ("length", values) for name, values in probes.items()})
+
+
+def probe() -> xr.Dataset:
+    names = {"r2": "layer length", "r2_random_model": "layer length", "r2_y": "length", "r2_random_model_y": "length"}
+    return shares(made({"layer": range(27), "length": LENGTHS}, names), *names)
+
+
+def next_token() -> xr.DataArray:
+    found = shares(made({"rank": range(10)}, {"probability": "rank"}), "probability")["probability"]
+    return with_tokens(found, "rank")
+
+
+def survey() -> xr.Dataset:
+    coords = {"mask": ["causal", "sliding window of 128", "none"], "depth": [1, 2, 4], "normalization": ["pre", "post"]}
+    names = {
+        f"{kind}_{end}": " ".join(coords)
+        for kind in ("exponent", "variation_exponent")
+        for end in ("mean", "low", "high")
+    }
+    return made(coords, names | {"premise": " ".join(coords)})
+
+
+SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}

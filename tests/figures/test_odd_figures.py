@@ -1,0 +1,260 @@
+"""Figures under odd treatment: styled many times, edited, copied, composed of anything, saved where it cannot be."""
+
+import copy
+import itertools
+import json
+import pickle
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError, OutputError
+from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.text import unbroken, width_of, wrapped
+from tests.figures import specimens
+
+HOSTILE = ["<script>alert(1)</script>", "", "a label without end " * 20, "W" * 300]
+
+
+def as_json(figure: go.Figure) -> Any:
+    return json.loads(str(figure.to_json()))
+
+
+@pytest.fixture(scope="module")
+def curves() -> go.Figure:
+    return sl.figures.of(specimens.sensitivity(20))
+
+
+@pytest.fixture(scope="module")
+def shares() -> go.Figure:
+    return sl.figures.of(specimens.composition(20))
+
+
+@pytest.fixture(scope="module")
+def bars() -> go.Figure:
+    return sl.figures.of(specimens.next_token())
+
+
+@pytest.mark.parametrize("place", ["top", "bottom", "right", "none"])
+@pytest.mark.parametrize("theme", ["notebook", "paper", "slides", "dark"])
+def test_the_same_look_twice_is_the_same(curves: go.Figure, theme: Any, place: Any) -> None:
+    for width in (4, "page", 13):
+        once = sl.figures.styled(curves, theme=theme, width=width, legend=place)
+        again = sl.figures.styled(sl.figures.styled(once), theme=theme, width=width, legend=place)
+        assert as_json(again) == as_json(once)
+        read = plotly.io.from_json(once.to_json())
+        assert as_json(sl.figures.styled(read, width=width)) == as_json(once)
+
+
+def test_copies_are_whole(curves: go.Figure, shares: go.Figure) -> None:
+    for figure in (curves, shares, sl.figures.panels({"a": curves, "b": shares})):
+        for found in (pickle.loads(pickle.dumps(figure)), copy.deepcopy(figure), go.Figure(figure)):  # noqa: S301
+            assert as_json(sl.figures.styled(found, theme="dark")) == as_json(sl.figures.styled(figure, theme="dark"))
+
+
+def test_what_a_user_added_stays(curves: go.Figure) -> None:
+    mine = go.Figure(curves)
+    mine.add_scatter(x=[0, 1], y=[1, 2], name="mine")
+    mine.add_annotation(text="here", x=0.5, y=0.5, xref="paper", yref="paper")
+    mine.add_shape(type="rect", x0=0, x1=1, y0=0, y1=1, xref="paper", yref="paper")
+    mine.update_layout(title="My own title", xaxis_range=[0, 5], yaxis_title="my unit")
+    found = sl.figures.styled(sl.figures.styled(mine, theme="paper"), width="column")
+    assert found.data[-1].name == "mine"
+    assert [one.text for one in found.layout.annotations] == ["here"]
+    assert found.layout.shapes[-1].type == "rect"
+    assert found.layout.title.text == "My own title"
+    assert tuple(found.layout.xaxis.range) == (0, 5)
+    assert unbroken(found.layout.yaxis.title.text) == "my unit"
+    assert sl.figures.styled(mine, title="Another").layout.title.text == "Another"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 12])
+def test_any_number_of_any_figures(curves: go.Figure, shares: go.Figure, bars: go.Figure, count: int) -> None:
+    kinds = itertools.cycle([curves, shares, bars, plotly.io.from_json(shares.to_json())])
+    parts = {f"part {at}": figure for at, figure in zip(range(count), kinds, strict=False)}
+    found = sl.figures.panels(parts, columns=min(count, 3))
+    page = Page.of(found)
+    assert [block.title for block in page.blocks] == list(parts)
+    assert len(found.data) == sum(len(figure.data) for figure in parts.values())
+    places = [(*found.layout[x].domain, *found.layout[y].domain) for block in page.blocks for x, y, *_ in block.panels]
+    for one, other in itertools.combinations(places, 2):
+        apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
+        assert apart, (one, other)
+
+
+def test_labels_are_text_and_fit(bars: go.Figure) -> None:
+    found = sl.figures.styled(sl.figures.panels(dict.fromkeys(HOSTILE, bars), columns=2), theme="paper", width=7)
+    titles = [note for note in found.layout.annotations if (note.name or "").startswith("block title")]
+    assert [unbroken(note.text) for note in titles] == ["&lt;script&gt;alert(1)&lt;/script&gt;", *HOSTILE[1:]]
+    assert max(width_of(note.text, note.font.size) for note in titles if note.text) < 7 * 96 / 2
+
+
+def test_a_long_word_is_divided_and_joined_again() -> None:
+    """Entities stay whole, and a sign in the word is preferred."""
+    text = "see meta-llama/Llama-3.1-70B &lt;" + "&amp;" * 20 + " x<sub>12</sub>"
+    lines = wrapped(text, 60, 10).split("<br>")
+    assert all(width_of(line, 10) <= 60 for line in lines)
+    assert "meta-" in [line.strip("\u200b") for line in lines]
+    assert not any(line.strip("\u200b").endswith(("&", "&am", "&amp")) for line in lines)
+    assert unbroken("<br>".join(lines)) == text
+    assert unbroken(wrapped("<br>".join(lines), 3000, 10)) == text
+
+
+def test_parts_take_the_first_theme_and_their_marks_come_back(curves: go.Figure, bars: go.Figure) -> None:
+    dark = sl.figures.styled(sl.figures.of(specimens.runs()), theme="dark")
+    found = sl.figures.panels({"a": curves, "b": dark})
+    assert next(t for t in found.data if t.name == "float32").line.color == "#1d2330"
+    many = sl.figures.panels({"a": bars, "b": sl.figures.of(specimens.bound(250))})
+    assert many.data[1].marker.size < 3
+    assert sl.figures.styled(many, width=99).data[1].marker.size == 6
+
+
+def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> None:
+    narrow = sl.figures.styled(sl.figures.of(specimens.sensitivity(20)), theme="paper", width="column", height=4)
+    assert "<br>" in narrow.layout.yaxis2.title.text
+    found = sl.figures.panels({"a": curves, "b": narrow})
+    assert found.layout.yaxis4.matches == "y2"
+
+
+def test_wide_figures_stand_below_each_other() -> None:
+    """Three audits do not fit side by side at the width of a notebook, so there are two columns, unless three are asked."""
+    audits = {label: specimens.audit() for label in "abc"}
+    with pytest.raises(InputError, match="Use width="):
+        sl.figures.panels(audits, columns=3)
+    assert as_json(sl.figures.panels(audits)) == as_json(sl.figures.panels(audits, columns=2))
+
+
+def test_annotations_move_with_their_panel() -> None:
+    found = sl.figures.collapse_curve({"a": specimens.collapse(), "b": specimens.collapse()}, trained=16)
+    notes = [note for note in found.layout.annotations if note.text == "trained lengths"]
+    assert [(note.xref, note.yref, note.x) for note in notes] == [("x", "y domain", 0.0), ("x2", "y2 domain", 0.0)]
+    assert [shape.xref for shape in found.layout.shapes] == ["x", "x2"]
+
+
+def test_a_name_is_listed_once() -> None:
+    names = [
+        t.name for t in sl.figures.collapse_curve(specimens.collapse()).data if t.name and t.showlegend is not False
+    ]
+    assert len(names) == len(set(names)) == 5
+
+
+def test_maps_of_nothing() -> None:
+    nothing = specimens.composition(5) * np.nan
+    found = sl.figures.panels({"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)})
+    assert [(t.zmin, t.zmax) for t in found.data] == [(-6, 0)] * 2
+    bits = {name: specimens.precision() * np.nan for name in "ab"}
+    assert all(np.isfinite(t.zmin) for t in sl.figures.bits_needed(bits).data)
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 3), (3, 3.001), (4, 9), (1, 9), (0.02, 1), (1e-9, 2e-8), (1, 1e9)])
+@pytest.mark.parametrize("length", [40, 150, 600])
+def test_logarithmic_axes_have_labels_that_fit(low: float, high: float, length: int) -> None:
+    """As many labels as plotly would draw: at least one, and none over another."""
+    from squashlens.figures.drawing.ticks import set_ticks
+
+    figure = go.Figure(go.Scatter(x=[0, 1], y=[low, high]))
+    figure.update_yaxes(type="log")
+    set_ticks(figure, "yaxis", length, 10.0, limit=100.0)
+    if low == high:
+        low, high = low / 10, high * 10
+    step = figure.layout.yaxis.dtick
+    if step in ("D1", "D2"):
+        digits = (1, 2, 5) if step == "D2" else range(1, 10)
+        ticks = [digit * 10.0**power for power in range(-12, 12) for digit in digits]
+    elif isinstance(step, str):
+        every = float(step[1:])
+        ticks = [every * n for n in range(1, int(high / every) + 1)]
+    else:
+        ticks = [10.0**power for power in range(-12, 12, int(step))]
+    shown = np.log10([one for one in ticks if low * 0.999999 <= one <= high * 1.000001])
+    assert len(shown) >= (1 if high / low > 1.5 else 0)
+    assert (np.diff(shown) * length / np.log10(high / low) > 11).all()
+
+
+def test_error_bars_count_for_the_ticks() -> None:
+    from squashlens.figures.drawing.ticks import set_ticks
+
+    figure = go.Figure(go.Scatter(x=[1, 2], y=[0, 1], error_x={"array": [1e4, 1e4]}))
+    figure.update_xaxes(type="log")
+    set_ticks(figure, "xaxis", 100, 10.0, limit=0.0)
+    assert figure.layout.xaxis.dtick == 3
+
+
+def test_layout_takes_time_in_proportion() -> None:
+    """A figure of a hundred times as many tokens is laid out in less than a hundred times the time."""
+
+    def seconds(count: int) -> float:
+        figure = sl.figures.of(specimens.sensitivity(count))
+        start = time.process_time()
+        sl.figures.styled(figure, width="page")
+        return time.process_time() - start
+
+    assert seconds(2000) < 30 * max(seconds(20), 0.02)
+
+
+def test_a_browser_that_is_none(curves: go.Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
+    with pytest.raises(OutputError, match="BROWSER_PATH is .*nothing', which is no program"):
+        sl.figures.save(curves, tmp_path / "figure.pdf")
+
+
+@pytest.mark.browser
+def test_pictures_of_hostile_text_by_two_threads(curves: go.Figure, tmp_path: Path) -> None:
+    """Text stays text in a picture, names may be of any script, and two may be drawn at once."""
+    hostile = sl.figures.styled(curves, title="<script>alert(1)</script>", theme="paper")
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(lambda name: sl.figures.save(hostile, tmp_path / name), ("图.svg", "b.svg")))
+    for path in paths:
+        text = path.read_text()
+        assert ">&#60;script&#62;alert(1)&#60;/script&#62;<" in text
+        assert "<script" not in text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_of_one_of_everything(count: int) -> None:
+    """One position, one layer, one length."""
+    for result in (specimens.sensitivity(count), specimens.composition(count)[:1], specimens.bound(count)):
+        assert sl.figures.styled(sl.figures.of(result), theme="paper", width="column").layout.height > 0
+    short: list[xr.Dataset] = [specimens.collapse(), specimens.mechanism(), specimens.runs(), specimens.precision()]
+    for result in short:
+        one = result.isel(length=slice(count), layer=slice(1)) if "layer" in result.dims else result.isel(length=[0])
+        assert sl.figures.of(one).layout.height > 0
+
+
+def test_each_result_has_the_figure_that_the_page_says() -> None:
+    """The table of docs/figures.md, which says what `of` draws."""
+    from squashlens.figures.usual import FIGURES, _fits
+    from tests import odd
+
+    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    said: dict[str, set[str]] = {}
+    for left, right in rows:
+        names = [name.split(".")[-1] for name in re.findall(r"`([\w.]+)`", left)]
+        drawn = re.findall(r"`(\w+)`", right)
+        for at, name in enumerate(names):
+            said[name] = {drawn[min(at, len(drawn) - 1)]} if drawn else set()
+    makers = {"collapse relative": "collapse"}
+    for name in odd.result(""):
+        if name in ("substitution_effect", *specimens.NO_FIGURE):
+            continue
+        result = odd.result(name)
+        first = next(figure.__name__ for figure in FIGURES if _fits(result, figure))
+        assert said[makers.get(name, name)] == {first}, name
+
+
+def test_shared_scales_show_all_data() -> None:
+    """Plotly gives shared axes without a range its default one if others have a range, unless it is told not to."""
+    for result in (specimens.sensitivity, specimens.composition):
+        layout = sl.figures.of({"a": result(20), "b": result(20)}).layout
+        assert layout.yaxis.autorange is True
+        assert layout.yaxis.range is None
