@@ -126,7 +126,7 @@ def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> N
 
 
 def test_wide_figures_stand_below_each_other() -> None:
-    """Three audits do not fit side by side at the width of a notebook, so there are two columns, unless three are asked."""
+    """Three audits do not fit side by side in a notebook, so there are two columns, unless three are asked for."""
     audits = {label: specimens.audit() for label in "abc"}
     with pytest.raises(InputError, match="Use width="):
         sl.figures.panels(audits, columns=3)
