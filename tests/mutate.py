@@ -73,6 +73,8 @@ def mutated(mutation: Mutation, root: Path = ROOT) -> str:
     text = (root / "squashlens" / mutation.module).read_text(encoding="utf-8")
     if text.count(mutation.old) != 1:
         raise ValueError(f"{mutation.what}: its text stands {text.count(mutation.old)} times in {mutation.module}.")
+    if mutation.new == mutation.old:
+        raise ValueError(f"{mutation.what}: it changes nothing.")
     return text.replace(mutation.old, mutation.new)
 
 

@@ -114,7 +114,7 @@ MUTATIONS = (
     Mutation("a matrix left unrounded in silence", "engine/loading/quantized.py", "if parameter.ndim > 1 and type(parameter) in PLAIN:", "if parameter.ndim > 9 and type(parameter) in PLAIN:", "test_quantized.py"),
     Mutation("int8 in float16", "engine/loading/quantized.py", "if dtype == torch.float16:", "if dtype == torch.complex64:", "test_quantized.py"),
     Mutation("float64 weights that torchao cannot round", "engine/loading/quantized.py", "layer.weight.data = layer.weight.data.float()", "pass", "test_quantized.py"),
-    Mutation("rounded weights rounded again", "engine/loading/quantized.py", '"quantization_config", None) is not None', '"quantization_config", None) is not None', "test_quantized.py"),
+    Mutation("rounded weights rounded again", "engine/loading/quantized.py", '"quantization_config", None) is not None', '"no_such_entry", None) is not None', "test_quantized.py"),
     Mutation("offloaded weights rounded", "engine/loading/quantized.py", "if any(p.is_meta for p in model.parameters()):", "if not model:", "test_quantized.py"),
     Mutation("quantized weights go unnamed", "engine/loading/quantized.py", "if type(p) not in PLAIN}", "if type(p) in ()}", "test_quantized.py"),
     Mutation("a quantization told by the configuration goes unnamed", "engine/loading/quantized.py", "or quantization(model)", "or None", "test_quantized.py"),

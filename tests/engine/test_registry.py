@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, Phi3Config
 
 import squashlens as sl
-from squashlens.engine import locks
+from squashlens.engine import digests, locks
 from squashlens.engine.digests import tensor_digest
 from squashlens.engine.hooking.hook import attached
 from squashlens.engine.proving import proof, registry
@@ -319,6 +319,28 @@ def test_weights_changed_by_a_hook_are_refused(own: Any) -> None:
 
     hook = sl.hooks.Hook("grow", "blocks.0.hook_resid_pre", grow)
     with attached(model, hook), pytest.raises(BusyModelError, match="changed during a measurement"):
+        bound(model)
+
+
+def test_weights_changed_without_hooks_are_refused(own: Any) -> None:
+    """By another thread, for example."""
+    model = own("llama")
+    with pytest.raises(BusyModelError, match="changed during a measurement"), registry.steady(model), torch.no_grad():
+        model.blocks[2].mlp.out.weight.mul_(1.001)
+
+
+def test_an_entry_changed_past_pytorch_by_a_hook_is_refused(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch counts no write, and the entry is not among those that are sampled."""
+    model = own("llama")
+    monkeypatch.setattr(digests, "SAMPLED", 4)
+
+    def write(tensor: torch.Tensor) -> None:
+        model.blocks[2].mlp.out.weight.detach().numpy()[0, 1] += 1
+
+    with (
+        attached(model, sl.hooks.Hook("write", "blocks.0.hook_resid_pre", write)),
+        pytest.raises(BusyModelError, match="changed during a measurement"),
+    ):
         bound(model)
 
 
