@@ -3,6 +3,7 @@
 import importlib
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -16,52 +17,49 @@ import squashlens as sl
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((*ROOT.glob("hooks/*.py"), *ROOT.glob("analyses/*.py")))
 
+# The gallery of the site runs all scripts with these options, which are those of the tests too.
+LISTED = tomllib.loads((ROOT / "docs" / "_site" / "scripts.toml").read_text(encoding="utf-8"))
+QUICK = ("mask_sink.py", "strongest_paths.py")  # one of each folder
 
-# The scripts that take minutes run on a sample here.
-SAMPLES = {
-    "fig5_collapse.py": ["--n", "64"],
-    "theorem51_audit.py": ["--prompts", "1", "--n", "4"],
-    "u_shape.py": ["--prompts", "2", "--n", "5"],
-    "copying_sensitivity.py": ["--lengths", "4", "12"],
-    "separators_by_layer.py": ["--n", "12"],
-    "separator_search.py": ["--n", "8", "--separators", ",", ".", "--every", "2", "3", "--n-placements", "5"],
-    "sliding_window.py": ["--n", "12", "--windows", "4", "--n-samples", "3"],
-    "sinks.py": ["--n", "12", "--window", "4", "--n-samples", "3"],
-    "precision.py": ["--n", "12", "--runs", "float32", "bfloat16", "--window", "4"],
-    "tokenization.py": ["--n", "8"],
-    "encodings_and_depth.py": ["--encodings", "none", "rope", "--depth", "1", "--longest", "400"],
-    "fig8_synthetic_convergence.py": ["--longest", "2000"],
-    "fig2_copying.py": ["--lengths", "4", "100", "--resume"],
-    "fig3_counting.py": ["--lengths", "4", "60", "--seeds", "2"],
-    "fig4_answer_frequencies.py": ["--longest", "6", "--seeds", "1"],
-    "collapse_vs_readout.py": ["--lengths", "4", "60", "--seeds", "24", "--n-train", "8", "--n-random-models", "2"],
-}
+
+def options(script: Path) -> list[str]:
+    return shlex.split(LISTED[script.parent.name][script.stem].get("options", ""))
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: f"{s.parent.name}/{s.name}")
+def test_scripts_are_short_and_need_only_this_package(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert set(re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE)) <= {"squashlens", "argparse", "pathlib"}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "script",
+    [s if s.name in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS],
+    ids=lambda s: f"{s.parent.name}/{s.name}",
+)
 def test_scripts_run(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process: importing what they use would take most of the time."""
+    """In this process, since importing takes most of the time. By default only two: `make docs` runs all of them."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(script), *SAMPLES.get(script.name, [])])
+    monkeypatch.setattr(sys, "argv", [str(script), *options(script)])
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out.strip()
-    assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
-    imported = re.findall(r"^(?:import|from) (\w+)", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert set(imported) <= {"squashlens", "argparse", "pathlib"}
 
 
 @pytest.mark.parametrize(
-    "script", [SCRIPTS[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS[1:])], ids=lambda s: s.name
+    "script",
+    [s if s.name == QUICK[0] else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS],
+    ids=lambda s: s.name,
 )
 def test_scripts_run_as_a_user_would(script: Path, tmp_path: Path) -> None:
-    done = run(sys.executable, str(script), *SAMPLES.get(script.name, []), cwd=tmp_path)
+    done = run(sys.executable, str(script), *options(script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
