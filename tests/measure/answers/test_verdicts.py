@@ -146,4 +146,8 @@ def test_the_same_bits_of_equal_answers_are_no_collapse() -> None:
     differ = (np.arange(n) % 10 == 0)[None]
     wrong = np.zeros((1, n), dtype=bool)
     assert verdicts(data, wrong, ~differ, differ, True, 4, {}, 0.9)[0][0] != COLLAPSED
-    assert verdicts(data, wrong, differ, differ, False, 4, {}, 0.9)[0][0] == COLLAPSED
+    every = np.ones((1, n), dtype=bool)
+    for same_bits in (differ, every):
+        found, reason = verdicts(data, wrong, same_bits, differ, False, 4, {}, 0.9)[0]
+        assert found == COLLAPSED
+        assert reason.startswith("4 of 4 pairs with different right answers")

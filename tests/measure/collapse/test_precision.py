@@ -9,7 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError, ModelAccessError
-from squashlens.measure.collapse.precision.stored import from_then_on
+from squashlens.measure.collapse.precision.stored import _bits_needed, from_then_on
 from tests import captured
 from tests.cases import FAMILIES
 from tests.references import last_streams, layers_of, raw
@@ -163,6 +163,14 @@ def test_stored_in_eight_bits_is_torchs_rounding(bridge_of: Any) -> None:
 
 def last_streams_of(model: Any, ids: Any) -> torch.Tensor:
     return sl.capture(model, torch.tensor(ids), patterns=False, layers=[3]).residuals[3][0, -1]
+
+
+def test_fewer_bits_may_tell_what_more_do_not() -> None:
+    """1.2 and 1.3 are 1 and 1.5 with one bit, both 1.25 with two and three, and different with four and more."""
+    one, other = torch.tensor([[[1.2]]]), torch.tensor([[[1.3]]])
+    alike = [bits for bits in range(24) if in_python(one.item(), bits) == in_python(other.item(), bits)]
+    assert alike == [0, 2, 3]
+    assert _bits_needed(one, other, 23).item() == 4
 
 
 def test_from_then_on() -> None:
