@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import json
 import os
 import re
 import shlex
@@ -327,6 +328,14 @@ def test_several_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n       4  " in first
     assert "\n       5  " not in first  # padding is no token
     assert "\n       5  " in second
+
+
+@pytest.mark.parametrize("verb", ["path_bound", "jacobian_norms", "sensitivity"])
+def test_a_figure_of_several_prompts_has_a_panel_for_each(verb: str, tmp_path: Path) -> None:
+    page = tmp_path / "x.json"
+    main([verb, "--prompt", PROMPT, "0110 =", "--no-progress", "--figure", str(page)])
+    notes = json.loads(page.read_text(encoding="utf-8"))["layout"]["annotations"]
+    assert [note["text"] for note in notes if note["text"].startswith("prompt ")] == ["prompt 0", "prompt 1"]
 
 
 def test_odd_values_on_the_command_line() -> None:

@@ -8,8 +8,10 @@ from types import ModuleType
 from typing import Any
 
 import squashlens as sl
+from squashlens.checks.arguments import description
 
-GLOSSARY = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 MOST_NAMES = 45  # at the top level, when the glossary was written
 MOST_PARAMETERS = 118  # different names, when the glossary was written
 
@@ -62,6 +64,30 @@ def test_every_entry_has_a_meaning_and_every_parameter_a_unit() -> None:
     for heading in re.findall(r"^(##+ .*)$", GLOSSARY, flags=re.MULTILINE):
         columns = 3 if heading == "## Parameters" else 2
         assert all(len(row) == columns and all(row) for row in rows(heading)), heading
+
+
+def test_errors_name_only_classes_that_a_user_can_look_up() -> None:
+    """An argument of a wrong kind raises an error that describes the annotation, with names that are documented."""
+    modules = [sl, *(getattr(sl, name) for name in sl.__all__ if isinstance(getattr(sl, name), ModuleType))]
+    functions = [getattr(module, name) for module in modules for name in public(module)]
+    hints = {
+        parameter.annotation
+        for function in functions
+        if callable(function)
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+    } - {inspect.Parameter.empty}
+    assert len(hints) > 60
+    classes = {name for hint in hints for name in re.findall(r"\b[A-Z]\w+", description(hint))}
+    public_names = {name for module in modules for name in public(module)}
+    assert classes - public_names == {"TransformerBridge", "Dataset", "DataArray", "Figure", "Tensor", "True", "False"}
+    described = " ".join(map(description, hints))
+    assert "growing sequence" in described
+    assert not re.search(r"a integer|ndarray", described)
+
+
+def test_the_page_that_the_help_names_is_about_the_figure() -> None:
+    (page,) = re.findall(r"docs/(\w+\.md)", inspect.getdoc(sl.figures.of) or "")
+    assert "| `of` draws |" in (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
 def test_there_are_no_more_names_than_there_were() -> None:

@@ -40,6 +40,15 @@ NAMES: dict[Any, str] = {
     Path: "a path",
     NoneType: "None",
 }
+# Classes in words, by name: some are not public, and some must not be imported here.
+OF_CLASSES = {
+    "Annotated": "a real number",
+    "GrowingSequence": "a growing sequence of `squashlens.prompts`",
+    "PairCapture": "a capture of one",
+    "integer": "a whole number",
+    "ndarray": "an array",
+    **dict.fromkeys(("Hook", "Recipe"), "a hook of `squashlens.hooks`"),
+}
 
 # What a sequence is that is given to a measurement of prompts, and what to do.
 OF_SEQUENCES = {
@@ -377,5 +386,5 @@ def description(hint: Any) -> str:
         return f"a tensor of floating-point numbers ({hint.dim_str})"
     if hint is Any:
         return "anything"
-    name = NAMES.get(hint) or getattr(hint, "__name__", str(hint))
-    return name if hint in NAMES else f"a{'n' * (name[0] in 'AEIOU')} {name}"
+    name = getattr(hint, "__name__", str(hint))
+    return NAMES.get(hint) or OF_CLASSES.get(name) or f"a{'n' * (name[0] in 'AEIOU')} {name}"

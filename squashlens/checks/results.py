@@ -16,6 +16,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
+EACH = ("prompt", "to_layer")  # dimensions of results with one value for each token, which a figure shows one at a time
 
 
 def takes(maker: str, *needed: str) -> Callable[[F], F]:
@@ -50,6 +51,15 @@ def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed:
         here = found if name == "values" and isinstance(found, xr.DataArray) else _variable(found, name)
         wanted = set(dims.split()) - {"..."}
         if here is None or not (wanted <= set(here.dims) if "..." in dims else wanted == set(here.dims)):
+            more = [dim for dim in EACH if here is not None and dim in here.dims]
+            if here is not None and more and wanted == set(here.dims) - {*EACH}:
+                names = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in more}
+                several = " and ".join(f"{here.sizes[dim]} {name}" for dim, name in names.items())
+                one = ", ".join(f"{dim}=0" for dim in more)
+                raise InputError(
+                    f"{argument} has {several}, and this function takes one.",
+                    f"Select one, for instance with `isel({one})`. `squashlens.figures.of` draws a panel for each.",
+                )
             what = "values" if name == "values" else repr(name)
             over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
             raise InputError(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from squashlens._typing import full_name
+from squashlens.checks.results import EACH
 from squashlens.cli._exceptions import PANELS, SETS
 from squashlens.cli._options import options
 from squashlens.cli._verbs import Verb
@@ -190,7 +191,10 @@ def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict
     if verb.name == "evaluate":
         drawn = {path: figure(found)}
     else:
-        drawn = {beside(path, labels[task]): figure(result, **more) for task, result in found.items()}
+        drawn = {
+            beside(path, labels[task]): sl.figures.of(result) if {*EACH} & {*result.dims} else figure(result, **more)
+            for task, result in found.items()
+        }
     for file, one in drawn.items():
         if file is not None:
             if file.suffix in (".pdf", ".svg"):

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import require
+from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
 from squashlens.figures.answers.accuracy import accuracy_by_length
 from squashlens.figures.answers.frequencies import answer_frequencies
@@ -64,7 +64,8 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     """The usual figure of a result, whatever was measured.
 
     Args:
-        result: a result of squashlens, or several by label for panels with common scales.
+        result: a result of squashlens, or several by label for panels with common scales. A result of several prompts,
+            or with several values of `to_layer`, has a panel for each.
 
     Returns:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result.
@@ -84,6 +85,11 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     for figure in FIGURES:
         if _fits(one, figure):
             return figure(result)
+    if _is_result(result):
+        parts = _apart(result)
+        for figure in FIGURES:
+            if all(_fits(part, figure) for part in parts.values()):
+                return figure(parts)
     raise InputError(
         "There is no figure for this result.",
         "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
@@ -121,6 +127,20 @@ def panels(
         raise InputError(f"columns={columns} is not usable for {len(parts)} parts.", f"Use 1 to {len(parts)}.")
     figures = {label: part if isinstance(part, go.Figure) else of(part) for label, part in parts.items()}
     return composed(figures, columns=columns, share=share, title=title)
+
+
+def _apart(result: Any) -> dict[str, Result]:
+    """The result for each prompt and each `to_layer`, by a label for its panel."""
+    parts = {"": result}
+    for dim in EACH:
+        if dim in result.dims:
+            names = [f"{dim.replace('_', ' ')} {value}" for value in result[dim].values]
+            parts = {
+                ", ".join(filter(None, (label, name))): part.isel({dim: place})
+                for label, part in parts.items()
+                for place, name in enumerate(names)
+            }
+    return parts
 
 
 def _is_result(value: object) -> bool:

@@ -15,6 +15,7 @@ MUTATIONS = (
     Mutation("the middle half as everything", "figures/collapse/separators.py", "np.quantile(values, [0.25, 0.5, 0.75])", "np.quantile(values, [0, 0.5, 1])", "test_change_figures.py"),
     Mutation("lengths without an effect drawn", "figures/collapse/separators.py", "values[np.isfinite(values)]", "np.nan_to_num(values)", "test_change_figures.py"),
     Mutation("dimensions that are not looked at", "checks/results.py", "here is None or not", "here is None and not", "test_given.py"),
+    Mutation("several prompts taken for another result", "checks/results.py", "if here is not None and more and wanted", "if False and wanted", "test_given.py::test_several_prompts_have_a_panel_each"),
     Mutation("absolute distances drawn as relative", "checks/results.py", '(distance / collapse["rms"])', "distance", "test_collapse_figures.py::test_the_heatmap_draws_both_scales_alike"),
     Mutation("layers that were not measured", "checks/results.py", "if value not in measured:", "if False:", "test_given.py"),
     Mutation("merged anew drawn as grown", "figures/collapse/tokenization.py", 'np.where(here["grows"].values, 1, 2)', 'np.where(here["grows"].values, 1, 1)', "test_tokenization_figures.py"),

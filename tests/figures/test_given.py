@@ -67,3 +67,29 @@ def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -
     with xr.set_options(keep_attrs=False):
         doubled = results["collapse"][["distance"]] * 2
     assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)
+
+
+@pytest.mark.parametrize("prompts", [["110 =", "0110 ="], ["110 =", "010 ="]])
+def test_several_prompts_have_a_panel_each(prompts: list[str], tiny: Any) -> None:
+    bound, norms = sl.path_bound(tiny, prompts), sl.sensitivity(tiny, prompts, progress=False)
+    cases: Any = ((bound, sl.figures.by_token, 1), (norms, sl.figures.attribution, 5))
+    for result, draw, lines in cases:
+        figure: Any = sl.figures.of(result)
+        titles = [note.text for note in figure.layout.annotations]
+        assert [title for title in titles if title.startswith("prompt ")] == ["prompt 0", "prompt 1"]
+        drawn = [len(line.x) for line in figure.data if line.mode == "lines+markers"]
+        shown = [sl.tokenize(tiny, prompt).shape[-1] for prompt in prompts]
+        assert drawn == [count for count in shown for _ in range(lines)]  # without padding
+        with pytest.raises(InputError, match=r"has 2 prompts, and this function takes one. Select one, for .*isel"):
+            draw(result)
+        draw(result.isel(prompt=1))
+
+
+def test_several_layers_have_a_panel_each(tiny: Any) -> None:
+    bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, "y"])
+    figure: Any = sl.figures.of(bound)
+    titles = [note.text for note in figure.layout.annotations]
+    wanted = [f"prompt {prompt}, to layer {layer}" for prompt in (0, 1) for layer in (3, "y")]
+    assert [title for title in titles if title.startswith("prompt ")] == wanted
+    with pytest.raises(InputError, match="values has 2 prompts and 2 values of to_layer, and this function takes one"):
+        sl.figures.by_token(bound)

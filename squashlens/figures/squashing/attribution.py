@@ -25,7 +25,7 @@ NAMES = {
 DASHES = {"path_bound": "longdash", "null": "dot", "jacobian_frozen": "dashdot", "bound_over_null": "dash"}
 
 
-@draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position ...")
+@draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw path bound, null and Jacobian norms of each token (upper panel), and bound ÷ null (lower panel).
 
@@ -33,8 +33,8 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     places on the axis. The hover text has position, token and value.
 
     Args:
-        sensitivity: a result of `squashlens.sensitivity` for one prompt. Select one of several prompts with
-            ``result.isel(prompt=0)``.
+        sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
+            prompts; ``result.isel(prompt=0)`` selects one.
 
     Returns:
         The figure.

@@ -23,7 +23,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
 
     Args:
         values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
-            ``sl.substitution_effect(…)["effect"]``; or several of one kind by label.
+            ``sl.substitution_effect(…)["effect"]``; or several of one kind by label. `of` draws a panel for each of
+            several prompts.
 
     Returns:
         The figure.

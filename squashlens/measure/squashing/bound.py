@@ -71,7 +71,7 @@ def path_bound(
             default.
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start of the paths; 0, the embeddings, by default.
         to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
-            final norm. A list of them gives a leading dimension `to_layer`.
+            final norm. A list of them gives a leading dimension `to_layer`, whose labels are text: ``"3"``, ``"y"``.
         beta1: constant β₁ of the printed formula, the effect of the norm before attention; 1 by default.
         beta2: constant β₂ of the printed formula, the effect of the norm before the MLP; 1 by default.
         beta3: constant β₃ of the printed formula, the effect of the final norm; 1 by default.

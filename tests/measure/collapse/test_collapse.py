@@ -375,5 +375,5 @@ def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
 
 
 def test_text_is_no_sequence(tiny: Any) -> None:
-    with pytest.raises(InputError, match="sequence='1111' is of type str. Give a GrowingSequence or a PairCapture"):
+    with pytest.raises(InputError, match="sequence='1111' is of type str. Give a growing sequence of"):
         sl.collapse(tiny, "1111")

@@ -239,7 +239,7 @@ def test_refused_sequences(tiny: Any, digits: Any) -> None:
         sl.compare(tiny, digits, {"short": short}, lengths=[3], progress=False)
     with pytest.raises(InputError, match="An intervention has 2 sequences"):
         sl.compare(tiny, digits, {"two": [digits, digits]}, lengths=[3], progress=False)
-    with pytest.raises(InputError, match="Give a GrowingSequence or a PairCapture"):
+    with pytest.raises(InputError, match="Give a growing sequence of `squashlens.prompts` or a capture of one"):
         sl.compare(tiny, "110 =", {}, progress=False)
     with pytest.raises(InputError, match="n_samples=0 is not a number of sequences"):
         sl.compare(tiny, digits, {}, n_samples=0, progress=False)

@@ -380,7 +380,7 @@ def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: An
 
 
 def test_a_sequence_is_asked_for(tiny: Any) -> None:
-    with pytest.raises(InputError, match="Give a GrowingSequence or a PairCapture"):
+    with pytest.raises(InputError, match="Give a growing sequence of `squashlens.prompts` or a capture of one"):
         sl.search_separators(tiny, "110 =", separators=[","], every=[2], progress=False)
     with pytest.raises(InputError, match="'1 0' is 2 tokens"):
         sl.search_separators(tiny, sl.prompts.repeated(tiny, "1", 6), separators=["1 0"], every=[2], progress=False)

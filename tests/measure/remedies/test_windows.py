@@ -228,5 +228,5 @@ def test_refusals(sizes: Any, options: Any, message: str, bridge_of: Any) -> Non
 
 
 def test_a_sequence_is_asked_for(tiny: Any) -> None:
-    with pytest.raises(InputError, match="Give a GrowingSequence or a PairCapture"):
+    with pytest.raises(InputError, match="Give a growing sequence of `squashlens.prompts` or a capture of one"):
         sl.windows(tiny, "110 =", [4], progress=False)

@@ -82,7 +82,8 @@ def jacobian_norms(
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the input of the derivative, after any hooks at that point;
             0, the embeddings, by default.
         to_layer: layer whose residual stream at the query is differentiated: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the
-            default) for the output of the final norm. A list of them gives a leading dimension `to_layer`.
+            default) for the output of the final norm. A list of them gives a leading dimension `to_layer`, whose
+            labels are text: ``"3"``, ``"y"``.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
