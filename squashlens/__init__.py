@@ -23,7 +23,8 @@ order to read them:
    searches for the best separator.
 6. **Results.** `figures` draws results, `table` tabulates them, and `report` writes a page, and `paper` the
    paper's figures for a LaTeX document. `save` and `open_result`
-   store and load them; `provenance` says how a result was made. `export` converts results for other tools.
+   store and load them; `provenance` says how a result was made. `export` converts results for other tools. `Study`
+   runs many measurements, on one machine or a cluster.
 7. **Theory.** `statements` evaluates the paper's statements on your own inputs, and `synthetic` measures random
    attention stacks, without a model.
 

@@ -29,11 +29,13 @@ from .measure.squashing.substitution import substitution_effect
 from .reporting.page import report
 from .reporting.paper.write import paper
 from .results import open_result, provenance, save
+from .study.study import Study
 from .tables import table
 
 __version__: str
 __all__ = [
     "Capture",
+    "Study",
     "accuracy",
     "answer_frequencies",
     "applied",

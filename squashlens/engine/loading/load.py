@@ -111,10 +111,10 @@ def load(
         raise InputError("device= and device_map= are both given.", "Give one of them.")
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
     dtype = _dtype_to_run_in(dtype)
-    source = _resolve(name)
+    source = resolve(name)
     require_quantizer(quantize, dtype)
     if not Path(source).is_dir():
-        require_reachable(source, revision, _nearest(source))
+        require_reachable(source, revision, nearest(source))
     with torchao_silenced(), _transformers_silenced(progress):
         if Path(source).is_dir():
             require_readable(Path(source))
@@ -163,11 +163,11 @@ def _transformers_silenced(progress: bool) -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _resolve(name: str | Path) -> str:
+def resolve(name: str | Path) -> str:
     """The path of a bundled model or a folder; any other name is returned unchanged, for the hub."""
     text = str(name)
     if not text.strip():
-        raise ModelAccessError(f"name={text!r} is empty.", _nearest(text))
+        raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
     if text in zoo.bundled():
         return str(zoo.folder(text))
     path, is_folder = _folder(text)
@@ -178,9 +178,9 @@ def _resolve(name: str | Path) -> str:
         return str(path.resolve())  # the same name for every way to write the path
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
     if looks_local or text.count("/") > 1:
-        raise ModelAccessError(f"There is no folder {text!r}.", _nearest(text))
+        raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
     if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
-        raise ModelAccessError(f"There is no model {text!r}.", _nearest(text))
+        raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return text
 
 
@@ -199,7 +199,7 @@ def _folder(text: str) -> tuple[Path, bool]:
     return path, is_folder
 
 
-def _nearest(text: str) -> str:
+def nearest(text: str) -> str:
     names = (*zoo.bundled(), *WELL_KNOWN)
     lower = {n.lower(): n for n in names} | {n.split("/")[-1].lower(): n for n in names}
     if text in names:  # the name is spelt correctly
@@ -217,7 +217,7 @@ def _open_config(source: str, revision: str | None) -> Any:
     try:
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
-        raise access_error(source, error, _nearest(source)) from error
+        raise access_error(source, error, nearest(source)) from error
 
 
 def _require_decoder(config: Any, source: str) -> None:
@@ -244,7 +244,7 @@ def _on_no_device(config: Any, source: str) -> Any:
         with init_empty_weights():
             empty = AutoModelForCausalLM.from_config(config)
     except Exception as error:
-        raise access_error(source, error, _nearest(source)) from error
+        raise access_error(source, error, nearest(source)) from error
     built = type(empty).__name__
     own_code = str((getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)).split(".")[-1]
     if own_code != built:  # the checkpoint has its own code for a class that transformers lacks
@@ -347,7 +347,7 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
             f"Check that config.json belongs to these weights. {AGAIN}",
         ) from error
     except (OSError, ValueError, ImportError) as error:
-        raise access_error(source, error, _nearest(source)) from error
+        raise access_error(source, error, nearest(source)) from error
     model, report = loaded
     require_finite(model, source)
     require_complete(model, report, stored, source)

@@ -1,0 +1,82 @@
+"""What identifies a checkpoint, found without loading it: the content of its files, or the commit on the hub."""
+
+import hashlib
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+from squashlens.engine.loading.hub import unreachable
+from squashlens.engine.loading.load import nearest, resolve
+
+READ = 1 << 20  # bytes that are hashed at a time
+LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")  # files that `load` does not read
+READ_ANYWAY = ("merges.txt", "vocab.txt")
+
+
+def identity(name: str, revision: str | None = None) -> str:
+    """The SHA-256 of a folder's files, or the commit of a model on the hub.
+
+    A folder's digest covers the weights, the configuration and the tokenizer. It is the same for every path to equal
+    files, and is computed again only if a file has another size or time.
+    """
+    source = resolve(name)
+    if not Path(source).is_dir():
+        return f"commit {_commit(source, revision)}"
+    files = sorted(file for file in Path(source).iterdir() if file.is_file() and _is_read(file))
+    whole = hashlib.sha256()
+    for file in files:
+        about = file.stat()
+        whole.update(f"{file.name} {_digest(str(file), about.st_size, about.st_mtime_ns)}\n".encode())
+    return f"files {whole.hexdigest()}"
+
+
+def count_weights(name: str) -> int | None:
+    """How many numbers the weights of a checkpoint have, read from the headers of its files; None if it is not here."""
+    source = resolve(name)
+    folder = Path(source)
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(source, "config.json")
+        if not isinstance(cached, str):
+            return None
+        folder = Path(cached).parent
+    return sum(_numbers(file) for file in folder.glob("*.safetensors")) or None
+
+
+def _numbers(file: Path) -> int:
+    """The numbers in a safetensors file: its first eight bytes are the length of its header, which is JSON."""
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+
+
+def _is_read(file: Path) -> bool:
+    return not file.name.startswith(".") and (file.suffix not in LEFT_OUT or file.name in READ_ANYWAY)
+
+
+@cache
+def _digest(path: str, size: int, changed: int) -> str:
+    """The SHA-256 of a file; size and time of its last change are part of the cache's key."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(READ):
+            found.update(part)
+    return found.hexdigest()
+
+
+def _commit(source: str, revision: str | None) -> str:
+    """The commit that a revision of a hub model refers to: in the local cache if it is there, else on the hub."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(source, "config.json", revision=revision)
+    if isinstance(cached, str):
+        return Path(cached).parent.name
+    try:
+        found = HfApi().model_info(source, revision=revision).sha
+    except Exception as error:  # the many errors of networks, of the hub and of names
+        raise unreachable(source, nearest(source)) from error
+    if found is None:
+        raise unreachable(source, nearest(source))
+    return found

@@ -1,0 +1,148 @@
+"""Arguments as a description gives them, which is in JSON, and the Python objects that are made of them.
+
+sequence       {"repeated": {"token": "1", "n": 48}}: a function of `squashlens.prompts` and its arguments
+task           the name of a task
+stack          the fields of `squashlens.synthetic.Stack`
+hooks          a list of names of functions of `squashlens.hooks`, or {name: arguments}
+interventions  hooks by label, as `squashlens.compare` takes them
+a dtype        its name
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from squashlens._typing import full_name, short_repr
+from squashlens.checks.arguments import converted
+from squashlens.errors import InputError
+
+MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
+
+
+@dataclass(frozen=True)
+class Made:
+    """How an argument is checked without a model, and how it is made for one."""
+
+    require: Callable[[Any], object]
+    make: Callable[[Any, Any], Any]
+
+
+def arguments_for(model: Any, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """The arguments of a call, made of what a description gives."""
+    found = {}
+    for name, value in given.items():
+        made = MAKES[name].make(model, value) if name in MAKES else plain_of(value, parameters[name].annotation)
+        found[name] = made
+    return found
+
+
+def plain_of(value: Any, annotation: Any) -> Any:
+    """A value; a dtype for its name, if the parameter is a dtype."""
+    kinds = (annotation, *get_args(annotation))
+    if not isinstance(value, str) or all(getattr(kind, "__name__", "") != "dtype" for kind in kinds):
+        return value
+    import torch
+
+    found = getattr(torch, full_name(value), None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{short_repr(value)} is not a dtype.", "Give a name such as 'float32' or 'bf16'.")
+    return found
+
+
+def require_hooks(given: Any) -> list[Any]:
+    """The hooks of a description, made without a model."""
+    import squashlens as sl
+
+    if not isinstance(given, list | tuple):
+        raise InputError(f"hooks={short_repr(given)} is not a list.", "Give a list, such as [{'freeze_norms': {}}].")
+    found = []
+    for one in given:
+        name, arguments = _named(one, "hooks")
+        known = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")]
+        if name not in known:
+            raise _unknown(f"There is no hook {short_repr(name)}.", name, known)
+        found.append(_called(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
+    return found
+
+
+def _named(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
+    """A name and its arguments."""
+    if isinstance(given, str):
+        return given, {}
+    one = isinstance(given, Mapping) and len(given) == 1
+    name, arguments = next(iter(given.items())) if one else ("", None)
+    if not isinstance(name, str) or not isinstance(arguments, Mapping | None) or not one:
+        raise InputError(f"{argument}={short_repr(given)} is not a name with arguments.", "Give {name: {argument: …}}.")
+    return name, arguments or {}
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+    try:
+        return function(**arguments)
+    except TypeError as error:  # a missing or unknown argument
+        raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
+
+
+def _require_sequence(given: Any) -> None:
+    import squashlens as sl
+
+    maker, arguments = _named(given, "sequence")
+    if maker not in MAKERS:
+        raise _unknown(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
+    known = dict(inspect.signature(getattr(sl.prompts, maker), eval_str=True).parameters)
+    if "form" in known:
+        form = inspect.signature(sl.prompts.build, eval_str=True).parameters
+        known |= {name: one for name, one in form.items() if name not in ("content", "name")}
+    for name, value in arguments.items():
+        if name not in known or name in ("model", "form"):
+            raise _unknown(f"prompts.{maker} has no argument {short_repr(name)}.", name, list(known))
+        converted(value, known[name].annotation, f"sequence.{name}")
+    missing = [
+        name
+        for name, one in known.items()
+        if one.default is one.empty and name not in ("model", "form") and name not in arguments
+    ]
+    if missing:
+        raise InputError(f"sequence: prompts.{maker} needs {', '.join(missing)}.", "Add it to its arguments.")
+
+
+def _sequence(model: Any, given: Any) -> Any:
+    import squashlens as sl
+
+    maker, arguments = _named(given, "sequence")
+    return getattr(sl.prompts, maker)(model, **arguments)
+
+
+def _task(_: Any, given: Any) -> Any:
+    from squashlens.tasks import find
+
+    return find(given)
+
+
+def _stack(_: Any, given: Any) -> Any:
+    from squashlens.synthetic import Stack
+
+    if not isinstance(given, Mapping):
+        raise InputError(f"stack={short_repr(given)} is not a mapping.", "Give its fields, such as {'depth': 2}.")
+    return _called(Stack, given, "stack")
+
+
+def _interventions(_: Any, given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        raise InputError(f"interventions={short_repr(given)} is not a mapping.", "Give a list of hooks by label.")
+    return {label: require_hooks(hooks) for label, hooks in given.items()}
+
+
+def _unknown(cause: str, name: str, known: Any) -> InputError:
+    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4) or known
+    return InputError(cause, f"Similar names: {', '.join(near)}.")
+
+
+MAKES = {
+    "sequence": Made(_require_sequence, _sequence),
+    "task": Made(lambda given: _task(None, given), _task),
+    "stack": Made(lambda given: _stack(None, given), _stack),
+    "interventions": Made(lambda given: _interventions(None, given), _interventions),
+}

@@ -1,0 +1,133 @@
+"""The cells of a study: one call of a measurement each, named by a hash of all that its numbers depend on."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from squashlens._typing import full_name
+from squashlens.errors import InputError
+from squashlens.study.description import Grid
+from squashlens.study.measurements import LOADING, identity_of, parameters, require_arguments, takes_model
+from squashlens.study.scans.datasets import Source, source_of
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as a study names it: what `load` takes."""
+
+    name: str
+    dtype: str = "float32"
+    quantize: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One call of a measurement, or of a scan, one call for each of some rows of a dataset."""
+
+    key: str
+    grid: str
+    measurement: str
+    arguments: dict[str, Any]
+    model: Model | None
+    hooks: list[Any]
+    labels: dict[str, Any]  # along the axes of its grid
+    source: Source | None = None
+    span: Span | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the header of the cell's file and the record of its failure say."""
+        found = {"measurement": self.measurement, "arguments": self.arguments, "hooks": self.hooks}
+        found |= {"model": vars(self.model)} if self.model else {}
+        found |= {"rows": list(self.span), "over": self.source.given} if self.span and self.source else {}
+        return found
+
+    @property
+    def what(self) -> str:
+        """Measurement and model, by which times are summed up."""
+        return f"{self.measurement} | {self.model.name if self.model else 'no model'}"
+
+
+def cells_of(grids: Iterable[Grid]) -> list[Cell]:
+    """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""
+    known: dict[Model, dict[str, Any]] = {}
+    found = [cell for grid in grids for cell in _of_grid(grid, known)]
+    order = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in found))}
+    return sorted(found, key=lambda cell: order[cell.model])
+
+
+def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
+    source = source_of(grid.over) if grid.over is not None else None
+    for place, labels in enumerate(itertools.product(*(axis for axis in grid.axes.values()))):
+        named = dict(zip(grid.axes, labels, strict=True))
+        arguments = _arguments(grid, named)
+        hooks = arguments.get("hooks") or []
+        checked = {**arguments, "prompt": "text"} if source is not None else arguments
+        if place == 0 and source is not None and "prompt" in arguments:
+            raise InputError(f"{grid.name}: prompt= is given, and a scan takes it from the dataset.", "Leave it out.")
+        require_arguments(grid.measurement, checked)
+        model = _model(grid, arguments)
+        own = parameters(grid.measurement)
+        rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
+        common = grid.name, grid.measurement, rest, model, hooks, {_axis(name): label for name, label in named.items()}
+        about = identity_of(grid.measurement, rest) | {"hooks": hooks, "model": _identity(model, known)}
+        if source is None:
+            yield Cell(_key(about), *common)
+            continue
+        for span in source.spans():
+            yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span)
+
+
+def _axis(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one cell. A dot in a name reaches into an argument: `sequence.n` is the n of the sequence."""
+    found = json.loads(json.dumps(grid.arguments))
+    for name, label in labels.items():
+        value = grid.axes[name][label]
+        outer, dot, inner = name.partition(".")
+        if not dot:
+            found[name] = value
+            continue
+        target = found.get(outer)
+        if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
+            (maker,) = target
+            target[maker] = target[maker] or {}
+            target = target[maker]
+        if not isinstance(target, dict):
+            raise InputError(f"each: {name} has nothing to be set in.", f"Give {outer} as a mapping in `arguments`.")
+        target[inner] = value
+    return found
+
+
+def _model(grid: Grid, arguments: Mapping[str, Any]) -> Model | None:
+    if not takes_model(grid.measurement):
+        return None
+    own = parameters(grid.measurement)
+    options = {name: arguments[name] for name in LOADING if name in arguments and name not in own}
+    if "dtype" in options:
+        options["dtype"] = full_name(options["dtype"])
+    return Model(arguments["model"], **options)
+
+
+def _identity(model: Model | None, known: dict[Model, dict[str, Any]]) -> dict[str, Any] | None:
+    """What the numbers of a model depend on: the content of its checkpoint, and how it is loaded."""
+    if model is not None and model not in known:
+        from squashlens.engine.loading.identity import identity
+
+        checkpoint = identity(model.name, model.revision)
+        known[model] = {"checkpoint": checkpoint, "dtype": model.dtype, "quantize": model.quantize}
+    return None if model is None else known[model]
+
+
+def _key(about: Mapping[str, Any]) -> str:
+    text = json.dumps(about, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,66 @@
+"""The engine `ray`: one actor for each worker, on a laptop, a Ray cluster, Kubernetes or Slurm.
+
+Results go to the store and never through Ray's object store. Ray restarts an actor whose process or node was lost, and
+calls it again; the cells that are done are then skipped. Scans use the same actors: Ray Data would read and write the
+same Parquet files, but knows nothing of shards that were written before an interruption.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from squashlens.errors import InputError
+from squashlens.study.engines.worker import outcome
+
+
+@dataclass
+class _Actor:
+    actor: Any
+    call: Any
+
+
+class Ray:
+    """Workers as actors, with one GPU each if the cluster has GPUs; `options` are those of an actor."""
+
+    def __init__(self, options: Mapping[str, Any], threads: int) -> None:
+        try:
+            ray: Any = import_module("ray")
+        except ImportError:
+            raise InputError(
+                'engine="ray" needs ray, which is not installed.', 'Install it: pip install "squashlens[ray]".'
+            ) from None
+        self.ray = ray
+        if not ray.is_initialized():  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
+            ray.init(include_dashboard=False, log_to_driver=False)
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        usual = {"num_cpus": threads, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
+        self.options = usual | dict(options)
+
+    def start(self, task: Mapping[str, Any], worker: int) -> _Actor:
+        try:
+            actor = self.ray.remote(_Remote).options(**self.options).remote()
+        except (ValueError, TypeError) as error:
+            raise InputError(f"resources=: {error}.", "Give options of a Ray actor, such as num_gpus.") from error
+        return _Actor(actor, actor.work.remote(dict(task), worker))
+
+    def state(self, handle: _Actor) -> str | None:
+        if not self.ray.wait([handle.call], timeout=0)[0]:
+            return None
+        try:
+            text = self.ray.get(handle.call)
+        except self.ray.exceptions.RayError as error:
+            text = f"A Ray actor died: {error}"
+        self.ray.kill(handle.actor)
+        return text
+
+    def stop(self, handles: Sequence[_Actor]) -> None:
+        for handle in handles:
+            self.ray.kill(handle.actor)
+
+
+class _Remote:
+    """What runs in the process of an actor."""
+
+    def work(self, task: Mapping[str, Any], worker: int) -> str:
+        return outcome(task, worker)

@@ -1,0 +1,93 @@
+"""The engine `slurm`: one job for each worker, submitted with submitit. Jobs are workers, not cells.
+
+So the limits of job arrays do not matter, and a time-out or pre-emption costs at most the cell in hand. Before a
+time-out Slurm sends a signal, on which submitit puts the job into the queue again.
+"""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from squashlens.errors import InputError
+from squashlens.study.engines.worker import outcome
+
+ASK = 5.0  # seconds between two questions to Slurm about a job
+GRACE = 20.0  # seconds in which the result of a job that ended may still appear on a network file system
+
+
+@dataclass
+class _Job:
+    job: Any
+    asked: float = field(default_factory=time.monotonic)
+    gone: float | None = None  # since when Slurm does not know the job
+
+
+class Slurm:
+    """Workers as jobs; `parameters` are those of submitit's executor."""
+
+    def __init__(self, parameters: Mapping[str, Any], threads: int) -> None:
+        try:
+            submitit: Any = import_module("submitit")
+        except ImportError:
+            raise InputError(
+                'engine="slurm" needs submitit, which is not installed.', 'Install it: pip install "squashlens[slurm]".'
+            ) from None
+        self.submitit = submitit
+        self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
+        self.threads = threads
+
+    def start(self, task: Mapping[str, Any], worker: int) -> _Job:
+        store = str(task["store"])
+        folder = Path("slurm") if "://" in store else Path(store) / "slurm"  # seen by all nodes, as the store is
+        try:
+            executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm")
+            executor.update_parameters(**self.parameters)
+            return _Job(executor.submit(Task(dict(task), worker)))
+        except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:
+            raise InputError(
+                f"Slurm does not take the workers: {' '.join(str(error).split())[:300]}",
+                "Run this where sbatch works, and correct resources=.",
+            ) from error
+        except self.submitit.core.utils.FailedJobError as error:
+            raise InputError(
+                f"Slurm refuses a job: {' '.join(str(error).split())[:300]}", "Correct resources=."
+            ) from error
+
+    def state(self, handle: _Job) -> str | None:
+        if handle.job.paths.result_pickle.exists():
+            error = handle.job.exception()
+            return str(error)[-4000:] if error is not None else handle.job.result()
+        now = time.monotonic()
+        if now - handle.asked < ASK:
+            return None
+        handle.asked = now
+        asked = subprocess.run(  # noqa: S603
+            ["squeue", "-h", "-j", str(handle.job.job_id), "-o", "%T"],  # noqa: S607
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if asked.stdout.strip() or (asked.returncode and "Invalid job id" not in asked.stderr):
+            handle.gone = None  # it waits or runs, or Slurm does not answer now
+            return None
+        handle.gone = now if handle.gone is None else handle.gone
+        return None if now - handle.gone < GRACE else f"The job {handle.job.job_id} ended without a result."
+
+    def stop(self, handles: Sequence[_Job]) -> None:
+        for handle in handles:
+            handle.job.cancel(check=False)
+
+
+class Task:
+    """What a job does. `checkpoint` is called by submitit before a time-out, and puts the job into the queue again."""
+
+    def __init__(self, task: Mapping[str, Any], worker: int) -> None:
+        self.task, self.worker = task, worker
+
+    def __call__(self) -> str:
+        return outcome(self.task, self.worker)
+
+    def checkpoint(self) -> Any:
+        return import_module("submitit.helpers").DelayedSubmission(self)

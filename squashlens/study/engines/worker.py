@@ -1,0 +1,73 @@
+"""A worker process: it reads what to do from standard input, as JSON, and works until nothing is left.
+
+It ends after the cell in hand if the process that started it ends, or if it is told to stop by SIGTERM or SIGUSR1. The
+exit code is 0, or 2 after an error that would stop every worker, such as a full disk.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from squashlens.errors import InputError, SquashlensError
+from squashlens.study.cells import Cell, cells_of
+from squashlens.study.description import read
+from squashlens.study.storing.store import Store
+from squashlens.study.work import Worker, part_of, threads_set
+
+
+def task_of(grids: Sequence[Mapping[str, Any]], url: str, cells: Sequence[Cell], workers: int, threads: int,
+            device: str | None) -> dict[str, Any]:  # fmt: skip
+    """What every worker is told, as JSON has it."""
+    return {
+        "grids": list(grids), "store": url, "cells": digest(cells), "workers": workers, "threads": threads,
+        "device": device,
+    }  # fmt: skip
+
+
+def digest(cells: Sequence[Cell]) -> str:
+    """A digest of the names of all cells."""
+    return hashlib.sha256("".join(cell.key for cell in cells).encode()).hexdigest()
+
+
+def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:
+    """Compute all cells of a task that are not done, beginning with the part of this worker."""
+    grids, _ = read(task["grids"])
+    cells = cells_of(grids)
+    if digest(cells) != task["cells"]:
+        raise InputError(
+            "A worker found other cells than the process that started it.",
+            "Install the same versions, and use the same models and files, on all machines.",
+        )
+    with threads_set(task["threads"]):
+        mine = part_of(cells, worker, task["workers"])
+        Worker(Store(task["store"]), task["device"]).run(mine, wait=True, stop=stop)
+
+
+def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:
+    """Work, and return nothing; or return, as JSON, the error that would stop every worker."""
+    try:
+        work(task, worker, stop)
+    except SquashlensError as error:
+        return json.dumps([type(error).__name__, error.cause, error.remedy])
+    return ""
+
+
+def main() -> None:
+    """Run one worker."""
+    parent, told = os.getppid(), []
+    for name in ("SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: told.append(True))
+    task = json.loads(sys.stdin.readline())
+    error = outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent)
+    if error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The measurements that a study can run, and the check of their arguments before anything runs.
+
+A measurement is a public function of squashlens by its name, such as ``"path_bound"`` or ``"paths.hops"``, or a
+function of your own as ``"module:function"``, which must return an xarray object.
+"""
+
+import difflib
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import converted
+from squashlens.errors import InputError, SquashlensError
+from squashlens.results import versions
+from squashlens.study.arguments import MAKES, plain_of, require_hooks
+
+OF_MODELS = (
+    "path_bound", "jacobian_norms", "sensitivity", "substitution_effect", "needle", "audit", "paths.composition",
+    "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism", "separator_ablation",
+    "tokenization", "precision", "precision_by_block", "compare", "windows", "search_separators", "next_token",
+    "evaluate", "probe", "collapse_vs_readout",
+)  # fmt: skip
+WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")
+MEASUREMENTS = (*OF_MODELS, *WITHOUT_MODEL)
+LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
+BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
+# Parameters that a study sets itself, or that only Python can pass, and why.
+NOT_GIVEN = {
+    "progress": "the study shows its own progress",
+    "resume": "the study itself can be resumed",
+    "device": "the engine chooses the device",
+    "reference": "only Python can make it",
+    "answer": "it is a Python function; use a task instead",
+    "rows": "it only says where numbers are kept",
+}
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of a measurement."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"The measurement {name!r} cannot be imported: {error}.", "Give it as 'module:function'."
+            ) from error
+        if not callable(found):
+            raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
+        return found
+    if name not in MEASUREMENTS:
+        near = difflib.get_close_matches(str(name), MEASUREMENTS, n=3, cutoff=0.4) or MEASUREMENTS
+        raise InputError(f"There is no measurement {short_repr(name)}.", f"Similar names: {', '.join(near)}.")
+    where, _, short = name.rpartition(".")
+    return getattr(import_module(f"squashlens.{where}" if where else "squashlens"), short)
+
+
+def takes_model(name: str) -> bool:
+    """Whether a measurement measures a model."""
+    return "model" in parameters(name)
+
+
+@cache
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function_of(name), eval_str=True).parameters)
+
+
+def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise an error unless the measurement can be called with these arguments, without calling it."""
+    known = parameters(name)
+    model = "model" in known
+    for argument in arguments:
+        if argument in NOT_GIVEN and argument in (*known, "device"):
+            raise InputError(f"{name}: {argument}= cannot be given: {NOT_GIVEN[argument]}.", "Leave it out.")
+        if argument not in known and not (model and argument in (*LOADING, "hooks")):
+            near = difflib.get_close_matches(argument, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Its arguments are: {', '.join(known)}."
+            raise InputError(f"{name} has no argument {short_repr(argument)}.", hint)
+    needed = [n for n, one in known.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    if missing := [one for one in needed if one not in arguments]:
+        raise InputError(f"{name} needs {', '.join(f'{one}=' for one in missing)}.", "Add it to arguments or each.")
+    for argument, value in arguments.items():
+        try:
+            _require_value(argument, value, known.get(argument))
+        except SquashlensError as error:
+            raise InputError(f"{name}: {error.cause}", error.remedy) from error
+
+
+def _require_value(argument: str, value: Any, parameter: inspect.Parameter | None) -> None:
+    if argument == "hooks" and parameter is None:
+        require_hooks(value)
+    elif argument in ("model", *LOADING) and (parameter is None or argument == "model"):
+        if not isinstance(value, str) and (argument == "model" or value is not None):
+            raise InputError(f"{argument}={short_repr(value)} is not text.", "Give a name, such as 'tiny-gemma'.")
+    elif argument in MAKES:
+        MAKES[argument].require(value)
+    elif parameter is not None:
+        converted(plain_of(value, parameter.annotation), parameter.annotation, argument)
+
+
+def identity_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
+    filled = {
+        argument: parameter.default
+        for argument, parameter in parameters(name).items()
+        if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
+    }
+    given = {argument: value for argument, value in arguments.items() if argument not in (*BATCHES, *LOADING, "model")}
+    own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
+    found = {"measurement": name, "arguments": filled | given | own, "versions": versions_of(name)}
+    return json.loads(json.dumps(found, default=_plain))
+
+
+def versions_of(name: str) -> dict[str, str]:
+    """The versions that can change the numbers, and a digest of the source of your own measurement."""
+    found = {package: version for package, version in versions().items() if package != "python"}
+    if ":" in name:
+        file = sys.modules[function_of(name).__module__].__file__
+        found[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "unknown"
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A default that JSON does not have, as a list, dict or text."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple | range) else str(value)

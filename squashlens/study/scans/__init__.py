@@ -1,0 +1,1 @@
+"""Scans: one measurement of every prompt of a file or dataset, stored as Parquet shards."""

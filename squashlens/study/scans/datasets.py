@@ -1,0 +1,190 @@
+"""The prompts of a scan, read row by row from a JSONL file, a Parquet file, or a Hugging Face dataset.
+
+    {"file": "prompts.jsonl", "column": "prompt", "shard": 256}
+    {"dataset": "name", "split": "train", "column": "text", "limit": 100000}
+
+A prompt is text or a list of token ids. Rows are read in spans, of which each becomes one shard; no more than a span is
+in memory. `limit` reads the first rows only.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from squashlens._typing import positive, short_repr
+from squashlens.errors import InputError, SquashlensError
+
+ENTRIES = ("file", "dataset", "config", "split", "revision", "column", "shard", "limit")
+ROWS = 256  # in a shard, by default
+READ = 1024  # rows of a Parquet file that are read at a time
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of a file or dataset, and a digest or commit that identifies them."""
+
+    given: dict[str, Any]
+    identity: str
+    rows: int
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """The rows of each shard, from the first to before the last."""
+        size = self.given["shard"]
+        yield from ((start, min(start + size, self.rows)) for start in range(0, self.rows, size))
+
+    def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """The rows of a span by number, each with its prompt, or with the error why it has none."""
+        for row, value in enumerate(_rows(self.given, start, stop), start):
+            yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"], row)
+
+
+def source_of(given: Mapping[str, Any]) -> Source:
+    """The source that a description names, after one pass over a file, or a look at a dataset."""
+    if unknown := [name for name in given if name not in ENTRIES]:
+        raise InputError(f"over has no entry {unknown[0]!r}.", f"Its entries are: {', '.join(ENTRIES)}.")
+    if ("file" in given) is ("dataset" in given):
+        raise InputError("over needs either a file or a dataset.", "Give one of them.")
+    full = {"column": "prompt", "shard": ROWS, **given}
+    positive(full["shard"], "over: shard", "a number of rows")
+    if full.get("limit") is not None:
+        positive(full["limit"], "over: limit", "a number of rows", most=2**53)
+    identity, rows = _of_file(full) if "file" in full else _of_dataset(full)
+    if not rows:
+        raise InputError(f"{short_repr(given.get('file') or given.get('dataset'))} has no rows.", "Give another file.")
+    return Source(full, identity, min(rows, full.get("limit") or rows))
+
+
+def _of_file(given: Mapping[str, Any]) -> tuple[str, int]:
+    """The digest of a file and the number of its rows."""
+    path = Path(str(given["file"])).expanduser()
+    try:
+        about = path.stat()
+        digest, rows, _ = _index(str(path.resolve()), about.st_size, about.st_mtime_ns, 1 << 62)
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
+    if path.suffix == ".parquet":
+        file = _parquet(path)
+        if given["column"] not in file.schema_arrow.names:
+            raise InputError(
+                f"{path.name} has no column {given['column']!r}.", f"It has: {', '.join(file.schema_arrow.names)}."
+            )
+        rows = file.metadata.num_rows
+    elif path.suffix not in (".jsonl", ".ndjson", ".json"):
+        raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
+    return digest, rows
+
+
+@cache
+def _index(path: str, size: int, changed: int, every: int) -> tuple[str, int, tuple[int, ...]]:
+    """The SHA-256 of a file, the number of its lines, and where every `every`-th line begins."""
+    whole, rows, offset, starts = hashlib.sha256(), 0, 0, []
+    with open(path, "rb") as file:
+        if path.endswith(".parquet"):
+            while part := file.read(1 << 20):
+                whole.update(part)
+            return whole.hexdigest(), 0, ()
+        for line in file:
+            if rows % every == 0:
+                starts.append(offset)
+            rows, offset = rows + 1, offset + len(line)
+            whole.update(line)
+    return whole.hexdigest(), rows, tuple(starts)
+
+
+def _of_dataset(given: Mapping[str, Any]) -> tuple[str, int]:
+    """The commit of a dataset, or the fingerprint of one on this machine, and the number of its rows."""
+    local = _local(given)
+    if local is not None:
+        return f"fingerprint {local._fingerprint}", len(local)
+    from huggingface_hub import HfApi
+
+    try:
+        commit = HfApi().dataset_info(given["dataset"], revision=given.get("revision")).sha
+        splits = _streamed(given).info.splits or {}
+    except Exception as error:  # the many errors of networks, of the hub and of names
+        raise InputError(
+            f"The dataset {short_repr(given['dataset'])} cannot be opened: {' '.join(str(error).split())[:200]}",
+            "Check its name and the connection, or give a folder that `save_to_disk` wrote.",
+        ) from error
+    split = given.get("split", "train")
+    rows = splits[split].num_examples if split in splits else given.get("limit")
+    if rows is None:
+        raise InputError(f"The dataset {given['dataset']!r} does not say how many rows it has.", "Give a limit.")
+    return f"commit {commit}", rows
+
+
+def _rows(given: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
+    """The rows of a span; an error in place of a line that is not JSON."""
+    if "file" not in given:
+        local = _local(given)
+        rows = _streamed(given).skip(start).take(stop - start) if local is None else map(local.__getitem__, range(
+            start, stop))  # fmt: skip
+        yield from rows
+        return
+    path = Path(str(given["file"])).expanduser().resolve()
+    if path.suffix == ".parquet":
+        yield from _of_parquet(path, given["column"], start, stop)
+        return
+    about, every = path.stat(), given["shard"]
+    _, _, starts = _index(str(path), about.st_size, about.st_mtime_ns, every)
+    with path.open("rb") as file:
+        file.seek(starts[start // every])
+        for row in range(start, stop):
+            try:
+                yield json.loads(file.readline())
+            except ValueError as error:
+                yield InputError(f"Line {row + 1} is not JSON: {error}.", "Correct it.")
+
+
+def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict[str, Any]]:
+    file, first = _parquet(path), 0
+    for group in range(file.num_row_groups):
+        after = first + file.metadata.row_group(group).num_rows
+        if first < stop and after > start:
+            place = first
+            for batch in file.iter_batches(READ, row_groups=[group], columns=[column]):
+                if place < stop and place + len(batch) > start:
+                    inside = batch.slice(max(0, start - place), stop - max(start, place))
+                    yield from ({column: value} for value in inside.column(0).to_pylist())
+                place += len(batch)
+        first = after
+
+
+def _prompt(row: Any, column: str, number: int) -> Any:
+    value = row.get(column) if isinstance(row, Mapping) else None
+    ids = isinstance(value, list) and value and all(type(one) is int for one in value)
+    if (isinstance(value, str) and value) or ids:
+        return value
+    return InputError(f"Row {number} has no prompt in {column!r}.", "Give text or a list of token ids.")
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path.name!r} is not a Parquet file: {error}.", "Give an undamaged file.") from error
+
+
+def _local(given: Mapping[str, Any]) -> Any:
+    """A dataset that `save_to_disk` wrote; None for a name on the hub."""
+    if not Path(str(given["dataset"])).expanduser().is_dir():
+        return None
+    from datasets import Dataset, load_from_disk
+
+    found = load_from_disk(str(Path(str(given["dataset"])).expanduser()))
+    return found if isinstance(found, Dataset) else found[given.get("split", "train")]
+
+
+def _streamed(given: Mapping[str, Any]) -> Any:
+    from datasets import load_dataset
+
+    return load_dataset(
+        given["dataset"], given.get("config"), split=given.get("split", "train"), revision=given.get("revision"),
+        streaming=True,
+    )  # fmt: skip

@@ -1,0 +1,151 @@
+"""Where a store is: a local folder, or any place that fsspec can open, such as an object store.
+
+In a folder, a file is written under a temporary name, flushed and renamed. On an object store, an upload appears whole
+or not at all. On other remote places a killed writer may leave half a file, whose digest is then wrong.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from squashlens.errors import InputError, OutputError
+from squashlens.saving.files import as_path, refusing, require_folder, write
+from squashlens.study.storing.claims import claimed
+
+
+class Place(Protocol):
+    """Files by names with slashes."""
+
+    url: str
+
+    def require_writable(self) -> None: ...
+    def read(self, name: str) -> bytes | None: ...
+    def write(self, name: str, content: bytes) -> None: ...
+    def names(self, folder: str) -> list[str]: ...
+    def remove(self, name: str) -> None: ...
+    def claim(self, name: str) -> Any: ...
+    def path(self, name: str) -> str: ...
+
+
+def place_of(store: object) -> Place:
+    """The place for a path, or for a URL such as ``s3://bucket/study``."""
+    text = os.fspath(as_path(store, "store"))
+    if "://" in str(store):
+        return Remote(str(store))
+    return Folder(Path(text).expanduser())
+
+
+class Folder:
+    """A folder of this machine, or of a network file system."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root.absolute(), str(root.absolute())
+        self._made: set[Path] = set()
+
+    def require_writable(self) -> None:
+        """Create the folder; an error if no files can be written there."""
+        require_folder(self.root, "store")
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.root / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise InputError(
+                f"{self.path(name)!r} cannot be read: {error.strerror}.", "Check the disk and the permissions."
+            ) from error
+
+    def write(self, name: str, content: bytes) -> None:
+        target = self.root / name
+        if target.parent not in self._made:
+            with refusing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(target.parent)
+        write(target, content)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of all files below a folder."""
+        found, todo = [], [folder]
+        while todo:
+            inside = todo.pop()
+            try:
+                with os.scandir(self.root / inside) as entries:
+                    for entry in entries:
+                        name = f"{inside}/{entry.name}"
+                        if entry.is_dir():
+                            todo.append(name)
+                        elif not entry.name.startswith("."):
+                            found.append(name)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        return sorted(found)
+
+    def remove(self, name: str) -> None:
+        with refusing(self.root / name):
+            (self.root / name).unlink(missing_ok=True)
+
+    def claim(self, name: str) -> Any:
+        return claimed(self.root / "claims" / name)
+
+
+class Remote:
+    """A place that fsspec opens. It has no locks, so two workers may compute the same cell; the results are equal."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise InputError(
+                f"store={url!r} needs fsspec, which is not installed.", 'Install it: pip install "squashlens[study]".'
+            ) from None
+        try:
+            self.files, root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise InputError(f"store={url!r} cannot be opened: {error}.", "Check its beginning, such as s3://.") from (
+                error
+            )
+        self.url, self.root = url, root.rstrip("/")
+
+    def require_writable(self) -> None:
+        self.write(".writable", b"")
+        self.remove(".writable")
+
+    def path(self, name: str) -> str:
+        return self.files.unstrip_protocol(f"{self.root}/{name}")
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return bytes(self.files.cat_file(f"{self.root}/{name}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        target = f"{self.root}/{name}"
+        try:
+            self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self.files.pipe_file(target, content)
+        except (OSError, ValueError) as error:
+            raise OutputError(
+                f"Cannot write {self.path(name)!r}: {error}.", "Check the permissions and the connection."
+            ) from error
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            found = self.files.find(f"{self.root}/{folder}")
+        except FileNotFoundError:
+            return []
+        return sorted(name[len(self.root) + 1 :] for name in map(str, found))
+
+    def remove(self, name: str) -> None:
+        if self.files.exists(f"{self.root}/{name}"):
+            self.files.rm_file(f"{self.root}/{name}")
+
+    @contextmanager
+    def claim(self, name: str) -> Iterator[int | None]:
+        yield 0

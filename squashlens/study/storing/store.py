@@ -1,0 +1,155 @@
+"""The files of a study: one for each cell, named by what its numbers depend on.
+
+The first line of a cell is a header in JSON: what was computed, the format of what follows, and a SHA-256 of both. The
+rest is the result as `squashlens.save` writes it. A cell is done if its file is there and its digest is right. Failed
+cells have a file of their own with the reason.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import xarray as xr
+
+from squashlens.errors import InputError
+from squashlens.saving.foreign import READERS, unwrapped
+from squashlens.saving.stored import Result, as_bytes
+from squashlens.study.storing.places import place_of
+
+FORM = 1  # version of the format
+LARGE = 1 << 20  # bytes of a result from which it is stored as netCDF, which is slower to write and smaller
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A cell as it was read from the store."""
+
+    header: dict[str, Any]
+    content: bytes
+
+
+class Store:
+    """The cells, failures, shards and times in one place."""
+
+    def __init__(self, url: object) -> None:
+        self.place = place_of(url)
+
+    def keep(self, key: str, about: Mapping[str, Any], result: Result) -> None:
+        """Store the result of a cell, whole or not at all."""
+        ending = ".nc" if result.nbytes > LARGE else ".json"
+        self.keep_bytes(key, {**about, "ending": ending}, bytes(as_bytes(result, ending)))
+
+    def keep_bytes(self, key: str, about: Mapping[str, Any], content: bytes) -> None:
+        header = {"squashlens_cell": FORM, "key": key, **about}
+        header["digest"] = _digest(header, content)
+        self.place.write(name_of(key), _line(header) + b"\n" + content)
+        self.place.remove(failure_of(key))
+
+    def fail(self, key: str, about: Mapping[str, Any]) -> None:
+        """Store why a cell could not be computed."""
+        self.place.write(failure_of(key), json.dumps({"key": key, **about}, ensure_ascii=False).encode())
+
+    def read(self, key: str) -> Stored | None:
+        """A cell; None if it is not there, or if its file was changed or damaged."""
+        content = self.place.read(name_of(key))
+        found = None if content is None else _checked(key, content)
+        if found is None or "shard" not in found.header:
+            return found
+        shard = self.place.read(found.header["shard"])
+        whole = shard is not None and hashlib.sha256(shard).hexdigest() == found.header["shard_digest"]
+        return found if whole else None
+
+    def result(self, key: str) -> Result:
+        """The result of a cell."""
+        found = self.read(key)
+        if found is None or "ending" not in found.header:
+            raise InputError(f"The store has no result {key!r}.", "See `status()` for what is done.")
+        return result_of(found)
+
+    def done(self, keys: Iterable[str]) -> Iterator[str]:
+        """Those keys whose cells are done."""
+        there = {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
+        return (key for key in keys if key in there and self.read(key) is not None)
+
+    def count(self) -> int:
+        """How many cells and failures there are, without opening them: for progress."""
+        return len(self.place.names("cells")) + len(self.place.names("failures"))
+
+    def present(self) -> set[str]:
+        """The keys of all files of cells, whole or damaged."""
+        return {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
+
+    def failures(self) -> dict[str, dict[str, Any]]:
+        """What is known of failed cells, by key."""
+        found = {}
+        for name in self.place.names("failures"):
+            try:
+                record = json.loads(self.place.read(name) or b"null")
+            except ValueError:
+                continue
+            if isinstance(record, dict) and "key" in record:
+                found[record["key"]] = record
+        return found
+
+    def failed(self, key: str) -> bool:
+        """Whether a cell is recorded as failed."""
+        return self.place.read(failure_of(key)) is not None
+
+    def forget(self, key: str) -> None:
+        """Remove the record of a failure, so that the cell is computed again."""
+        self.place.remove(failure_of(key))
+
+    def add_times(self, worker: str, times: Mapping[str, tuple[int, float]]) -> None:
+        """Store how many cells a worker has computed of each measurement and model, and how long they took."""
+        self.place.write(f"times/{worker}.json", json.dumps(times).encode())
+
+    def times(self) -> dict[str, tuple[int, float]]:
+        """Cells and seconds over all workers, by measurement and model."""
+        found: dict[str, tuple[int, float]] = {}
+        for name in self.place.names("times"):
+            try:
+                each = json.loads(self.place.read(name) or b"{}")
+                for what, (cells, seconds) in each.items():
+                    before = found.get(what, (0, 0.0))
+                    found[what] = (before[0] + cells, before[1] + seconds)
+            except (ValueError, TypeError, AttributeError):  # times are estimates: a damaged file is left out
+                continue
+        return found
+
+
+def result_of(found: Stored) -> xr.DataArray | xr.Dataset:
+    """The result in a cell."""
+    key = found.header["key"]
+    return unwrapped(READERS[found.header["ending"]](io.BytesIO(found.content), key), key)
+
+
+def name_of(key: str) -> str:
+    return f"cells/{key[:2]}/{key}.cell"
+
+
+def failure_of(key: str) -> str:
+    return f"failures/{key}.json"
+
+
+def _checked(key: str, content: bytes) -> Stored | None:
+    line, _, rest = content.partition(b"\n")
+    try:
+        header = json.loads(line)
+        given = header.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+    right = header.get("squashlens_cell") == FORM and header.get("key") == key and given == _digest(header, rest)
+    return Stored(header, rest) if right else None
+
+
+def _line(header: Mapping[str, Any]) -> bytes:
+    return json.dumps(header, ensure_ascii=False, sort_keys=True).encode()
+
+
+def _digest(header: Mapping[str, Any], content: bytes) -> str:
+    whole = hashlib.sha256(_line(header))
+    whole.update(content)
+    return whole.hexdigest()

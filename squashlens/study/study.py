@@ -1,0 +1,256 @@
+"""A study: many measurements with one description and one store, which can be interrupted, resumed and shared."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import xarray as xr
+
+from squashlens._typing import one_of, positive
+from squashlens.bars import bar
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+from squashlens.study import combine, plan, sql
+from squashlens.study.cells import Cell, cells_of
+from squashlens.study.description import read
+from squashlens.study.engines.drive import drive
+from squashlens.study.engines.local import Local
+from squashlens.study.engines.worker import task_of
+from squashlens.study.storing.store import Store
+from squashlens.study.work import Worker, threads_set
+
+EngineName = Literal["local", "ray", "slurm"]
+
+
+class Study:
+    """Many measurements, described once: models × arguments × prompts × seeds × interventions, or files of prompts.
+
+    A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
+    are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
+    combinations of the values. Arguments are those of the measurement, with these additions:
+
+    - `model` is a name or folder, and `dtype`, `quantize` and `revision` are passed to `load`;
+    - `sequence` is a function of `squashlens.prompts` with its arguments: ``{"repeated": {"token": "1", "n": 48}}``. In
+      `each`, ``"sequence.n"`` varies one of them;
+    - `task` is the name of a task, and `stack` has the fields of `synthetic.Stack`;
+    - `hooks` is a list of interventions: ``[{"sliding_window": {"window": 4}}]``.
+
+    With `over`, a grid is a **scan**: the measurement is made of every prompt of a file or dataset (``{"file":
+    "prompts.jsonl", "column": "prompt"}``), and stored in Parquet shards.
+
+    All arguments are checked against the signatures before anything runs. The store has one file for each cell, named
+    by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages. A cell whose
+    file is whole is never computed again, by whatever engine.
+
+    Args:
+        grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
+        store: a folder, or a URL that fsspec can open, such as ``s3://bucket/study``.
+
+    Raises:
+        InputError: a grid that names an unknown measurement, or arguments that it cannot take.
+
+    >>> import squashlens as sl, tempfile
+    >>> grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}
+    >>> prompts = {"short": "11 =", "long": "1101 ="}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     study = sl.Study({**grid, "each": {"prompt": prompts}}, store=folder)
+    ...     table = study.run(progress=False)
+    ...     bounds = study.combine().load()
+    >>> int(table["done"].sum()), bounds["path_bound"].dims, bounds["prompt"].values.tolist()
+    (2, ('prompt', 'position'), ['short', 'long'])
+    """
+
+    @validated
+    def __init__(
+        self, grids: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]], store: str | Path | None = None
+    ) -> None:
+        self.grids, named = read(grids)
+        if store is None and named is None:
+            raise InputError("The study has no store.", "Give store=, a folder for its results.")
+        self.cells: list[Cell] = cells_of(self.grids)
+        self.store = Store(named if store is None else store)
+
+    def plan(self) -> pd.DataFrame:
+        """What `run` would do: a row for each measurement and model.
+
+        Returns:
+            Table with the numbers of cells and of those that are done, failed and left, the memory that the weights
+            need, in bytes, and the seconds that one worker needs for the cells that are left. Seconds are the mean of
+            the cells that are done; for another model they are scaled by the size of its weights. They are missing
+            before the first cell is done.
+        """
+        return plan.plan(self.cells, self.store)
+
+    @validated
+    def run(
+        self,
+        *,
+        engine: EngineName = "local",
+        workers: int = 1,
+        threads: int = 1,
+        device: str | None = None,
+        resources: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Compute all cells that are neither done nor failed.
+
+        A cell that cannot be computed is stored as failed, with the reason, and the others go on. A cell that needs
+        too much memory is tried once more with smaller batches. Only errors of the store itself, such as a full disk,
+        end a study; what is stored stays.
+
+        Args:
+            engine: ``"local"``: in this process, or in `workers` processes with one CUDA device each; ``"ray"`` and
+                ``"slurm"`` need the extra of that name.
+            workers: number of workers.
+            threads: threads that PyTorch uses in each worker. Results with the same number of threads are equal byte
+                for byte on all engines.
+            device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
+            resources: for Ray, options of an actor (``{"num_gpus": 0.5}``); for Slurm, parameters of submitit's
+                executor (``{"slurm_partition": "gpu", "timeout_min": 240}``).
+            progress: show a progress bar.
+
+        Returns:
+            The table of `status`.
+
+        Raises:
+            InputError: an engine whose extra is not installed.
+            OutputError: the store cannot be written.
+        """
+        one_of(engine, EngineName, "engine")
+        positive(workers, "workers", "a number of workers")
+        positive(threads, "threads", "a number of threads")
+        if resources is not None and engine == "local":
+            raise InputError("resources= is given for the engine local.", "Leave it out, or choose ray or slurm.")
+        self.store.place.require_writable()
+        if engine == "local" and workers == 1:
+            total = len({cell.key for cell in self.cells})
+            with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
+                Worker(self.store, device).run(self.cells, wait=True, after=shown.update)
+            return self.status()
+        task = task_of([grid.given for grid in self.grids], self.store.place.url, self.cells, workers, threads, device)
+        drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
+        return self.status()
+
+    def status(self) -> pd.DataFrame:
+        """What is done: a row for each grid.
+
+        Returns:
+            Table with the numbers of cells, and of those that are done, failed, damaged (a file that does not
+            validate, and is computed again) and left.
+        """
+        return plan.status(self.cells, self.store)
+
+    def failures(self) -> pd.DataFrame:
+        """The cells that could not be computed, with the reasons.
+
+        Returns:
+            Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key.
+        """
+        return plan.failures(self.cells, self.store)
+
+    @validated
+    def retry(
+        self,
+        *,
+        engine: EngineName = "local",
+        workers: int = 1,
+        threads: int = 1,
+        device: str | None = None,
+        resources: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Compute the failed cells again, and all that are left. The arguments are those of `run`.
+
+        Args:
+            engine: as in `run`.
+            workers: as in `run`.
+            threads: as in `run`.
+            device: as in `run`.
+            resources: as in `run`.
+            progress: as in `run`.
+
+        Returns:
+            The table of `status`.
+        """
+        self.store.place.require_writable()
+        failed = self.store.failures()
+        for cell in self.cells:
+            if cell.key in failed:
+                self.store.forget(cell.key)
+        return self.run(
+            engine=engine, workers=workers, threads=threads, device=device, resources=resources, progress=progress
+        )
+
+    @validated
+    def combine(self, name: str | None = None) -> xr.Dataset:
+        """The results of one grid as one labelled Dataset, whose values are read when they are used.
+
+        The varied arguments are dimensions. Results are aligned by their labels, positions by number. Where a cell is
+        not done, numbers are NaN and texts are empty. The coordinate `cell` has the key of each cell: `result(key)` is
+        its result with its provenance.
+
+        Args:
+            name: name of the grid; not needed if there is only one.
+
+        Returns:
+            Dataset over the varied arguments and the dimensions of the results.
+
+        Raises:
+            InputError: a grid of which nothing is done, a scan (use `sql`), or results with different variables.
+        """
+        return combine.combine(self._grid(name), self.cells, self.store)
+
+    def result(self, key: str) -> xr.DataArray | xr.Dataset:
+        """The result of one cell, with its provenance.
+
+        Args:
+            key: the key of the cell, from `combine` or `sql`.
+
+        Returns:
+            What the measurement returned.
+
+        Raises:
+            InputError: a cell that is not done.
+        """
+        return self.store.result(key)
+
+    @validated
+    def sql(self, query: str) -> pd.DataFrame:
+        """Answer a question about cells and scans with DuckDB, from files, without loading them.
+
+        The table `cells` has a row for each cell: key, grid, measurement, model, state, reason and labels. Each grid
+        is a table with its name: of a scan, a row for each prompt; otherwise a row for each number, with the columns
+        `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. A grid's table is brought up
+        to date in the store when a query names it. Needs the extra ``squashlens[study]``.
+
+        Args:
+            query: SQL, such as ``select model, avg(value) from path_bound where position = 0 group by model``.
+
+        Returns:
+            The rows.
+
+        Raises:
+            InputError: DuckDB is not installed, or refuses the query.
+        """
+        return sql.answer(query, self.grids, self.cells, self.store)
+
+    def _grid(self, name: str | None) -> Any:
+        names = [grid.name for grid in self.grids]
+        if name is None and len(names) > 1:
+            raise InputError("The study has several grids.", f"Give the name of one: {', '.join(names)}.")
+        if name is not None and name not in names:
+            raise InputError(f"The study has no grid {name!r}.", f"It has: {', '.join(names)}.")
+        return next(grid for grid in self.grids if name in (None, grid.name))
+
+
+def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int) -> Any:
+    if name == "ray":
+        from squashlens.study.engines.ray import Ray
+
+        return Ray(resources or {}, threads)
+    if name == "slurm":
+        from squashlens.study.engines.slurm import Slurm
+
+        return Slurm(resources or {}, threads)
+    return Local()

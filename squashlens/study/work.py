@@ -1,0 +1,204 @@
+"""What a worker does: claim a cell, compute it, store it, and go on. Every engine starts workers that run this.
+
+Nobody hands out cells. Each worker begins with its own part of the list, then helps the others, and the store says what
+is done. So a worker may be killed, join or leave at any time, and a study that was begun with one engine can be
+continued with another.
+"""
+
+import gc
+import hashlib
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.study.arguments import arguments_for, require_hooks
+from squashlens.study.cells import Cell, Model
+from squashlens.study.measurements import BATCHES, function_of, parameters
+from squashlens.study.scans.shards import shard
+from squashlens.study.storing.store import Store
+
+DEATHS = 3  # workers that a cell may kill before it counts as failed; from the second on its batches are smaller
+USUAL = {"batch_size": 16, "vjp_batch_size": 16, "tokens_per_pass": 4096}  # where a measurement chooses by itself
+PAUSE = 0.2  # seconds between two looks at cells that other workers hold
+REPORT = 30.0  # seconds between two reports of how long cells take
+
+
+class Worker:
+    """A worker with the model that it loaded last."""
+
+    def __init__(self, store: Store, device: str | None = None) -> None:
+        self.store, self.device = store, device
+        self.name = uuid.uuid4().hex[:12]
+        self.times: dict[str, tuple[int, float]] = {}
+        self._loaded: tuple[Model, Any] | None = None
+        self._refused: dict[Model, SquashlensError] = {}
+        self._reported = time.monotonic()
+
+    def run(
+        self, cells: Sequence[Cell], *, wait: bool, stop: Callable[[], bool] = lambda: False,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Compute all cells that are not done. With `wait`, also wait for those that other workers hold.
+
+        `stop` is asked before each cell, and `after` is called after each.
+        """
+        closed = set(self.store.failures()) | set(self.store.done(cell.key for cell in cells))
+        left = list({cell.key: cell for cell in cells if cell.key not in closed}.values())
+        try:
+            while left and not stop():
+                held = []
+                for cell in left:
+                    if stop():
+                        return
+                    if self.attempt(cell):
+                        after()
+                    else:
+                        held.append(cell)
+                if not wait:
+                    return
+                left = held
+                if left:
+                    time.sleep(PAUSE)
+        finally:
+            self.report()
+
+    def attempt(self, cell: Cell) -> bool:
+        """Compute a cell unless it is done; False if another worker holds it."""
+        with self.store.place.claim(cell.key) as deaths:
+            if deaths is None:
+                return False
+            if self.store.read(cell.key) is None and not self.store.failed(cell.key):
+                self._compute(cell, deaths)
+        return True
+
+    def _compute(self, cell: Cell, deaths: int) -> None:
+        """Compute and store a cell, or store why it failed. Errors of the store itself are raised."""
+        if deaths >= DEATHS:
+            self._fail(cell, f"{deaths} workers died while they computed it: killed, or out of memory.")
+            return
+        began, smaller = time.monotonic(), deaths > 1
+        while True:
+            try:
+                result = self._measure(cell, smaller)
+                break
+            except Exception as error:
+                if smaller or not _is_memory(error):
+                    self._fail(cell, _reason(error), error)
+                    return
+            smaller = True
+            _free()  # not before the exception, which refers to the tensors, is gone
+        about = cell.about | ({"smaller_batches": True} if smaller else {})
+        if isinstance(result, bytes):
+            name = f"shards/{cell.grid}/{cell.key}.parquet"
+            self.store.place.write(name, result)
+            facts = {"shard": name, "shard_digest": hashlib.sha256(result).hexdigest()}
+            self.store.keep_bytes(cell.key, about | facts, b"")
+        else:
+            try:
+                self.store.keep(cell.key, about, result)
+            except OutputError:
+                raise
+            except Exception as error:  # a result that no file can hold
+                self._fail(cell, _reason(error), error)
+                return
+        count, seconds = self.times.get(cell.what, (0, 0.0))
+        self.times[cell.what] = (count + 1, seconds + time.monotonic() - began)
+        if time.monotonic() - self._reported > REPORT:
+            self.report()
+
+    def _measure(self, cell: Cell, smaller: bool) -> Any:
+        function, known = function_of(cell.measurement), parameters(cell.measurement)
+        model = self._model(cell.model) if cell.model else None
+        given = arguments_for(model, cell.arguments, known)
+        given |= {"progress": False} if "progress" in known else {}
+        if smaller:
+            given |= {name: max(1, (given.get(name) or USUAL[name]) // 4) for name in BATCHES if name in known}
+        if model is None:
+            return function(**given)
+        from squashlens.engine.proving.effective import applied
+
+        with applied(model, *require_hooks(cell.hooks)):
+            if cell.source is None or cell.span is None:
+                return function(model, **given)
+
+            def measure(prompt: Any) -> Any:
+                try:
+                    return function(model, prompt=prompt, **given)
+                except Exception as error:
+                    if _is_memory(error):
+                        raise
+                    raise InputError(_reason(error), "") from error
+
+            return shard(cell.source.prompts(*cell.span), measure, cell.labels)
+
+    def _model(self, wanted: Model) -> Any:
+        """The model, which stays loaded until a cell needs another."""
+        if wanted in self._refused:
+            raise self._refused[wanted]
+        if self._loaded is None or self._loaded[0] != wanted:
+            from squashlens.engine.loading.load import load
+
+            self._loaded = None
+            _free()
+            options = {name: value for name, value in vars(wanted).items() if name != "name"}
+            try:
+                self._loaded = wanted, load(wanted.name, device=self.device, progress=False, **options)
+            except SquashlensError as error:
+                self._refused[wanted] = error
+                raise
+        return self._loaded[1]
+
+    def _fail(self, cell: Cell, reason: str, error: Exception | None = None) -> None:
+        about = cell.about | {"reason": reason}
+        if error is not None and not isinstance(error, SquashlensError):
+            about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
+        self.store.fail(cell.key, about)
+
+    def report(self) -> None:
+        """Store how long cells took, which `plan` reads."""
+        self._reported = time.monotonic()
+        if self.times:
+            self.store.add_times(self.name, self.times)
+
+
+def part_of(cells: Sequence[Cell], worker: int, workers: int) -> list[Cell]:
+    """All cells in the order of one of several workers: its own part, in which few models occur, then the others."""
+    start = len(cells) * worker // workers
+    return [*cells[start:], *cells[:start]]
+
+
+@contextmanager
+def threads_set(number: int) -> Any:
+    """Let PyTorch use this many threads. Sums in another order have other last digits, so the number is fixed."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _is_memory(error: BaseException) -> bool:
+    import torch
+
+    known = isinstance(error, MemoryError | CapacityError | torch.OutOfMemoryError)
+    return known or (isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error))
+
+
+def _free() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, SquashlensError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,67 @@
+"""Measurements that cost nothing, for tests of studies: they are named as `tests.study.fakes:name`."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+
+def square(x: int, y: int = 0) -> xr.Dataset:
+    """x² + y along three places."""
+    values = np.array([x * x + y, x * x + y + 1, x * x + y + 2], dtype=float)
+    return xr.Dataset({"area": ("place", values, {"units": "1", "long_name": "x² + y"})}, {"place": [10, 20, 30]})
+
+
+def slow(x: int, seconds: float = 0.05) -> xr.Dataset:
+    time.sleep(seconds)
+    return square(x)
+
+
+def noted(x: int, notes: str, seconds: float = 0.0) -> xr.Dataset:
+    """Write a line for each call, so that a test can count calls over all processes."""
+    with open(notes, "a", encoding="utf-8") as file:
+        file.write(f"{x}\n")
+    time.sleep(seconds)
+    return square(x)
+
+
+def broken(x: int) -> xr.Dataset:
+    """Cannot be computed for 3."""
+    if x == 3:
+        raise RuntimeError("no measurement of 3")
+    return square(x)
+
+
+def hungry(x: int, batch_size: int | None = None, need: int = 4) -> xr.Dataset:
+    """Needs too much memory unless its batches have at most `need` prompts."""
+    if batch_size is None or batch_size > need:
+        raise MemoryError("too large")
+    return square(x)
+
+
+def deadly(x: int, notes: str) -> xr.Dataset:
+    """Kills its process for 1, as the system does if the memory is used up."""
+    with open(notes, "a", encoding="utf-8") as file:
+        file.write(f"{x}\n")
+    if x == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(x)
+
+
+def fixed(x: int, allowed: str) -> xr.Dataset:
+    """Can be computed only once a file exists."""
+    if not Path(allowed).exists():
+        raise RuntimeError("not yet")
+    return square(x)
+
+
+def letters(model: Any, prompt: Any) -> xr.Dataset:
+    """Of a prompt: its number of characters, and the code of each; not of a prompt with an exclamation mark."""
+    if "!" in str(prompt):
+        raise ValueError("an exclamation mark")
+    codes = [ord(character) for character in prompt]
+    return xr.Dataset({"size": len(codes), "code": ("position", codes)})

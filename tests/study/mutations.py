@@ -1,0 +1,35 @@
+"""Faults in studies that a test of this folder must find: see `tests.mutate`."""
+
+from tests.mutate import Mutation
+
+MUTATIONS = (
+    Mutation("weights outside the name of a cell", "engine/loading/identity.py", 'whole.update(f"{file.name} {_digest(', 'str(f"{file.name} {_digest(', "test_description.py::test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path"),
+    Mutation("hooks made of any name", "study/arguments.py", "        if name not in known:\n", "        if False:\n", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
+    Mutation("hooks outside the name of a cell", "study/cells.py", '{"hooks": hooks, "model": _identity(model, known)}', '{"model": _identity(model, known)}', "test_description.py::test_a_key_depends_on_what_changes_the_numbers"),
+    Mutation("models in any order", "study/cells.py", "return sorted(found, key=lambda cell: order[cell.model])", "return found", "test_description.py::test_cells_with_one_model_are_neighbours"),
+    Mutation("all cells read for one number", "study/combine.py", "wanted: Any = outer[key[:many]]", "wanted: Any = outer[key[:many]]\n        [self._cell(one) for one in self.keys.ravel()]\n        [self.reader.store.read(one) for one in self.keys.ravel()]", "test_running.py::test_combine_reads_what_is_used"),
+    Mutation("labels at other places", "study/combine.py", "range(size) if own == known else [known.index(label) for label in own]", "range(size)[::-1]", "test_running.py::test_combine_reads_what_is_used"),
+    Mutation("values in another shape", "study/contents.py", "dtype=self.dtype).reshape(self.shape)", "dtype=self.dtype).reshape(self.shape)[::-1]", "test_running.py::test_combine_reads_what_is_used"),
+    Mutation("a value that is there twice", "study/description.py", "    if len(set(labels)) < len(labels):\n", "    if False:\n", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
+    Mutation("a dead worker is not replaced", "study/engines/drive.py", "                        handles[worker] = engine.start(task, worker)\n", "", "test_running.py::test_several_processes_share_the_work_and_write_the_same_files"),
+    Mutation("workers with any exit code", "study/engines/local.py", 'return "" if code == 0 else', 'return "" if code else', "test_running.py::test_several_processes_share_the_work_and_write_the_same_files"),
+    Mutation("Ray without a word on its extra", "study/engines/ray.py", "except ImportError:", "except OSError:", "test_scans.py::test_a_missing_extra_is_named"),
+    Mutation("Slurm without a word on its extra", "study/engines/slurm.py", "except ImportError:", "except OSError:", "test_scans.py::test_a_missing_extra_is_named"),
+    Mutation("workers of another version", "study/engines/worker.py", 'if digest(cells) != task["cells"]:', "if False:", "test_running.py::test_a_worker_of_another_version_is_refused"),
+    Mutation("defaults outside the name of a cell", "study/measurements.py", '"arguments": filled | given | own', '"arguments": given | own', "test_description.py::test_a_key_depends_on_what_changes_the_numbers"),
+    Mutation("unknown arguments", "study/measurements.py", 'if argument not in known and not (model and argument in (*LOADING, "hooks")):', "if False:", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
+    Mutation("seconds of all cells for those that are left", "study/plan.py", "round(each * len(left), 3)", "round(each * 1000, 3)", "test_running.py::test_plan_estimates_from_cells_that_are_done"),
+    Mutation("rows of the first row group only", "study/scans/datasets.py", "        first = after\n", "        return\n", "test_scans.py::test_every_prompt_is_in_one_shard"),
+    Mutation("a prompt that stops a scan", "study/scans/shards.py", '        return row | {"error": str(error)}\n', "        raise\n", "test_scans.py::test_a_scan_keeps_what_failed_and_goes_on"),
+    Mutation("cells of other studies in a table", "study/sql.py", '"" if grid.over is not None else " where cell in (select cell from _keys)"', '""', "test_scans.py::test_numbers_of_cells_in_sql"),
+    Mutation("a claim for two", "study/storing/claims.py", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB", "test_store.py::test_a_claim_is_granted_once_and_ends"),
+    Mutation("deaths that are not counted", "study/storing/claims.py", "str(deaths + 1)", "str(0)", "test_store.py::test_a_killed_holder_is_counted"),
+    Mutation("files of other folders", "study/storing/places.py", 'name = f"{inside}/{entry.name}"', 'name = f"{folder}/{entry.name}"', "test_store.py"),
+    Mutation("a digest that nobody compares", "study/storing/store.py", ' and given == _digest(header, rest)', "", "test_store.py::test_every_changed_byte_is_noticed"),
+    Mutation("a cell under another name", "study/storing/store.py", ' and header.get("key") == key', "", "test_store.py::test_a_cell_under_the_name_of_another_is_not_taken"),
+    Mutation("shards that are not checked", "study/storing/store.py", "return found if whole else None", "return found", "test_scans.py::test_a_scan_is_resumed_and_its_shards_are_checked"),
+    Mutation("failures that stay failures", "study/study.py", "                self.store.forget(cell.key)\n", "                pass\n", "test_running.py::test_a_cell_that_fails_stops_nothing_and_can_be_retried"),
+    Mutation("one failure ends a study", "study/work.py", "                if smaller or not _is_memory(error):\n", "                if not _is_memory(error):\n                    raise\n                if smaller:\n", "test_running.py::test_a_cell_that_fails_stops_nothing_and_can_be_retried"),
+    Mutation("the same batches once more", "study/work.py", "(given.get(name) or USUAL[name]) // 4", "(given.get(name) or USUAL[name])", "test_running.py::test_too_little_memory_means_smaller_batches_once"),
+    Mutation("a cell that kills for ever", "study/work.py", "if deaths >= DEATHS:", "if deaths >= 5:", "test_running.py::test_several_processes_share_the_work_and_write_the_same_files"),
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""What a study is described by: grids in Python and YAML, checked before anything runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.study.measurements import MEASUREMENTS, NOT_GIVEN, function_of, parameters
+
+SQUARE = "tests.study.fakes:square"
+BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
+
+
+def cells(*grids: Any, store: Path = Path("unused")) -> list[Any]:
+    return sl.Study(list(grids), store=store).cells
+
+
+def test_a_grid_has_all_combinations_and_labels() -> None:
+    found = cells({"measurement": SQUARE, "each": {"x": [1, 2, 3], "y": {"none": 0, "ten": 10}}})
+    assert len(found) == 6
+    assert [(cell.labels["x"], cell.labels["y"]) for cell in found][:3] == [(1, "none"), (1, "ten"), (2, "none")]
+    assert found[1].arguments == {"x": 1, "y": 10}
+    assert len({cell.key for cell in found}) == 6
+
+
+def test_yaml_and_python_describe_the_same_cells(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "store: results\ngrids:\n"
+        "- measurement: collapse\n"
+        "  arguments: {model: tiny-gemma, sequence: {repeated: {token: '1'}}}\n"
+        "  each: {sequence.n: [4, 8], norm: [l1, linf], hooks: {none: [], window: [{sliding_window: {window: 2}}]}}\n"
+    )
+    here = {
+        "measurement": "collapse",
+        "arguments": {"model": "tiny-gemma", "sequence": {"repeated": {"token": "1"}}},
+        "each": {
+            "sequence.n": range(4, 9, 4),
+            "norm": ("l1", "linf"),
+            "hooks": {"none": [], "window": [{"sliding_window": {"window": 2}}]},
+        },
+    }
+    study = sl.Study(file)
+    assert len(study.cells) == 8
+    assert study.store.place.url.endswith("results")
+    assert [cell.key for cell in study.cells] == [cell.key for cell in cells(here)]
+    assert study.cells[0].arguments["sequence"] == {"repeated": {"token": "1", "n": 4}}
+
+
+def test_a_key_depends_on_what_changes_the_numbers() -> None:
+    first = cells(BOUND)[0].key
+    changed: list[dict[str, Any]] = [
+        {"constants": "measured"}, {"prompt": "12 ="}, {"dtype": "bfloat16"}, {"query": -2},
+        {"hooks": [{"sliding_window": {"window": 2}}]},
+    ]  # fmt: skip
+    keys = [cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in changed]
+    assert len({first, *keys}) == 6
+    same: list[dict[str, Any]] = [{"constants": "paper"}, {"query": -1}, {"dtype": "fp32"}, {"vjp_batch_size": 2}]
+    assert {cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same} == {first}
+
+
+def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_path: Path) -> None:
+    import shutil
+
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
+    grid = {"measurement": "path_bound", "arguments": {"prompt": "11 ="}}
+    keys = [cells(grid | {"each": {"model": [str(name)]}})[0].key for name in ("tiny-gemma", *folders)]
+    assert len(set(keys)) == 1
+    config = folders[1] / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert cells(grid | {"each": {"model": [str(folders[1])]}})[0].key != keys[0]
+
+
+def test_cells_with_one_model_are_neighbours() -> None:
+    found = cells({**BOUND, "arguments": {"model": "tiny-gemma"}, "each": {
+        "prompt": ["11 =", "12 ="], "dtype": ["float32", "bfloat16"]}})  # fmt: skip
+    assert [cell.model.dtype for cell in found] == ["float32", "float32", "bfloat16", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"measurement": "path_bund"}, "path_bound"),
+        ({"measurement": "load"}, "no measurement"),
+        ({"measurement": "no.module:function"}, "imported"),
+        ({"measurements": "path_bound"}, "no entry"),
+        ({"arguments": {}}, "names no measurement"),
+        ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
+        (BOUND | {"each": {"edges": ["exact", "inexact"]}}, "inexact"),
+        (BOUND | {"each": {"edges": []}}, "at least one"),
+        (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
+        (BOUND | {"each": {"querry": [1]}}, "Did you mean 'query'"),
+        (BOUND | {"each": {"hooks": [["freeze_norm"]]}}, "freeze_norms"),
+        (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
+        (BOUND | {"each": {"progress": [True]}}, "own progress"),
+        (BOUND | {"each": {"device": ["cpu"]}}, "engine chooses"),
+        (BOUND | {"each": {"query": [float("nan")]}}, "JSON"),
+        (BOUND | {"each": {"query": [1, 1]}}, "twice"),
+        ({"measurement": SQUARE, "each": {"x": ["one"]}}, "whole number"),
+        ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
+        ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": "repated"}}, "repeated"),
+        ({"measurement": "mechanism", "arguments": {"model": "tiny-gemma", "sequence": {"digits": {"n": 4}}}}, "seed"),
+        ({"measurement": "evaluate", "arguments": {"model": "tiny-gemma", "task": "cuont", "lengths": [4]}}, "count"),
+        ({"measurement": "synthetic.convergence", "arguments": {"stack": {"dpth": 1}, "lengths": [4]}}, "dpth"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_refused_before_anything_runs(grid: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        cells(grid)
+
+
+def test_a_model_that_is_not_there_is_refused_before_anything_runs() -> None:
+    with pytest.raises(sl.errors.ModelAccessError, match="tiny-gemma"):
+        cells(BOUND | {"arguments": {"model": "tiny-gema", "prompt": "11 ="}})
+
+
+def test_a_study_needs_a_store_and_different_names() -> None:
+    with pytest.raises(InputError, match="no store"):
+        sl.Study({"measurement": SQUARE, "arguments": {"x": 1}})
+    one = {"measurement": SQUARE, "arguments": {"x": 1}}
+    with pytest.raises(InputError, match="Two grids"):
+        cells(one, one)
+    assert len(cells(one, one | {"name": "again"})) == 2
+
+
+def test_every_verb_is_a_measurement_or_says_why_not() -> None:
+    from squashlens.cli._verbs import VERBS
+
+    names = {f"{verb.where}.{verb.name}" if verb.where else verb.name for verb in VERBS.values()}
+    assert names - {*MEASUREMENTS} == {"report", "paper", "precision_by_run"}  # two write files, one loads models
+    for name in MEASUREMENTS:
+        assert callable(function_of(name))
+        assert ("model" in parameters(name)) is not name.startswith("synthetic")
+    assert all(any(argument in parameters(name) for name in MEASUREMENTS) for argument in NOT_GIVEN)

@@ -1,0 +1,195 @@
+"""Running a study in this process and in several: failures, memory, interruptions, and what `combine` makes of it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.study.combine import axis_name
+from squashlens.study.storing.store import name_of
+
+FAKE = "tests.study.fakes:"
+
+
+def study(store: Path, function: str, each: dict[str, Any], **arguments: Any) -> sl.Study:
+    return sl.Study({"measurement": FAKE + function, "arguments": arguments, "each": each}, store=store)
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (store / "cells").rglob("*.cell")}
+
+
+def test_a_study_runs_once(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    one = study(tmp_path / "store", "noted", {"x": [1, 2, 3]}, notes=str(notes))
+    assert one.status()["left"].tolist() == [3]
+    assert one.run(progress=False)["done"].tolist() == [3]
+    assert one.run(progress=False)["done"].tolist() == [3]
+    more = study(tmp_path / "store", "noted", {"x": [1, 2, 3, 4]}, notes=str(notes))
+    assert more.run(progress=False)["done"].tolist() == [4]
+    assert Counter(notes.read_text().split()) == {"1": 1, "2": 1, "3": 1, "4": 1}
+
+
+def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    one = study(tmp_path / "store", "fixed", {"x": [1, 2]}, allowed=str(allowed))
+    both = sl.Study(
+        [one.grids[0].given, {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
+    )
+    table = both.run(progress=False).set_index("grid")
+    assert table["failed"].to_dict() == {FAKE + "fixed": 2, FAKE + "broken": 1}
+    assert table["done"].to_dict() == {FAKE + "fixed": 0, FAKE + "broken": 2}
+    reasons = both.failures()
+    assert reasons["reason"].tolist() == 2 * ["RuntimeError: not yet"] + ["RuntimeError: no measurement of 3"]
+    assert reasons["x"].tolist() == [1, 2, 3]
+    allowed.touch()
+    assert both.run(progress=False)["failed"].sum() == 3  # a failure is not tried again by itself
+    assert both.retry(progress=False)["failed"].tolist() == [0, 1]
+    assert both.status()["done"].tolist() == [2, 2]
+
+
+def test_too_little_memory_means_smaller_batches_once(tmp_path: Path) -> None:
+    one = study(tmp_path, "hungry", {"x": [2], "need": [4, 1], "batch_size": [8]})
+    assert one.run(progress=False)[["done", "failed"]].to_numpy().tolist() == [[1, 1]]  # 8 // 4 = 2 prompts
+    assert one.failures()["reason"].tolist() == ["MemoryError: too large"]
+    (done,) = one.store.done(cell.key for cell in one.cells)
+    assert one.store.read(done).header["smaller_batches"] is True
+
+
+def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    one = study(tmp_path / "store", "noted", {"x": [1, 2]}, notes=str(notes))
+    one.run(progress=False)
+    whole = files(tmp_path / "store")
+    one.store.place.write(name_of(one.cells[0].key), b"half a cell")
+    assert one.status()[["done", "damaged", "left"]].to_numpy().tolist() == [[1, 1, 1]]
+    one.run(progress=False)
+    assert files(tmp_path / "store") == whole
+    assert Counter(notes.read_text().split()) == {"1": 2, "2": 1}
+
+
+def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from squashlens.engine.loading import load as module
+
+    loaded: list[str] = []
+
+    def once(name: str, **_: Any) -> Any:
+        loaded.append(name)
+        return tiny
+
+    monkeypatch.setattr(module, "load", once)
+    grids = [
+        {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
+            "prompt": {"short": "11 =", "long": "1101 ="}, "hooks": {"none": [], "window": [
+                {"sliding_window": {"window": 2}}]}}},
+        {"measurement": "collapse", "arguments": {
+            "model": "tiny-gemma", "sequence": {"repeated": {"token": "1", "n": 4}}, "round_to": "bf16"}},
+    ]  # fmt: skip
+    made = sl.Study(grids, store=tmp_path)
+    assert made.run(progress=False)["done"].tolist() == [4, 1]
+    assert loaded == ["tiny-gemma"]
+    both = made.combine("path_bound")
+    assert both["path_bound"].dims == ("prompt", "hooks", "position")
+    assert both["token"].sel(prompt="short", hooks="none").values.tolist() == ["<bos>", "1", "1", "=", "", ""]
+    here = sl.path_bound(tiny, "1101 =")
+    assert made.result(both["cell"].sel(prompt="long", hooks="none").item()).identical(here)
+    assert np.array_equal(both["path_bound"].sel(prompt="long", hooks="none"), here)
+    with sl.applied(tiny, sl.hooks.sliding_window(2)):
+        window = sl.path_bound(tiny, "11 =")
+    found = both["path_bound"].sel(prompt="short", hooks="window")
+    assert np.array_equal(found.isel(position=slice(4)), window)
+    assert np.isnan(found.isel(position=slice(4, None))).all()
+    import torch
+
+    sequence = sl.prompts.repeated(tiny, "1", 4)
+    rounded = sl.collapse(tiny, sequence, round_to=torch.bfloat16)
+    assert np.array_equal(made.combine("collapse")["distance"], rounded["distance"])
+
+
+def test_combine_reads_what_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = study(tmp_path, "square", {"x": [1, 2, 3], "y": [0, 10]})
+    with pytest.raises(InputError, match="No cell"):
+        one.combine()
+    one.run(progress=False)
+    both = one.combine()
+    assert both["area"].dims == ("x", "y", "place")
+    assert not both["area"].variable._in_memory
+    expected = both["x"] ** 2 + both["y"] + xr.DataArray([0, 1, 2], dims="place")
+    assert (both["area"] == expected).all()
+    assert both["area"].sel(x=2, y=10, place=30).item() == 16
+    assert both["area"].isel(x=[2, 0]).sel(y=0).isel(place=-1).values.tolist() == [11.0, 3.0]
+    assert both["area"].attrs["units"] == "1"
+    reads: list[str] = []
+    fresh = one.combine()
+    monkeypatch.setattr(one.store, "read", lambda key: reads.append(key))
+    assert fresh["area"].isel(x=1, y=1, place=0).item() == 14
+    assert len(reads) <= 1
+
+
+def test_combine_has_nothing_where_nothing_is_done(tmp_path: Path) -> None:
+    one = study(tmp_path, "broken", {"x": [2, 3]})
+    one.run(progress=False)
+    area = one.combine()["area"]
+    assert area.sel(x=2).values.tolist() == [4, 5, 6]
+    assert np.isnan(area.sel(x=3)).all()
+    assert one.combine()["cell"].sel(x=3).item() == ""
+
+
+def test_axes_do_not_hide_what_results_have() -> None:
+    assert axis_name("sequence.n", {"length"}) == "sequence_n"
+    assert axis_name("position", {"position"}) == "study_position"
+
+
+def test_plan_estimates_from_cells_that_are_done(tmp_path: Path) -> None:
+    one = study(tmp_path, "slow", {"x": [1, 2]})
+    assert one.plan()["seconds"].isna().all()
+    one.run(progress=False)
+    more = study(tmp_path, "slow", {"x": [1, 2, 3, 4]}).plan()
+    assert more[["cells", "done", "left"]].to_numpy().tolist() == [[4, 2, 2]]
+    assert 0.1 <= more["seconds"].item() < 2
+    grid = {"measurement": "path_bound", "arguments": {"prompt": "11 ="}, "each": {
+        "model": ["tiny-gemma"], "dtype": ["float32", "bf16"]}}  # fmt: skip
+    weights = sl.Study(grid, store=tmp_path).plan()["weight_bytes"].tolist()
+    parameters = sum(p.numel() for p in sl.load("tiny-gemma", progress=False, verify=False).original_model.parameters())
+    assert weights == [4 * parameters, 2 * parameters]
+
+
+def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Path) -> None:
+    """One of the cells kills its worker, which is replaced; no other cell is computed twice."""
+    notes = tmp_path / "notes"
+    shared = study(tmp_path / "two", "deadly", {"x": list(range(12))}, notes=str(notes))
+    table = shared.run(workers=2, progress=False)
+    assert table[["done", "failed"]].to_numpy().tolist() == [[11, 1]]
+    assert "workers died" in shared.failures()["reason"].item()
+    counts = Counter(notes.read_text().split())
+    assert counts.pop("1") == 3
+    assert set(counts.values()) == {1}
+    study(tmp_path / "one", "deadly", {"x": [0, *range(2, 12)]}, notes=str(notes)).run(progress=False)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
+    from squashlens.study.engines.worker import task_of, work
+
+    one = study(tmp_path, "square", {"x": [1]})
+    task = task_of([grid.given for grid in one.grids], str(tmp_path), one.cells, 1, 1, None)
+    work(task, 0)
+    assert one.status()["done"].tolist() == [1]
+    with pytest.raises(InputError, match="other cells"):
+        work(task | {"cells": "other"}, 0)
+
+
+def test_arguments_of_run(tmp_path: Path) -> None:
+    one = study(tmp_path, "square", {"x": [1]})
+    for wrong in ({"workers": 0}, {"engine": "mpi"}, {"threads": -1}, {"resources": {"num_gpus": 1}}):
+        with pytest.raises(InputError):
+            one.run(**wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="no grid"):
+        one.combine("other")

@@ -1,0 +1,174 @@
+"""Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.study.engines import local, ray, slurm
+from squashlens.study.scans.datasets import source_of
+
+LETTERS = "tests.study.fakes:letters"
+PROMPTS = [f"prompt {number}" for number in range(25)]
+
+
+@pytest.fixture(autouse=True)
+def without_loading(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from squashlens.engine.loading import load as module
+
+    monkeypatch.setattr(module, "load", lambda *_, **__: tiny)
+
+
+def written(kind: str, folder: Path, prompts: list[Any]) -> dict[str, Any]:
+    """A file or dataset with these prompts."""
+    if kind == "jsonl":
+        (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts))
+        return {"file": str(folder / "prompts.jsonl")}
+    if kind == "parquet":
+        import pyarrow as pa
+
+        pq.write_table(pa.table({"prompt": prompts}), folder / "prompts.parquet", row_group_size=7)
+        return {"file": str(folder / "prompts.parquet")}
+    from datasets import Dataset
+
+    Dataset.from_dict({"prompt": prompts}).save_to_disk(folder / "dataset")
+    return {"dataset": str(folder / "dataset")}
+
+
+def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
+    return sl.Study(
+        {"measurement": LETTERS, "arguments": {"model": "tiny-gemma"}, "over": over, "name": "letters", **more},
+        store=store,
+    )
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
+@pytest.mark.parametrize("size", [7, 10, 100])
+def test_every_prompt_is_in_one_shard(kind: str, size: int, tmp_path: Path) -> None:
+    source = source_of(written(kind, tmp_path, PROMPTS) | {"shard": size})
+    spans = list(source.spans())
+    assert spans[-1][1] == 25
+    assert [list(source.prompts(*span)) for span in spans] == [
+        [(row, PROMPTS[row]) for row in range(start, stop)] for start, stop in spans
+    ]
+    assert sum(stop - start for start, stop in spans) == 25
+    assert source_of(source.given | {"limit": 3}).rows == 3
+
+
+def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
+    prompts = [*PROMPTS[:8], "no!", "", *PROMPTS[8:]]
+    over = written("jsonl", tmp_path, prompts) | {"shard": 10}
+    with open(over["file"], "a") as file:
+        file.write("no JSON\n")
+    one = scan(tmp_path / "store", over)
+    assert one.run(progress=False)[["cells", "done", "failed"]].to_numpy().tolist() == [[3, 3, 0]]
+    table = one.sql("select * from letters order by row")
+    assert table["row"].tolist() == list(range(28))
+    assert [row for row in range(28) if table["error"].notna()[row]] == [8, 9, 27]
+    assert table["error"][8].startswith("ValueError: an exclamation mark")
+    assert table["size"][0] == len(PROMPTS[0])
+    assert list(table["code"][1]) == [ord(character) for character in PROMPTS[1]]
+    counts = one.sql("select state, count(*) as many from cells group by state")
+    assert counts.to_numpy().tolist() == [["done", 3]]
+    with pytest.raises(InputError, match="sql"):
+        one.combine()
+
+
+def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
+    over = written("jsonl", tmp_path, PROMPTS) | {"shard": 10}
+    one = scan(tmp_path / "store", over)
+    one.run(progress=False)
+    shards = sorted((tmp_path / "store" / "shards").rglob("*.parquet"))
+    before = {shard: shard.read_bytes() for shard in shards}
+    assert len(shards) == 3
+    shards[1].write_bytes(before[shards[1]][:-5])
+    assert one.status()[["done", "damaged"]].to_numpy().tolist() == [[2, 1]]
+    one.run(progress=False)
+    assert {shard: shard.read_bytes() for shard in shards} == before
+    other = scan(tmp_path / "store", over | {"shard": 5})
+    assert {c.span for c in other.cells if c.key in {cell.key for cell in one.cells}} == {(20, 25)}  # the same rows
+
+
+def test_a_scan_has_a_column_for_each_varied_argument(tmp_path: Path) -> None:
+    over = written("jsonl", tmp_path, PROMPTS[:3])
+    one = scan(tmp_path / "store", over, each={"dtype": ["float32", "bfloat16"]})
+    one.run(progress=False)
+    found = one.sql("select dtype, count(*) as many from letters group by dtype order by dtype")
+    assert found.to_numpy().tolist() == [["bfloat16", 3], ["float32", 3]]
+
+
+def test_the_real_measurement_of_a_prompt(tmp_path: Path, tiny: Any) -> None:
+    over = written("jsonl", tmp_path, ["11 =", "1101 =", [2, 4, 4, 76]])
+    one = sl.Study(
+        {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over}, store=tmp_path / "store"
+    )
+    one.run(progress=False)
+    table = one.sql("select * from path_bound order by row")
+    assert table["error"].isna().all()
+    assert list(table["path_bound"][1]) == sl.path_bound(tiny, "1101 =").values.tolist()
+    assert list(table["token"][0]) == ["<bos>", "1", "1", "="]
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({}, "either a file or a dataset"),
+        ({"file": "none.jsonl"}, "cannot be read"),
+        ({"file": "none.jsonl", "rows": 3}, "no entry"),
+        ({"file": "prompts.txt"}, "neither"),
+        ({"file": "empty.jsonl"}, "no rows"),
+        ({"file": "broken.parquet"}, "not a Parquet"),
+        ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
+        ({"file": "good.parquet", "shard": 0}, "shard"),
+    ],
+)
+def test_what_cannot_be_scanned_is_refused(
+    over: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written("parquet", tmp_path, PROMPTS)
+    Path("prompts.parquet").rename("good.parquet")
+    for name, text in (("prompts.txt", "text"), ("empty.jsonl", ""), ("broken.parquet", "PAR1")):
+        Path(name).write_text(text)
+    with pytest.raises(InputError, match=words):
+        scan(tmp_path / "store", over)
+    with pytest.raises(InputError, match="prompt= is given"):
+        sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="},
+                  "over": {"file": "good.parquet"}}, store=tmp_path)  # fmt: skip
+
+
+def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:square", "each": {"x": [1, 2, 3], "y": [0, 10]}, "name": "areas"}
+    one = sl.Study(grid | {"each": {"x": [1, 2], "y": [0, 10]}}, store=tmp_path)
+    one.run(progress=False)
+    query = "select x, y, place, value from areas where place >= 20 order by x, y, place"
+    rows = [[x, y, place, x * x + y + place // 10 - 1] for x in (1, 2) for y in (0, 10) for place in (20, 30)]
+    assert one.sql(query).to_numpy().tolist() == rows
+    files = len(list((tmp_path / "tables").rglob("*.parquet")))
+    more = sl.Study(grid, store=tmp_path)
+    more.run(progress=False)
+    assert len(more.sql(query)) == 12
+    assert one.sql(query).to_numpy().tolist() == rows  # a study sees its own cells only
+    assert len(list((tmp_path / "tables").rglob("*.parquet"))) == files + 1
+    with pytest.raises(InputError, match="refuses"):
+        one.sql("select nothing from nowhere")
+
+
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_a_missing_extra_is_named(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, {"ray": "ray", "slurm": "submitit"}[engine], None)
+    one = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path)
+    with pytest.raises(InputError, match=rf"squashlens\[{engine}\]"):
+        one.run(engine=engine, progress=False)
+    assert all(hasattr(module, name) for module, name in ((local, "Local"), (ray, "Ray"), (slurm, "Slurm")))
+
+
+def test_a_missing_duckdb_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    one = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path)
+    with pytest.raises(InputError, match=r"squashlens\[study\]"):
+        one.sql("select 1")

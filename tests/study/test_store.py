@@ -1,0 +1,127 @@
+"""The files of a store: whole or not at all, checked when they are read, claimed by one worker at a time."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError, OutputError
+from squashlens.study.storing.claims import claimed
+from squashlens.study.storing.store import Store, name_of
+from tests.study.fakes import square
+
+KEY = "ab" + 30 * "0"
+
+
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(tmp_path / "store" if request.param == "folder" else f"memory://{tmp_path.name}")
+
+
+def test_a_result_comes_back(store: Store) -> None:
+    assert store.read(KEY) is None
+    store.keep(KEY, {"measurement": "square"}, square(3))
+    assert store.result(KEY).identical(square(3))
+    assert store.read(KEY).header["measurement"] == "square"
+    assert list(store.done([KEY, "other"])) == [KEY]
+
+
+def test_a_large_result_is_stored_as_netcdf_and_comes_back(store: Store) -> None:
+    large = square(2).isel(place=[0] * 200_000).drop_vars("place")
+    store.keep(KEY, {}, large)
+    assert store.read(KEY).header["ending"] == ".nc"
+    assert store.result(KEY).identical(large)
+
+
+def test_every_changed_byte_is_noticed(store: Store) -> None:
+    store.keep(KEY, {"measurement": "square"}, square(3))
+    whole = store.place.read(name_of(KEY))
+    for place in range(0, len(whole), 7):
+        store.place.write(name_of(KEY), whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert store.read(KEY) is None
+    store.place.write(name_of(KEY), whole[:-1])
+    assert list(store.done([KEY])) == []
+    with pytest.raises(InputError, match="no result"):
+        store.result(KEY)
+
+
+def test_a_cell_under_the_name_of_another_is_not_taken(store: Store) -> None:
+    store.keep(KEY, {}, square(3))
+    other = "cd" + KEY[2:]
+    store.place.write(name_of(other), store.place.read(name_of(KEY)))
+    assert store.read(other) is None
+
+
+def test_a_success_removes_the_failure(store: Store) -> None:
+    store.fail(KEY, {"reason": "why"})
+    assert store.failed(KEY)
+    assert store.failures()[KEY]["reason"] == "why"
+    store.keep(KEY, {}, square(3))
+    assert not store.failed(KEY)
+
+
+def test_times_are_added_over_workers(store: Store) -> None:
+    store.add_times("one", {"square": (2, 1.0)})
+    store.add_times("two", {"square": (1, 3.0), "other": (1, 1.0)})
+    assert store.times() == {"square": (3, 4.0), "other": (1, 1.0)}
+    store.place.write("times/three.json", b"half")
+    assert store.times()["square"] == (3, 4.0)
+
+
+def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "claims" / "a"
+    with claimed(path) as deaths:
+        assert deaths == 0
+        with claimed(path) as other:
+            assert other is None
+    assert not path.exists()
+    with pytest.raises(KeyboardInterrupt), claimed(path):
+        raise KeyboardInterrupt
+    assert not path.exists()
+
+
+def test_a_killed_holder_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "claims" / "a"
+    holding = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from squashlens.study.storing.claims import claimed
+        with claimed(Path({str(path)!r})):
+            print("held", flush=True)
+            time.sleep(600)
+    """)
+    for deaths in (1, 2):
+        holder = subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE)
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            with claimed(path) as there:
+                assert there is None
+        finally:
+            os.kill(holder.pid, signal.SIGKILL)
+            holder.wait()
+        with claimed(path) as found:
+            assert found == deaths
+            path_again = path.read_text()
+        assert path_again == str(deaths + 1)
+        path.write_text(str(deaths))  # as if the last worker had been killed too
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    study = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path / "file")
+    began = time.monotonic()
+    with pytest.raises((OutputError, InputError), match="file"):
+        study.run(progress=False)
+    assert time.monotonic() - began < 5
+
+
+def test_a_url_that_nothing_opens_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing://"):
+        Store("nothing://there")
