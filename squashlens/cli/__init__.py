@@ -25,6 +25,8 @@ ABOUT = (
     "`squashlens --version` prints the version."
 )
 TASKS = "List the tasks: name, source, and the prompt at four items."
+STUDY = "Plan, run, look at, combine or retry the study that a YAML file describes."
+OTHERS = {"tasks": TASKS, "study": STUDY}  # verbs that are no measurements
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,22 +65,26 @@ def _command(given: list[str]) -> None:
     elif first == "tasks" and given[1:] not in (["-h"], ["--help"]):
         _parsed(_no_options(TASKS), given[1:], "squashlens tasks")
         _list_tasks()
+    elif first == "study":
+        from squashlens.cli._study import study
+
+        study(given[1:], _parsed)
     elif first.startswith("_") or first in ("tasks", "_h"):
         complete = "completion" in first
-        verbs: Any = Union[tuple(_subcommand(verb, complete) for verb in (*VERBS.values(), None))]  # noqa: UP007
+        verbs: Any = Union[tuple(_subcommand(verb, complete) for verb in (*VERBS.values(), *OTHERS))]  # noqa: UP007
         _parsed(verbs, given, "squashlens", ABOUT)
     else:
-        near = difflib.get_close_matches(first, VERBS, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(first, (*VERBS, *OTHERS), n=3, cutoff=0.5)
         cause = f"There is no verb {given[0]!r}." if given else "No verb is given."
         raise InputError(cause, f"Similar names: {', '.join(near)}." if near else "See squashlens --help.")
 
 
-def _subcommand(verb: Verb | None, complete: bool) -> Any:
+def _subcommand(verb: Verb | str, complete: bool) -> Any:
     """A verb as a line of the list of verbs; with its options, for completion."""
     import tyro
 
-    name, summary = (verb.name, verb.summary) if verb else ("tasks", TASKS)
-    if complete and verb:
+    name, summary = (verb, OTHERS[verb]) if isinstance(verb, str) else (verb.name, verb.summary)
+    if complete and not isinstance(verb, str):
         from squashlens.cli._options import parameters
 
         kind = parameters(verb)

@@ -3,6 +3,8 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("a dry run that runs", "cli/_study.py", 'if dry or action == "plan":', 'if action == "plan":', "test_command_line.py::test_a_study_from_beginning_to_end"),
+    Mutation("a help that sends elsewhere", "cli/_study.py", 'if text.startswith("As in run")', "if False", "test_command_line.py::test_every_option_is_a_parameter_with_its_default_and_a_help"),
     Mutation("weights outside the name of a cell", "engine/loading/identity.py", 'whole.update(f"{file.name} {_digest(', 'str(f"{file.name} {_digest(', "test_description.py::test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path"),
     Mutation("hooks made of any name", "study/arguments.py", "        if name not in known:\n", "        if False:\n", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
     Mutation("hooks outside the name of a cell", "study/cells.py", '{"hooks": hooks, "model": _identity(model, known)}', '{"model": _identity(model, known)}', "test_description.py::test_a_key_depends_on_what_changes_the_numbers"),
