@@ -17,7 +17,7 @@ import pytest
 import tyro
 
 import squashlens as sl
-from squashlens.cli import _complaints, _exceptions, _labels, _run, main
+from squashlens.cli import _complaints, _exceptions, _labels, _run, _study, main
 from squashlens.cli._options import Option, options, parameters
 from squashlens.cli._verbs import VERBS, Verb
 from tests import odd, odd_cli
