@@ -18,6 +18,9 @@
     layer     layers of a synthetic stack                bucket    ranges of distance that share a bias
     content   tokens before any is repeated   hidden    units inside an MLP
     symbol    kinds of token                              and_one   the positions of a row, and one more
+    fold      parts of a sketch that are left out in turn several   numbers computed from one block
+    distance  positions between a query and a token      series    quantities that fall with distance
+    exponent  exponents that are tried
 
 A single axis has a leading space, `Float[Tensor, " position"]`, because the linter needs it.
 """

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
+FOLDS = 4  # parts of a sketch, of which each judges what the others find
+
 
 def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "*position"]:
     """The spectral norm of each block, ``‖J‖₂ = √λ_max(J Jᵀ)``, exact, in float64.
@@ -73,6 +75,66 @@ def direction_factor(probes: int, chance: float) -> float:
     (0.377, 8.4)
     """
     return float(stats.chi2.ppf(chance, probes)) ** -0.5
+
+
+def sketch_stages(first: int, d: int) -> list[int]:
+    """The numbers of rows at which a growing sketch is looked at: from `first`, a quarter more each, below 4/5 of d.
+
+    They are fixed before anything is drawn, so that a union bound over them allows for any way of stopping.
+
+    >>> sketch_stages(16, 64)
+    [16, 20, 25, 32, 40, 50]
+    """
+    found: list[int] = []
+    k = first
+    while 5 * k < 4 * d:
+        found.append(k)
+        k += -(-k // 4)
+    return found
+
+
+def unmixing(directions: Float[Tensor, "cotangent d"]) -> Float[Tensor, "row cotangent"]:
+    """The matrix W for which the rows of WG are an orthonormal basis of the row space of the directions G.
+
+    With ``G = U S Vᵀ`` it is ``S⁻¹ Uᵀ``, and ``WG = Vᵀ``. So ``‖W(GJ)‖₂ = ‖VᵀJ‖₂ ≤ ‖J‖₂`` is the largest lower bound
+    on ‖J‖₂ that products with G give, for every J. With d directions or more it is ‖J‖₂.
+
+    >>> (unmixing(torch.tensor([[2.0, 0.0, 0.0]])) @ torch.tensor([[2.0, 0.0, 0.0]])).abs().tolist()
+    [[1.0, 0.0, 0.0]]
+    """
+    u, s, _ = torch.linalg.svd(directions, full_matrices=False)
+    return u.mT / s[:, None]
+
+
+def length_factor(probes: int, chance: float) -> float:
+    """The factor by which ‖Gx‖ is a lower bound on ‖x‖, except with probability `chance`; G has `probes` rows.
+
+    ‖Gx‖²/‖x‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, where q is exceeded with probability
+    `chance`.
+
+    >>> round(length_factor(32, 1e-6), 3)
+    0.108
+    """
+    return float(stats.chi2.isf(chance, probes)) ** -0.5
+
+
+def crossed(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*position fold"]:
+    """‖G₂Jv‖ for each quarter G₂ of G, where v is the unit vector for which ‖G₁Jv‖ is largest; G₁ is the rest of G.
+
+    G₂ knows nothing of v. So ``‖G₂Jv‖²/k₂`` is an unbiased estimate of ``‖Jv‖² ≤ ‖J‖₂²``, whatever J is. `rows` is GJ,
+    of a multiple of four rows.
+
+    >>> crossed(torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 0.5], [1.0, 0.0]])).tolist()
+    [3.0, 2.0, 0.0, 1.0]
+    """
+    parts = rows.double().unflatten(-2, (FOLDS, -1)).unbind(dim=-3)
+    found: list[Tensor] = []
+    for fold, other in enumerate(parts):
+        one = torch.cat([part for place, part in enumerate(parts) if place != fold], dim=-2)
+        best = one.mT @ torch.linalg.eigh(one @ one.mT).eigenvectors[..., -1:]
+        size = best.norm(dim=-2, keepdim=True)
+        found.append((other @ (best / size.where(size > 0, torch.ones_like(size))))[..., 0].norm(dim=-1))
+    return torch.stack(found, dim=-1)
 
 
 def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:

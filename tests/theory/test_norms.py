@@ -1,5 +1,6 @@
 """Matrix norms against numpy's SVD and closed forms."""
 
+import itertools
 import os
 
 import jaxtyping
@@ -11,11 +12,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from squashlens.theory.norms import (
+    FOLDS,
+    crossed,
     direction_factor,
+    length_factor,
     mean_interval,
     sketch_factors,
+    sketch_stages,
     spectral_norms,
     squared_frobenius,
+    unmixing,
 )
 
 
@@ -72,6 +78,79 @@ def test_a_direction_is_shorter_as_often_as_it_may_be() -> None:
     drawn = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     short = (drawn.norm(dim=1) * direction_factor(8, 0.1) < 1).double().mean().item()
     assert abs(short - 0.1) < 4 * (0.1 * 0.9 / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("cotangents", [3, 9, 14])
+def test_what_a_sketch_surely_says_is_the_norm_of_the_part_in_its_row_space(cotangents: int) -> None:
+    rng = np.random.default_rng(cotangents)
+    directions, blocks = rng.standard_normal((cotangents, 9)), rng.standard_normal((4, 9, 6))
+    within = np.linalg.pinv(directions) @ directions  # the projector onto the row space
+    expected = np.linalg.norm(within @ blocks, ord=2, axis=(1, 2))
+    found = spectral_norms(unmixing(torch.tensor(directions)) @ torch.tensor(directions @ blocks))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    if cotangents >= 9:
+        np.testing.assert_allclose(found, np.linalg.norm(blocks, ord=2, axis=(1, 2)), rtol=1e-10)
+
+
+def test_a_quarter_sees_the_direction_that_the_others_find() -> None:
+    rows = np.random.default_rng(0).standard_normal((5, 8, 6))
+    found = crossed(torch.tensor(rows)).numpy()
+    for block, lengths in zip(rows, found, strict=True):
+        for fold, length in enumerate(lengths):
+            own = slice(2 * fold, 2 * fold + 2)
+            top = np.linalg.svd(np.delete(block, own, axis=0))[2][0]
+            assert length == pytest.approx(np.linalg.norm(block[own] @ top), rel=1e-10)
+    assert crossed(torch.zeros(2, 4, 3)).eq(0).all(), "a block of zeros has a length of zero"
+
+
+@settings(deadline=None, max_examples=40)
+@given(first=st.integers(2, 40), d=st.integers(1, 5000))
+def test_stages_grow_by_a_quarter_and_end_below_four_fifths(first: int, d: int) -> None:
+    stages = sketch_stages(first, d)
+    assert stages == sorted(set(stages))
+    assert all(5 * k < 4 * d for k in stages)
+    assert all(1 < b / a <= 1.25 + 1 / a for a, b in itertools.pairwise(stages))
+    assert not stages or 5 * (stages[-1] + stages[-1] / 4 + 1) >= 4 * d
+
+
+SPECTRA = {
+    "one": [1.0],
+    "flat": [1.0] * 12,
+    "falling": [1 / (i + 1) for i in range(12)],
+    "two close": [1.0, 0.99, *[0.2] * 10],
+}
+
+
+def interval_that_grows(spectrum: list[float], trials: int, chance: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The narrowest interval of any stage, as by the worst way of stopping: its ends, for matrices with ‖J‖₂ = 1."""
+    generator, stages = torch.Generator().manual_seed(0), [4, 8, 12]
+    high, low = torch.full((trials,), torch.inf, dtype=torch.float64), torch.zeros(trials, dtype=torch.float64)
+    drawn = torch.randn(trials, stages[-1], len(spectrum), generator=generator, dtype=torch.float64)
+    rows = drawn * torch.tensor(spectrum, dtype=torch.float64)  # by rotation, every J of these singular values
+    for k in stages:
+        each = chance / len(stages)
+        high = torch.minimum(high, spectral_norms(rows[:, :k]) * direction_factor(k, each))
+        low = torch.maximum(low, crossed(rows[:, :k]).amax(dim=1) * length_factor(k // FOLDS, each / FOLDS))
+    return high, low
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_a_sketch_that_stops_where_it_likes_fails_no_more_often_than_said(spectrum: str) -> None:
+    high, low = interval_that_grows(SPECTRA[spectrum], 10_000, chance=0.03)
+    above, below = (high < 1).double().mean().item(), (low > 1).double().mean().item()
+    assert above <= 0.03
+    assert below <= 0.03
+    if spectrum == "one":  # and not idly
+        assert above > 0.01
+        assert below > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_no_sketch_of_a_hundred_thousand_fails_at_one_in_a_million(spectrum: str) -> None:
+    high, low = interval_that_grows(SPECTRA[spectrum], 100_000, chance=1e-6 / 100_000)
+    assert (high >= 1).all()
+    assert (low <= 1).all()
 
 
 @pytest.mark.skipif(not os.environ.get("SQUASHLENS_TYPED"), reason="runs in `make typed`, where types are checked")

@@ -12,8 +12,8 @@ from squashlens.errors import CapacityError, InputError
 from squashlens.measure.squashing.jacobians import products as _products
 from squashlens.measure.squashing.jacobians import rows as _rows
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from tests.cases import CONFIGS, FAMILIES, random_model
-from tests.references import frozen_attention_model, jacobian_by_differences, jacobian_by_jacrev, raw
+from tests.cases import CONFIGS, FAMILIES, MORE, random_model
+from tests.references import exact_norms, frozen_attention_model, jacobian_by_differences, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
@@ -180,6 +180,7 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     said = sl.provenance(upper)["sketch"]
     assert upper.attrs["failure_probability"] == 1e-6
     np.testing.assert_allclose(upper.values, said["factor"] * 6**0.5 * estimate.values, rtol=1e-4)
+    assert "low" not in upper.coords
     assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 49)
     low, high = sl.provenance(estimate)["sketch"]["interval_95"]
     inside = [(low**2 * s <= truth) & (truth <= high**2 * s) for s in squares]
@@ -264,6 +265,47 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
     for wrong in ({"rtol": 0.1}, {"rtol": 2.0} | sketch, {"rtol": 0.1, "method": "sketch"}):
         with pytest.raises(InputError, match="rtol"):
             raw(sl.jacobian_norms)(tiny, "110 =", **wrong)
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
+def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_of: Callable[..., Any]) -> None:
+    truth = exact_norms(random_model((CONFIGS | MORE)[family]), IDS)
+    model, shared = bridge_of(family), {"bos": "as-given", "method": "sketch_upper", "progress": False}
+    lows = []
+    for seed, probes in enumerate((2, 11, 24)):
+        found = sl.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
+        assert (found.values >= truth * (1 - 1e-12)).all()
+        assert (found["low"].values <= truth * (1 + 1e-12)).all()
+        lows.append((found["low"].values / truth).min())
+    assert lows[1] > 0.05
+    np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
+    whole = sl.jacobian_norms(model, IDS, tightness=3, seed=4, **shared)  # pyright: ignore
+    assert sl.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
+    np.testing.assert_allclose(whole.values, truth, rtol=1e-9)
+    np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
+
+
+def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
+    prompt, shared = "How many ones are in 1101 =", {"query": 9, "method": "sketch_upper", "progress": False}
+    exact = sl.jacobian_norms(tiny, prompt, query=9, progress=False)[:10]
+    taken = []
+    for tightness, rows in ((6, "hold"), (3, "spill"), (1.01, "auto")):
+        found = sl.jacobian_norms(tiny, prompt, tightness=tightness, rows=rows, **shared)[:10]  # pyright: ignore
+        said = sl.provenance(found)["sketch"]
+        assert said["tightness"] == tightness
+        assert said["estimated_tightness"] == found.attrs["estimated_tightness"] <= tightness
+        ratio = (found / exact).values
+        assert (ratio >= 1 - 1e-4).all()
+        assert (ratio <= 1.15 * tightness).all()  # the estimate is one, and is off by little
+        assert (found["low"] <= exact * (1 + 1e-4)).all()
+        taken.append(said["n_probes"])
+    assert 16 <= taken[0] < taken[1] < taken[2] == 128
+    wrong: Any
+    for wrong in ({"tightness": 3}, {"tightness": 1, **shared}, {"tightness": 3, "norm": "frobenius", **shared}):
+        with pytest.raises(InputError, match="tightness"):
+            raw(sl.jacobian_norms)(tiny, "110 =", **wrong | {"query": 2})
+    with pytest.raises(InputError, match="repeat"):
+        raw(sl.jacobian_norms)(tiny, "110 =", tightness=3, rows="repeat", method="sketch_upper")
 
 
 @pytest.mark.cuda

@@ -23,7 +23,7 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, until
 from squashlens.measure.squashing.jacobians.rows import frobenius_of
-from squashlens.measure.squashing.jacobians.upper import upper_sketch
+from squashlens.measure.squashing.jacobians.upper import Ends, upper_sketch
 from squashlens.measure.unequal import one_by_one
 from squashlens.remarks import remark
 from squashlens.theory.norms import sketch_factors
@@ -42,6 +42,7 @@ def jacobian_norms(
     method: Method = "exact",
     n_probes: int = 32,
     rtol: float | None = None,
+    tightness: float | None = None,
     seed: int = 0,
     rows: RowsKept = "auto",
     query: int = -1,
@@ -74,6 +75,9 @@ def jacobian_norms(
         rtol: relative half-width of the 95 % interval at which a sketched Frobenius norm stops taking more probes (at
             most d), between 0 and 1; by default exactly `n_probes` are taken. The result then has the coordinates
             `low` and `high`.
+        tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
+            more directions until the quotient is estimated to be at most this at every position; by default exactly
+            `n_probes` are taken. With 3, that is about 100 directions for a d of 512 or 2048.
         seed: random seed of the directions of a sketch; 0 by default.
         rows: storage of the Jacobian's rows for spectral norms: ``"hold"`` keeps all in memory, ``"spill"`` writes
             them to a temporary file, ``"repeat"`` repeats the products for a few positions at a time; ``"auto"`` (the
@@ -92,11 +96,14 @@ def jacobian_norms(
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
         dimensionless, the change of the target per unit change of the residual stream; exactly zero for positions
         after the query. The provenance of a sketch says whether it is a lower bound, an estimate (with the factors of
-        its 95 % interval) or an upper bound (with its failure probability). Results of prompts of unequal lengths are
-        padded as in `path_bound`.
+        its 95 % interval) or an upper bound (with its failure probability and its estimated tightness). An upper bound
+        on the spectral norm has the coordinate `low`, a certified lower bound, with the same failure probability.
+        Results of prompts of unequal
+        lengths are padded as in `path_bound`.
 
     Raises:
-        InputError: `rtol` without a sketched Frobenius norm, or a query or layer that does not exist.
+        InputError: `rtol` without a sketched Frobenius norm, `tightness` without an upper bound on the spectral norm,
+            or a query or layer that does not exist.
         CapacityError: the rows for a spectral norm do not fit with the chosen `rows`; the message states their size.
 
     >>> import squashlens as sl
@@ -111,11 +118,7 @@ def jacobian_norms(
     one_of(method, Method, "method")
     one_of(rows, RowsKept, "rows")
     positive(n_probes, "n_probes", "a number of directions")
-    if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
-        raise InputError(
-            f"rtol={rtol!r} cannot be used here.",
-            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
-        )
+    _require_goal(method, norm, rows, rtol, tightness)
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     hooks = freezing(freeze)
@@ -130,10 +133,11 @@ def jacobian_norms(
     n, found = session.query(query), {}
     if method == "sketch_upper":
         bounds, certificate = upper_sketch(
-            session, spans, hooks, from_layer, n, norm, n_probes, seed, rows, vjp_batch_size, progress
+            session, spans, hooks, from_layer, n, norm, n_probes, tightness, seed, rows, vjp_batch_size, progress
         )
         sketch = {"kind": "upper bound", "n_probes": n_probes, "seed": seed} | certificate
-        return session.by_layer(to_layer, _labelled_bounds(session, bounds, long_name, sketch))
+        sketch |= {} if tightness is None else {"tightness": tightness}
+        return session.by_layer(to_layer, _labelled_bounds(session, bounds, norm, long_name, sketch))
     directions, sketch = _directions(session, norm, method, n_probes, seed)
     facts: dict[str, Any] = {} if method == "exact" else {"sketch": sketch | {"n_probes": n_probes, "seed": seed}}
     if dtype_of(session.model).itemsize < 4:
@@ -155,15 +159,39 @@ def jacobian_norms(
     return session.by_layer(to_layer, found)
 
 
+def _require_goal(method: Method, norm: Norm, rows: RowsKept, rtol: float | None, tightness: float | None) -> None:
+    """Raise for a goal of a sketch that cannot be reached or does not belong to the method."""
+    if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
+        raise InputError(
+            f"rtol={rtol!r} cannot be used here.",
+            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
+        )
+    if tightness is None:
+        return
+    if not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
+        raise InputError(
+            f"tightness={tightness!r} cannot be used here.",
+            "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
+        )
+    if rows == "repeat":
+        raise InputError(
+            "rows='repeat' cannot be used with tightness=, which adds rows to those it has.",
+            "Use rows='hold' or 'spill', or leave tightness= out.",
+        )
+
+
 def _labelled_bounds(
-    session: Session, bounds: Mapping[Target, Tensor], long_name: str, sketch: Mapping[str, Any]
+    session: Session, bounds: Mapping[Target, Ends], norm: Norm, long_name: str, sketch: Mapping[str, Any]
 ) -> dict[Target, xr.DataArray]:
-    """Certified upper bounds as DataArrays that state their allowance for rounding and their failure probability."""
-    stated = {name: sketch[name] for name in ("rounding", "failure_probability")}
-    return {
-        to: session.label(values, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
-        for to, values in bounds.items()
-    }
+    """Certified bounds as DataArrays that state their allowance for rounding, failure probability and tightness."""
+    names = ("rounding", "failure_probability", "estimated_tightness")
+    stated = {name: sketch[name] for name in names if name in sketch}
+    found: dict[Target, xr.DataArray] = {}
+    for to, ends in bounds.items():
+        found[to] = session.label(ends.high, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
+        if norm == "spectral":
+            found[to]["low"] = session.label(ends.low, "low", "lower bound on the norm", "1")
+    return found
 
 
 def _directions(

@@ -19,6 +19,7 @@ from squashlens.engine.running.streamed import implementation
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import (
     Batches,
+    Storage,
     at_query,
     cost_message,
     require_causal,
@@ -73,14 +74,18 @@ class Products:
 
         return again
 
-    def spectral(self, directions: Float[Tensor, "cotangent d"], rows: RowsKept) -> tuple[ByToken, RowsKept]:
-        """The spectral norms, and how the rows were stored."""
-        model, reach, count = self.session.model, self.query + 1, len(directions)
-        like = next(model.parameters())
-        storage = storage_for(rows, len(self.session.ids), reach, count, width(model), like)
+    def storage(self, rows: RowsKept, count: int) -> Storage:
+        """Where `count` rows of each block are kept; the size is printed if it is large."""
+        reach, like = self.query + 1, next(self.session.model.parameters())
+        storage = storage_for(rows, len(self.session.ids), reach, count, width(self.session.model), like)
         message = cost_message(storage, reach, count)
         if self.progress and message:
             tqdm.write(message)
+        return storage
+
+    def spectral(self, directions: Float[Tensor, "cotangent d"], rows: RowsKept) -> tuple[ByToken, RowsKept]:
+        """The spectral norms, and how the rows were stored."""
+        storage, reach, count = self.storage(rows, len(directions)), self.query + 1, len(directions)
         return spectral_of(self.along(directions), storage, reach, count, spectral_norms, self.progress), storage.way
 
 

@@ -6,11 +6,11 @@ them to a temporary file and reads it back position by position; *repeat* keeps 
 repeats the products for the next ones.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -29,7 +29,7 @@ from squashlens.theory.norms import squared_frobenius
 
 Batch = Float[Tensor, "cotangent prompt position in"]
 Batches = Callable[[], Iterator[Batch]]  # each call goes through all of them again
-Spectral = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
+Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each matrix, or several
 
 
 @dataclass(frozen=True)
@@ -82,28 +82,40 @@ def frobenius_of(batches: Batches) -> Float[Tensor, "prompt position"]:
 
 def spectral_of(
     batches: Batches, storage: Storage, reach: int, rows: int, norms: Spectral, progress: bool
-) -> Float[Tensor, "prompt position"]:
-    """The spectral norm of the block of each position; zero from position `reach` on."""
+) -> Float[Tensor, "prompt position *several"]:
+    """The spectral norm of the block of each position, or what `norms` gives; zero from position `reach` on."""
     found: list[Tensor] = []
     width = 0
     for start in range(0, reach, storage.positions):
         stop = min(reach, start + storage.positions)
         with tempfile.TemporaryDirectory() as folder:
-            kept, done, device = None, 0, torch.device("cpu")
-            for batch in batches():
-                if kept is None:
-                    width, device = batch.shape[2], batch.device
-                    kept = _buffer((batch.shape[1], stop - start, rows, batch.shape[3]), batch, storage.way, folder)
-                part = rearrange(batch[:, :, start:stop], "k p i d -> p i k d")
-                kept[:, :, done : done + len(batch)] = part
-                done += len(batch)
-            if kept is None:
-                raise CapacityError("The Jacobian has no rows to compute norms of.", "Give at least one cotangent.")
+            kept, width, device = collected(batches, storage.way, slice(start, stop), rows, folder)
             places = bar(range(stop - start), desc="norms", unit="token", progress=progress)
             found.append(torch.stack([norms(kept[:, place].to(device)) for place in places], dim=1))
             del kept
-    whole = torch.cat(found, dim=1)
-    return torch.nn.functional.pad(whole, (0, width - reach))
+    return padded(torch.cat(found, dim=1), width)
+
+
+def padded(values: Float[Tensor, "prompt place *several"], width: int) -> Float[Tensor, "prompt position *several"]:
+    """Values of the first positions, with zeros for the others up to `width`."""
+    return torch.nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, width - values.shape[1]))
+
+
+def collected(
+    batches: Batches, way: RowsKept, positions: slice, rows: int, folder: str
+) -> tuple[Float[Tensor, "prompt place out in"], int, torch.device]:
+    """All rows of the blocks of some positions, with the number of positions and the device of the products."""
+    kept, done, width, device = None, 0, 0, torch.device("cpu")
+    for batch in batches():
+        if kept is None:
+            width, device = batch.shape[2], batch.device
+            shape = (batch.shape[1], positions.stop - positions.start, rows, batch.shape[3])
+            kept = _buffer(shape, batch, way, folder)
+        kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, positions], "k p i d -> p i k d")
+        done += len(batch)
+    if kept is None:
+        raise CapacityError("The Jacobian has no rows to compute norms of.", "Give at least one cotangent.")
+    return kept, width, device
 
 
 def _buffer(shape: tuple[int, ...], like: Tensor, way: RowsKept, folder: str) -> Tensor:
@@ -111,7 +123,9 @@ def _buffer(shape: tuple[int, ...], like: Tensor, way: RowsKept, folder: str) ->
     if way != "spill":
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     kind = np.float64 if like.dtype == torch.float64 else np.float32
-    return torch.from_numpy(np.memmap(Path(folder) / "rows", kind, "w+", shape=shape))
+    handle, name = tempfile.mkstemp(dir=folder)
+    os.close(handle)
+    return torch.from_numpy(np.memmap(name, kind, "w+", shape=shape))
 
 
 def norms_at(

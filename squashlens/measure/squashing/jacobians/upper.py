@@ -1,7 +1,18 @@
-"""A certified upper bound on Jacobian norms from a sketch, in float64 and with an allowance for rounding."""
+"""Certified upper bounds on Jacobian norms from a sketch, in float64 and with an allowance for rounding.
+
+The lower end of the interval is the larger of two: the norm of the blocks' part in the row space of the sketch, which
+holds always, and the length that a quarter of the sketch sees of the direction that the others find, which holds except
+with the same failure probability as the upper end.
+
+With ``tightness=`` the sketch grows until its bounds are tight enough. The numbers of rows at which it is looked at are
+fixed beforehand, and each of these stages has an equal share of the failure probability. So the bounds of all stages
+hold together, except with that probability, wherever the sketch stops, and the smallest of them may be used.
+"""
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,48 +25,163 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.measure.squashing.jacobians.rows import frobenius_of
+from squashlens.measure.squashing.jacobians.products import FIRST, Products
+from squashlens.measure.squashing.jacobians.rows import Spectral, collected, frobenius_of, padded, spectral_of
 from squashlens.theory.edges import with_rounding
-from squashlens.theory.norms import direction_factor, sketch_factors
+from squashlens.theory.norms import (
+    FOLDS,
+    crossed,
+    direction_factor,
+    length_factor,
+    sketch_factors,
+    sketch_stages,
+    spectral_norms,
+    unmixing,
+)
 
 FAILURE = 1e-6  # probability that any of the values is too low
+ByToken = Float[Tensor, "prompt position"]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Upper and lower bounds on the norm of each block, and an estimate of it that is rarely too large."""
+
+    high: ByToken
+    low: ByToken
+    likely: ByToken
+
+    @property
+    def tightness(self) -> float:
+        """The largest upper bound ÷ estimate; 1 for blocks of 0."""
+        return float((self.high / torch.maximum(self.low, self.likely)).nan_to_num(1.0, posinf=math.inf).max())
+
+    def narrowed(self, other: "Ends") -> "Ends":
+        """The narrower of two intervals that both hold; the estimate is the second one's."""
+        return Ends(torch.minimum(self.high, other.high), torch.maximum(self.low, other.low), other.likely)
+
+    def rounded(self, reached: Tensor, lost: Float[Tensor, " prompt"]) -> "Ends":
+        """The bounds with an allowance for rounding, which is relative to the largest of them."""
+        rows = zip(self.high[:, None], reached, lost.tolist(), strict=True)
+        high = torch.cat([with_rounding(row, near, rounding) for row, near, rounding in rows])
+        off = lost[:, None] * (self.low + self.high.amax(dim=1, keepdim=True))
+        return Ends(high, (self.low - off).clamp(min=0), self.likely)
 
 
 # More than ten parameters, since it takes all options of `jacobian_norms` that apply.
 def upper_sketch(
     session: Session, spans: Mapping[Target, int], hooks: Sequence[Hook | Recipe], from_layer: int, query: int,
-    norm: Norm, n_probes: int, seed: int, rows: RowsKept, batch_size: int | None, progress: bool,
-) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
-    """Upper bounds on ‖J_i‖ for each target, and their certificate.
-
-    They are the norms of ``G J_i`` times a factor, where G has `n_probes` standard normal rows.
-    """
-    model, n = session.model, session.positions
-    generator = torch.Generator().manual_seed(seed)
-    directions = torch.randn(width(model), n_probes, generator=generator, dtype=torch.float64).T
-    chance = FAILURE / (len(spans) * session.ids.numel())
-    if norm == "spectral":
-        factor = direction_factor(n_probes, chance)
-    else:
-        factor = sketch_factors(n_probes, chance)[1] / math.sqrt(n_probes)
-    found: dict[Target, Tensor] = {}
-    rounding = 0.0
+    norm: Norm, n_probes: int, tightness: float | None, seed: int, rows: RowsKept, batch_size: int | None,
+    progress: bool,
+) -> tuple[dict[Target, Ends], dict[str, Any]]:  # fmt: skip
+    """Bounds on ‖J_i‖ for each target, and their certificate."""
+    model, n, norms = session.model, session.positions, len(spans) * session.ids.numel()
+    found: dict[Target, Ends] = {}
+    sketch: dict[str, Any] = {"certifies": CERTIFIES, "rounding": 0.0, "failure_probability": FAILURE}
     with certifying(model):
         blocks = range(from_layer, max(spans.values()))
         seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         here = torch.arange(n)[None] == query
         for to, top in spans.items():
             products = Products(session, hooks, from_layer, top, to, query, batch_size, progress)
-            along = products.along(directions)
-            values = products.spectral(directions, rows)[0] if norm == "spectral" else frobenius_of(along)
-            raised = []
-            for sight, row in zip(seen, factor * values.cpu(), strict=True):
-                inside = range(from_layer, top)
-                lost = derivative_rounding(model, sight, inside, n)
-                raised.append(with_rounding(row[None], tokens_reaching(sight, inside, here), lost)[0])
-                rounding = max(rounding, lost)
-            found[to] = torch.stack(raised)
-    return found, {
-        "certifies": CERTIFIES, "rounding": rounding, "failure_probability": FAILURE, "factor": factor,
-    }  # fmt: skip
+            if tightness is not None:
+                ends, facts = _grown(products, norms, tightness, seed, rows)
+            elif norm == "spectral":
+                ends, facts = _sketched(products, FAILURE / norms, n_probes, seed, rows)
+            else:
+                ends, facts = _frobenius(products, FAILURE / norms, n_probes, seed)
+            inside = range(from_layer, top)
+            lost = torch.tensor([derivative_rounding(model, sight, inside, n) for sight in seen], dtype=torch.float64)
+            reached = torch.stack([tokens_reaching(sight, inside, here) for sight in seen])
+            found[to] = ends.rounded(reached, lost)
+            sketch |= {"rounding": max(sketch["rounding"], float(lost.max()))}
+            sketch |= {name: max(value, sketch.get(name, 0.0)) for name, value in facts.items()}
+    return found, sketch
+
+
+def _drawn(products: Products, probes: int, generator: torch.Generator) -> Float[Tensor, "cotangent d"]:
+    """Standard normal cotangents."""
+    d = width(products.session.model)
+    return torch.randn(d, probes, generator=generator, dtype=torch.float64).T
+
+
+def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, float]]:
+    """Frobenius norms from ‖GJ_i‖_F, by Chernoff's factor."""
+    directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
+    factor = sketch_factors(probes, chance)[1] / math.sqrt(probes)
+    size = frobenius_of(products.along(directions)).cpu()
+    return Ends(factor * size, torch.zeros_like(size), size / math.sqrt(probes)), {"factor": factor}
+
+
+def _sketched(
+    products: Products, chance: float, probes: int, seed: int, rows: RowsKept
+) -> tuple[Ends, dict[str, float]]:
+    """Spectral norms from GJ_i with a given number of rows."""
+    directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
+    measure = Measure(directions)
+    reach, count = products.query + 1, len(directions)
+    storage = products.storage(rows, count)
+    several = spectral_of(products.along(directions), storage, reach, count, measure, products.progress)
+    ends = measure.ends(several, chance)
+    return ends, {"estimated_tightness": ends.tightness}
+
+
+def _grown(
+    products: Products, norms: int, tightness: float, seed: int, rows: RowsKept
+) -> tuple[Ends, dict[str, float]]:
+    """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
+    d, reach, generator = width(products.session.model), products.query + 1, torch.Generator().manual_seed(seed)
+    stages = sketch_stages(FIRST, d)
+    directions = torch.zeros(0, d, dtype=torch.float64)
+    found: Ends | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        parts: list[Tensor] = []
+
+        def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
+            way = products.storage("hold" if rows == "auto" else rows, len(new)).way
+            part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
+            parts.append(part)
+            places = (torch.cat([p[:, place] for p in parts], dim=1).to(device) for place in range(reach))
+            return padded(torch.stack([measure(block) for block in places], dim=1), n)
+
+        for k in stages:
+            new = _drawn(products, k - len(directions), generator)
+            directions = torch.cat([directions, new])
+            measure = Measure(directions)
+            ends = measure.ends(more(new, measure), FAILURE / (norms * len(stages)))
+            found = ends if found is None else found.narrowed(ends)
+            if found.tightness <= tightness:
+                return found, {"n_probes": k, "estimated_tightness": found.tightness}
+        # Too many for a sketch: with the rows that a whole basis still lacks, the norm is exact.
+        left = torch.linalg.qr(directions.mT, mode="complete").Q[:, len(directions) :].mT
+        unmixed = torch.block_diag(unmixing(directions), torch.eye(len(left), dtype=torch.float64))
+        exact = more(left, lambda rows: spectral_norms(unmixed.to(rows.device) @ rows.double())).cpu()
+        return Ends(exact, exact, exact), {"n_probes": d, "estimated_tightness": 1.0}
+
+
+class Measure:
+    """What is computed from the rows GJ_i: their norm, that of J_i in their row space, and the lengths `crossed`."""
+
+    def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
+        self.probes, self.unmixed = len(directions), unmixing(directions)
+
+    def __call__(self, rows: Float[Tensor, "many out in"]) -> Float[Tensor, "many several"]:
+        straight = self.unmixed.to(rows.device) @ rows.double()
+        found = torch.stack([spectral_norms(rows), spectral_norms(straight)], dim=-1)
+        return torch.cat([found, crossed(rows[:, : FOLDS * self.each])], dim=-1) if self.each else found
+
+    @property
+    def each(self) -> int:
+        """The number of rows in a quarter."""
+        return self.probes // FOLDS
+
+    def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
+        """The bounds that follow; each end fails with probability `chance` at most."""
+        size, least, *lengths = several.cpu().double().unbind(dim=-1)
+        sure, likely = least, least
+        if lengths:
+            seen = torch.stack(lengths)
+            sure = torch.maximum(least, length_factor(self.each, chance / FOLDS) * seen.amax(dim=0))
+            likely = torch.maximum(least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each))
+        high = direction_factor(self.probes, chance) * size
+        return Ends(high, torch.minimum(sure, high), likely)
