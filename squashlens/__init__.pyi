@@ -24,6 +24,7 @@ from .measure.squashing.audit import audit
 from .measure.squashing.bound import path_bound
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.needle import needle
+from .measure.squashing.profiles.profile import profile
 from .measure.squashing.sensitivity import sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .reporting.page import report
@@ -63,6 +64,7 @@ __all__ = [
     "precision_by_block",
     "precision_by_run",
     "probe",
+    "profile",
     "prompts",
     "provenance",
     "report",

@@ -179,6 +179,7 @@ def result(name: str) -> Any:
         "audit": lambda: sl.audit(
             m, PROMPT, estimates=["Jacobian", "bound"][:1], n_probes=1, n_replacements=5, **quiet
         ),
+        "profile": lambda: sl.profile(m, PROMPT, method="none", n_random_models=0, **quiet),
         "needle": lambda: sl.needle(m, [ids().tolist()], [2], ["a"], [1], n_replacements=5, **quiet),
         "collapse": lambda: sl.collapse(m, pairs()),
         "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
@@ -346,6 +347,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "figures.synthetic_convergence.found": lambda: result("convergence"),
     "figures.synthetic_total_variation.found": lambda: result("softmax_total_variation"),
     "figures.needle.found": lambda: result("needle"),
+    "figures.profile.found": lambda: result("profile"),
     "figures.accuracy_by_length.found": lambda: result("evaluate"),
     "figures.error_by_length.found": lambda: result("evaluate"),
     "figures.collapse_vs_readout.found": lambda: result("collapse_vs_readout"),
@@ -398,6 +400,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "precision_by_block": {"formats": ["bfloat16"]},
     "precision_by_run": {"runs": ["float32"], "noise_lengths": 2},
     "search_separators": {"n_samples": 1, "n_placements": 5},
+    "profile": {"queries": [3], "layers": [4], "method": "none", "n_random_models": 0},
     "probe": {"seeds": 32, "n_train": 16, "n_random_models": 1},
     "separator_ablation": {"kinds": ["mask"]},
     "paths.strongest_paths": {"k": 2},

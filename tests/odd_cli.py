@@ -67,6 +67,7 @@ SMALL: dict[str, dict[str, list[str]]] = {
     "paper": {"figures": ["9"]},
     **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "next_token", "composition"), PROMPT),
     **dict.fromkeys(("hops", "strongest_paths", "depth_limit"), PROMPT),
+    "profile": PROMPT | {"queries": ["3"], "layers": ["4"], "method": ["none"], "n_random_models": ["0"]},
     "substitution_effect": PROMPT | {"n_replacements": ["1"]},
     "evaluate": ITEMS | {"max_new_tokens": ["2"]},
     "probe": PROBED,

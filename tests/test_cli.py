@@ -277,6 +277,10 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
             ["--prompt", PROMPT, "--positions", "1", "2"],
             lambda: sl.substitution_effect(model, PROMPT, positions=[1, 2], **quiet),
         ),
+        "profile": (
+            ["--prompt", PROMPT, "--queries", "3", "4", "--norm", "frobenius", "--n-random-models", "0"],
+            lambda: sl.profile(model, PROMPT, queries=[3, 4], norm="frobenius", n_random_models=0, **quiet),
+        ),
         "composition": (["--prompt", PROMPT], lambda: sl.paths.composition(model, PROMPT)),
         "hops": (["--prompt", PROMPT, "--to-layer", "3"], lambda: sl.paths.hops(model, PROMPT, to_layer=3)),
         "strongest_paths": (
@@ -306,8 +310,8 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 
 
 @pytest.mark.parametrize("verb", [
-    "sensitivity", "substitution_effect", "composition", "hops", "strongest_paths", "depth_limit", "next_token",
-    "mechanism", "precision", "precision_by_block", "precision_by_run", "tokenization", "probe",
+    "sensitivity", "substitution_effect", "profile", "composition", "hops", "strongest_paths", "depth_limit",
+    "next_token", "mechanism", "precision", "precision_by_block", "precision_by_run", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words, call = _calls()[verb]

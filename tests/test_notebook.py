@@ -58,6 +58,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "jacobian_norms": lambda m: sl.jacobian_norms(m, PROMPT, **QUIET),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, **QUIET),
     "substitution_effect": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, **QUIET),
+    "profile": lambda m: sl.profile(m, "110 =", queries=[-1], n_random_models=0, **QUIET),
     "hops": lambda m: sl.paths.hops(m, PROMPT),
     "strongest_paths": lambda m: sl.paths.strongest_paths(m, PROMPT, k=3),
     "depth_limit": lambda m: sl.paths.depth_limit(m, PROMPT),

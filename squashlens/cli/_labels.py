@@ -4,7 +4,7 @@ NO_UNITS = ("1", "text")  # what numbers without a unit, and texts, have as unit
 # What a coordinate is called in a heading; by default its name and its value.
 COORDINATES = {
     "hop": "{} hops", "sink": "{} sink tokens", "from_block": "from block {}", "to_layer": "to layer {}",
-    **dict.fromkeys(("part", "edit", "hook", "format", "run", "mode", "form"), "{}"),
+    **dict.fromkeys(("quantity", "part", "edit", "hook", "format", "run", "mode", "form"), "{}"),
 }  # fmt: skip
 VALUES = {
     ("edit", "none"): "no separators",

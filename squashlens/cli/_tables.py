@@ -26,6 +26,12 @@ TABLES = {
         "estimate | rank_agreement rank_agreement_low rank_agreement_high position_trend |",
     ],
     "substitution_effect": ["position | effect effect_std kl |"],
+    "profile": [
+        "distance | influence | layer=first",
+        "layer | exponent |",
+        "layer | representation_entropy effective_rank first_token_norm stream_norm collapse_distance |",
+        "block | sink_rate attention_entropy uniform_entropy sink_value_norm value_norm | head=mean",
+    ],
     "composition": ["position | composition |"],
     "hops": ["position | hops |"],
     "strongest_paths": ["path | share over_null position_at | layer=join"],

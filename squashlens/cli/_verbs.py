@@ -55,6 +55,7 @@ VERBS = {
         Verb("jacobian_norms", ("by_token",)),
         Verb("sensitivity", ("attribution",)),
         Verb("substitution_effect"),
+        Verb("profile", ("profile",)),
         Verb("audit", ("audit",)),
         Verb("composition", ("composition",), where="paths"),
         Verb("hops", ("hops",), where="paths"),

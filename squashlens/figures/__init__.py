@@ -20,6 +20,7 @@ from squashlens.figures.squashing.attribution import attribution
 from squashlens.figures.squashing.audit import audit
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
+from squashlens.figures.squashing.profile import profile
 from squashlens.figures.squashing.tokens import by_token, next_token
 from squashlens.figures.theory.statements import statements
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
@@ -48,6 +49,7 @@ __all__ = [
     "of",
     "panels",
     "probe",
+    "profile",
     "retained_by_kind",
     "runs",
     "save",

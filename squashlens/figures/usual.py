@@ -23,6 +23,7 @@ from squashlens.figures.squashing.attribution import attribution
 from squashlens.figures.squashing.audit import audit
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
+from squashlens.figures.squashing.profile import profile
 from squashlens.figures.squashing.tokens import by_token, next_token
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 
@@ -31,6 +32,7 @@ Result = xr.Dataset | xr.DataArray
 # The figure that is drawn for a result is the first that it has all variables for, so special ones come first.
 FIGURES: tuple[Any, ...] = (
     attribution,
+    profile,
     composition,
     hops,
     strongest_paths,

@@ -20,6 +20,7 @@ MUTATIONS = (
     Mutation("layers that were not measured", "checks/results.py", "if value not in measured:", "if False:", "test_given.py"),
     Mutation("merged anew drawn as grown", "figures/collapse/tokenization.py", 'np.where(here["grows"].values, 1, 2)', 'np.where(here["grows"].values, 1, 1)', "test_tokenization_figures.py"),
     Mutation("boxes a place too far", "figures/collapse/tokenization.py", "base=ends - widths", "base=ends", "test_tokenization_figures.py"),
+    Mutation("a law without its floor", "figures/squashing/profile.py", 'law = float(one["floor"]) + ', "law = ", "test_profile_figure.py"),
     Mutation("the null as its own ratio", "figures/squashing/attribution.py", '_line(sensitivity["bound_over_null"]', '_line(sensitivity["null"]', "test_figures.py::test_attribution_draws_the_dataset"),
     Mutation("quartiles exchanged", "figures/answers/accuracy.py", "median, low, high = (here", "median, high, low = (here", "test_accuracy_figures.py::test_errors_single_and_mean"),
     Mutation("heads of the block below", "figures/collapse/curves.py", "max(layer - 1, 0)", "max(layer - 2, 0)", "test_collapse_figures.py::test_the_curve_draws_everything_the_dataset_has"),

@@ -41,9 +41,13 @@ class Replay:
     calls: dict[int, Call]
 
     def gradients(
-        self, query: int, to: Target, cotangents: Float[Tensor, "cotangent prompt out"], batch: int
-    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
-        """Cotangents standing at one token of `to`, pulled back to the lowest block's stream, `batch` at a time."""
+        self, query: int, to: Target, cotangents: Float[Tensor, "cotangent prompt out"], batch: int,
+        by_layer: Callable[[int, Tensor], None] | None = None,
+    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
+        """Cotangents standing at one token of `to`, pulled back to the lowest block's stream, `batch` at a time.
+
+        `by_layer` is called with the gradients at the stream that enters each block, from the top down.
+        """
         blocks = sorted(self.calls, reverse=True)
         alone = self._only_row(blocks[0], query)
         for part in cotangents.split(batch):
@@ -53,6 +57,8 @@ class Replay:
                     if block == blocks[0]:
                         above = (self.model.ln_final(above) if to == "y" else above)[:, 0]
                     ((part,),) = vjps(above, [leaf], part.to(above.device), len(part))
+                    if by_layer is not None:
+                        by_layer(block, part)
             yield part
 
     def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""All queries and all layers of a prompt in one result."""

@@ -1,0 +1,305 @@
+"""All queries and all layers of one prompt: influence by position and by distance, heads, and representations."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from squashlens._typing import Bos, Bridge, Norm, one_of, positive
+from squashlens.bars import bar
+from squashlens.engine.anatomy import check_layer, n_blocks, width
+from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
+from squashlens.engine.differentiating.exact import certifying
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.memory import human, require_room
+from squashlens.engine.proving.registry import measured
+from squashlens.errors import InputError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing._attention import patterns_of
+from squashlens.measure.squashing.profiles.pullbacks import Pullback, Sketch, norms_of, require_held
+from squashlens.measure.squashing.profiles.states import states
+from squashlens.results import Variable
+from squashlens.theory.compositions import compositions
+from squashlens.theory.decay import ByDistance, Law
+
+Ways = Literal["none", "exact", "sketch_upper"]
+Kept = Literal["positions", "distances"]
+CHUNK = 1 << 24  # numbers in the rows of some queries that are composed together
+NAMES = {
+    "path_bound": "path bound",
+    "null": "path bound under uniform attention",
+    "jacobian": "norm of the Jacobian",
+}
+PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
+
+
+# More than ten parameters, since each is an independent option of the measurement; all have defaults.
+@measured
+def profile(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    queries: Literal["all"] | Sequence[int] = "all",
+    layers: Sequence[int] | None = None,
+    method: Ways = "exact",
+    norm: Norm = "spectral",
+    n_probes: int = 32,
+    keep: Kept = "positions",
+    n_random_models: int = 1,
+    seed: int = 0,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """How much every token influences every later one, from every layer, with heads and representations beside it.
+
+    The path bound of Theorem 5.1 (constants 1) and its null are computed for all queries from one forward pass, and for
+    all layers from one product of patterns. Norms of the Jacobian ‖∂y_n/∂v⁽ℓ⁾_i‖ take d backward passes for each query,
+    or `n_probes`, which serve all layers and positions.
+
+    Influence by distance r = n − i is the mean over queries, without BOS. The law ``γ + β (r + 1)^(−p)`` is fitted to
+    it by least squares, where each distance counts with its number of pairs; intervals are the middle 95 % of 200
+    resamples of up to 16 contiguous groups of queries.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        queries: query positions n; negative values count from the end. All by default.
+        layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
+        method: way to compute norms of the Jacobian: ``"exact"`` (the default); ``"sketch_upper"``, certified upper
+            bounds, all of them together, as in `jacobian_norms`; ``"none"``, no norms, which takes one forward pass.
+        norm: as in `jacobian_norms`.
+        n_probes: number of random directions of a sketch; 32 by default.
+        keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
+            ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
+            its square.
+        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
+            is measured as well; 1 by default. They have none of the hooks of `model`.
+        seed: random seed of the directions of a sketch and of the resamples; 0 by default.
+        bos: as in `path_bound`.
+        progress: as in `path_bound`.
+
+    Returns:
+        Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
+        ``method="none"``; with a spectral sketch also `jacobian_low`, a certified lower bound. Zero for positions after
+        the query.
+
+        Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number. `quantity` is
+        ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
+        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each with
+        `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
+
+        Over (block, head): `sink_rate`, mean attention to the first token; `attention_entropy` in nat, beside
+        `uniform_entropy` (block); `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of
+        the others'. Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values;
+        `effective_rank`; `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token
+        from that of the prompt with its last token repeated.
+
+    Raises:
+        InputError: several prompts, a prompt of one token, or a query or layer that does not exist.
+        CapacityError: the result or the rows of a Jacobian do not fit into memory; the message states their size.
+        UnsoundModelError: the model is not causal.
+
+    Source: Barbero et al. 2024, Theorem 5.1; the law is that of influence by distance in arXiv 2606.29139.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0, progress=False)
+    >>> bool((found["path_bound"].sel(layer=0, query=4) == sl.path_bound(model, "110 =")).all())
+    True
+    """
+    one_of(method, Ways, "method")
+    one_of(norm, Norm, "norm")
+    one_of(keep, Kept, "keep")
+    positive(n_probes, "n_probes", "a number of directions")
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    session = Session.start(
+        model, prompt, bos, "profile",
+        queries=queries, layers=layers, method=method, norm=norm, keep=keep, n_random_models=n_random_models, seed=seed,
+    )  # fmt: skip
+    work = _Work(session, _queries(session, queries), _layers(session, layers), method, norm, n_probes, keep, seed)
+    work.require_fits(progress)
+    own = work.measured(progress)
+    random = [
+        work.of(with_random_weights(session.model, k)).measured(progress, null=False) for k in range(n_random_models)
+    ]
+    return work.result(own, random)
+
+
+def _queries(session: Session, given: Literal["all"] | Sequence[int]) -> Int[Tensor, " query"]:
+    """The query positions in ascending order. Raises unless there is one prompt, of two tokens at least."""
+    if len(session.ids) != 1 or session.positions < 2:
+        raise InputError(
+            f"profile takes a single prompt of at least 2 tokens, and not {len(session.ids)} × {session.positions}.",
+            "Give one prompt; join results of several with `squashlens.concat`.",
+        )
+    if isinstance(given, str):
+        one_of(given, Literal["all"], "queries")
+        return torch.arange(session.positions)
+    found = [session.query(query) for query in given]
+    if not found or len(set(found)) < len(found):
+        raise InputError(f"queries={list(given)!r} has no query, or one twice.", "Give different positions, or 'all'.")
+    return torch.tensor(sorted(found))
+
+
+def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
+    """The layers in ascending order."""
+    top = n_blocks(session.model)
+    found = sorted(
+        {check_layer(layer, session.model, "layers") for layer in (range(top + 1) if given is None else given)}
+    )
+    if not found:
+        raise InputError("layers is an empty list.", "Give at least one layer, or leave layers= out.")
+    return found
+
+
+class _Found:
+    """What was measured on one model: values by position, if they are kept, and sums by distance for each quantity."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Float[Tensor, "query layer position"]] = {}
+        self.sums: dict[str, ByDistance] = {}
+        self.facts: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One call: what is measured, on the model of a session."""
+
+    session: Session
+    queries: Int[Tensor, " query"]
+    layers: list[int]
+    method: Ways
+    norm: Norm
+    n_probes: int
+    keep: Kept
+    seed: int
+
+    def of(self, other: Bridge) -> "_Work":
+        """The same on the same tokens of another model; only sums by distance are kept."""
+        return replace(self, session=Session(other, self.session.ids, self.session.facts), keep="distances")
+
+    @property
+    def n(self) -> int:
+        return self.session.positions
+
+    def require_fits(self, progress: bool) -> None:
+        """State the size of the result and the number of products, and raise if they do not fit."""
+        series = 2 + (self.method != "none") + (self.method == "sketch_upper")
+        whole = series * len(self.queries) * len(self.layers) * self.n * 8 if self.keep == "positions" else 0
+        size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
+        require_room(size, torch.device("cpu"), "A profile", "Use keep='distances', fewer queries=, or fewer layers=.")
+        products = len(self.queries) * self._directions_count()
+        if self.method != "none" and self.norm == "spectral":
+            count = int(self.queries[-1]) + 1
+            require_held(self.session, self.layers, count, self._directions_count())
+        if progress and (size > REPORT_ABOVE or products > 10_000):
+            tqdm.write(f"profile: {human(size)} for {len(self.queries)} queries; {products} vector–Jacobian products")
+
+    def _directions_count(self) -> int:
+        return {"none": 0, "exact": width(self.session.model), "sketch_upper": self.n_probes}[self.method]
+
+    def measured(self, progress: bool, *, null: bool = True) -> _Found:
+        """Path bound, null and norms of the model."""
+        found = _Found()
+        for name, attention in (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]:
+            self._bounds(found, name, attention, progress)
+        if self.method != "none":
+            self._jacobians(found, progress)
+        return found
+
+    def _new(self, found: _Found, name: str) -> None:
+        first = int(self.session.facts["bos_count"])
+        found.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
+        if self.keep == "positions":
+            shape = (len(self.queries), len(self.layers), self.n)
+            found.kept[name] = torch.zeros(shape, dtype=torch.float64)
+
+    def _take(self, found: _Found, name: str, place: int, rows: slice, values: Float[Tensor, "query position"]) -> None:
+        found.sums[name].add(place, self.queries[rows], values)
+        if self.keep == "positions":
+            found.kept[name][rows, place] = values
+
+    def _bounds(self, found: _Found, name: str, attention: Any, progress: bool) -> None:
+        """The path bound of every query from every layer: one product of patterns for some queries at a time."""
+        top = n_blocks(self.session.model)
+        patterns = patterns_of(self.session, attention, range(min(self.layers), top))
+        self._new(found, name)
+        size = max(1, CHUNK // self.n)
+        starts = range(0, len(self.queries), size)
+        for start in bar(starts, desc=NAMES[name], unit="chunk", progress=progress):
+            rows = slice(start, min(len(self.queries), start + size))
+            down = [patterns[block] for block in reversed(range(min(self.layers), top))]
+            for below, values in enumerate(compositions(self.queries[rows], self.n, down, 2.0)):
+                if top - below in self.layers:
+                    self._take(found, name, self.layers.index(top - below), rows, values)
+
+    def _jacobians(self, found: _Found, progress: bool) -> None:
+        """Norms of the Jacobian of every query at every layer."""
+        self._new(found, "jacobian")
+        upper = self.method == "sketch_upper"
+        low = upper and self.norm == "spectral" and self.keep == "positions"
+        if low:
+            found.kept["jacobian_low"] = torch.zeros_like(found.kept["jacobian"])
+        unit = torch.eye(width(self.session.model), dtype=torch.float64)
+        with certifying(self.session.model) if upper else nullcontext():
+            sketch = (
+                Sketch(self.session, self.layers, len(self.queries), self.norm, self.n_probes, self.seed)
+                if upper else None
+            )  # fmt: skip
+            pullback = Pullback(self.session, self.layers)
+            places = bar(range(len(self.queries)), desc="jacobian", unit="query", progress=progress)
+            for at in places:
+                query = int(self.queries[at])
+                ends = None if sketch is None else sketch.of(pullback, query)
+                values = norms_of(pullback, query, self.norm, unit) if ends is None else ends.high
+                for place in range(len(self.layers)):
+                    self._take(found, "jacobian", place, slice(at, at + 1), values[place][None])
+                if low and ends is not None:
+                    found.kept["jacobian_low"][at] = ends.low
+            if sketch is not None:
+                found.facts = {"sketch": sketch.certificate() | {"seed": self.seed}}
+
+    def result(self, own: _Found, random: Sequence[_Found]) -> xr.Dataset:
+        """Everything as one Dataset."""
+        sums = dict(own.sums)
+        for name in ("path_bound", "jacobian"):
+            others = [one.sums[name] for one in random if name in one.sums]
+            if others:
+                sums[f"{name}_random"] = others[0].joined(others[1:])
+        by_distance, by_query = ("quantity", "layer", "distance"), ("query", "layer", "position")
+        variables: dict[str, Variable] = {}
+        named = NAMES | {"jacobian_low": "lower bound on the norm of the Jacobian"}
+        for name, values in own.kept.items():
+            variables[name] = (by_query, values, named[name], "1")
+        variables["influence"] = (by_distance, torch.stack([s.means() for s in sums.values()]), "mean influence", "1")
+        variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
+        generator = torch.Generator().manual_seed(self.seed)
+        variables |= _laws([s.laws(generator) for s in sums.values()])
+        variables |= states(self.session, self.layers)
+        _, coords = self.session.coords()
+        coords |= {
+            "query": self.queries.numpy(), "layer": np.array(self.layers), "distance": np.arange(self.n),
+            "quantity": list(sums), "block": np.arange(n_blocks(self.session.model)),
+            "head": np.arange(int(self.session.model.cfg.n_heads)),
+        }  # fmt: skip
+        facts = {**self.session.facts, **own.facts, "random_model_seeds": list(range(len(random)))}
+        labelled = Session(self.session.model, self.session.ids, facts, self.session.capture)
+        return labelled.dataset("influence, heads and representations of a prompt", coords, variables)
+
+
+def _laws(found: Sequence[tuple[Law, Law, Law]]) -> Mapping[str, Variable]:
+    """The parts of the laws of all quantities, with both ends of their intervals."""
+    variables: dict[str, Variable] = {}
+    ends = {"": "", "_low": ", lower end of its 95 % interval", "_high": ", upper end of its 95 % interval"}
+    for part, text in PARTS.items():
+        for place, (end, said) in enumerate(ends.items()):
+            values = torch.stack([getattr(laws[place], part) for laws in found])
+            variables[f"{part}{end}"] = (("quantity", "layer"), values, f"{text} of influence by distance{said}", "1")
+    return variables

@@ -1,0 +1,157 @@
+"""Norms of the Jacobian of chosen queries at all layers, from the same vector–Jacobian products."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Norm
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.engine.budget import cotangents, cotangents_on_graph
+from squashlens.engine.differentiating.exact import CERTIFIES
+from squashlens.engine.differentiating.replay import record, replayable
+from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
+from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
+from squashlens.engine.memory import require_room
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.rows import require_causal
+from squashlens.measure.squashing.jacobians.upper import FAILURE, Ends, Measure
+from squashlens.theory.norms import sketch_factors, spectral_norms, squared_frobenius
+
+ByLayer = Float[Tensor, "layer position"]
+Rows = Float[Tensor, "cotangent prompt position in"]
+
+
+class Pullback:
+    """Cotangents at a query's y, pulled back to the streams of several layers; one forward pass serves all queries."""
+
+    def __init__(self, session: Session, layers: Sequence[int]) -> None:
+        model, ids, n = session.model, session.ids, session.positions
+        self.session, self.layers, self.top = session, [*layers], n_blocks(model)
+        self.bottom = min(*layers, self.top - 1)
+        self.replay = record(model, ids, (), self.bottom, self.top) if replayable(model, ()) else None
+        if self.replay is not None:
+            self.batch = cotangents(model, 1, n)
+            return
+        self.batch = cotangents_on_graph(model, 1, n)
+        self.streams: dict[int, Tensor] = {}
+        above = range(self.bottom + 1, self.top + 1)
+        also = [(residual_site(layer, model), self._kept(layer)) for layer in above]
+        span = open_spans(model, ids, (), [self.bottom], self.top, also)[self.bottom]
+        self.streams[self.bottom], self.output = span.leaf, span.outputs["y"]
+
+    def _kept(self, layer: int) -> Callable[[Tensor], None]:
+        return lambda tensor: self.streams.update({layer: tensor})
+
+    def rows(self, query: int, directions: Float[Tensor, "cotangent d"], take: Callable[[int, Rows], None]) -> None:
+        """Call `take` with each layer and the gradients there, for every batch of cotangents at one query."""
+
+        def checked(layer: int, rows: Rows) -> None:
+            if layer in self.layers:
+                with torch.no_grad():
+                    take(layer, require_causal(rows, query, "The model"))
+
+        if self.replay is None:
+            alone = self.output[:, query]
+            cotangents_of_all = directions.to(alone.device, alone.dtype)[:, None]
+            for found in vjps(alone, [self.streams[layer] for layer in self.layers], cotangents_of_all, self.batch):
+                for layer, rows in zip(self.layers, found, strict=True):
+                    checked(layer, rows)
+            return
+        entering = self.replay.calls[self.bottom][0]
+        cotangents_of_all = directions.to(entering.device, entering.dtype)[:, None]
+        for part in cotangents_of_all.split(self.batch):
+            if self.top in self.layers:
+                self._final(query, part, checked)
+            for _ in self.replay.gradients(query, "y", part, self.batch, checked):
+                pass
+
+    def _final(self, query: int, part: Float[Tensor, "cotangent 1 d"], take: Callable[[int, Rows], None]) -> None:
+        """The gradients at v⁽ᴸ⁾, through the final norm only."""
+        model, replay = self.session.model, self.replay
+        if replay is None:
+            return
+        with replay.running(), torch.no_grad():
+            _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
+        with differentiable(), replay.running():
+            leaf = left.detach().clone().requires_grad_()
+            alone = model.ln_final(leaf)[:, query]
+            for (rows,) in vjps(alone, [leaf], part, len(part)):
+                take(self.top, rows)
+
+
+def norms_of(pullback: Pullback, query: int, norm: Norm, directions: Float[Tensor, "cotangent d"]) -> ByLayer:
+    """Exact norms at each layer and position for one query, from products with orthonormal directions."""
+    n, layers = pullback.session.positions, pullback.layers
+    if norm == "frobenius":
+        squares = torch.zeros(len(layers), n, dtype=torch.float64)
+
+        def add(layer: int, rows: Rows) -> None:
+            squares[layers.index(layer)] += squared_frobenius(rows)[0].cpu()
+
+        pullback.rows(query, directions, add)
+        return squares.sqrt()
+    found = torch.zeros(len(layers), n, dtype=torch.float64)
+    for place, rows in enumerate(_held(pullback, query, directions)):
+        found[place, : query + 1] = torch.stack([spectral_norms(block) for block in rows.unbind(1)]).cpu()
+    return found
+
+
+def _held(
+    pullback: Pullback, query: int, directions: Float[Tensor, "cotangent d"]
+) -> list[Float[Tensor, "cotangent position in"]]:
+    """All rows of the blocks of one query, layer by layer."""
+    held: dict[int, list[Tensor]] = {layer: [] for layer in pullback.layers}
+    pullback.rows(query, directions, lambda layer, rows: held[layer].append(rows[:, 0, : query + 1]))
+    return [torch.cat(held[layer]) for layer in pullback.layers]
+
+
+def require_held(session: Session, layers: Sequence[int], reach: int, rows: int) -> None:
+    """Raise if the rows of one query's Jacobian at all layers do not fit."""
+    size = len(layers) * reach * rows * width(session.model) * max(4, dtype_of(session.model).itemsize)
+    what = f"The Jacobian's {rows} rows of one query at {len(layers)} layers"
+    require_room(2 * size, device_of(session.model), what, "Use norm='frobenius', fewer layers=, or method='none'.")
+
+
+class Sketch:
+    """Certified upper bounds at each layer and position, for several queries together; to be used in float64."""
+
+    def __init__(
+        self, session: Session, layers: Sequence[int], queries: int, norm: Norm, probes: int, seed: int
+    ) -> None:
+        model, n = session.model, session.positions
+        self.session, self.layers, self.norm = session, [*layers], norm
+        generator = torch.Generator().manual_seed(seed)
+        self.directions = torch.randn(width(model), probes, generator=generator, dtype=torch.float64).T
+        self.chance = FAILURE / (len(layers) * queries * n)
+        self.measure = Measure(self.directions)
+        self.top = n_blocks(model)
+        self.seen = visibilities(model, session.ids, (), range(min(*layers, self.top - 1), self.top))
+        lost = [derivative_rounding(model, self.seen, range(layer, self.top), n) for layer in layers]
+        self.lost = torch.tensor(lost, dtype=torch.float64)
+
+    def of(self, pullback: Pullback, query: int) -> Ends:
+        """The bounds for one query, with layers in place of prompts."""
+        n, reach = self.session.positions, query + 1
+        if self.norm == "frobenius":
+            factor = sketch_factors(len(self.directions), self.chance)[1] / math.sqrt(len(self.directions))
+            high = factor * norms_of(pullback, query, "frobenius", self.directions)
+            ends = Ends(high, torch.zeros_like(high), high)
+        else:
+            rows = _held(pullback, query, self.directions)
+            several = torch.stack(
+                [torch.stack([self.measure(one[:, i][None])[0] for i in range(reach)]) for one in rows]
+            )
+            ends = self.measure.ends(torch.nn.functional.pad(several, (0, 0, 0, n - reach)), self.chance)
+        here = torch.arange(n)[None] == query
+        reached = [tokens_reaching(self.seen, range(layer, self.top), here) for layer in self.layers]
+        return ends.rounded(torch.stack(reached), self.lost)
+
+    def certificate(self) -> dict[str, Any]:
+        return {
+            "kind": "upper bound", "n_probes": len(self.directions), "certifies": CERTIFIES,
+            "rounding": float(self.lost.max()), "failure_probability": FAILURE,
+        }  # fmt: skip

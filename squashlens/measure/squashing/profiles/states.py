@@ -1,0 +1,101 @@
+"""What the heads and the residual streams of a prompt look like, block by block and layer by layer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens.engine.anatomy import context_length, n_blocks, pattern_site, residual_site, windows
+from squashlens.engine.running.forward import forward
+from squashlens.engine.running.streamed import why_not_streamed
+from squashlens.measure.session import Session
+from squashlens.remarks import remark
+from squashlens.results import MODEL_UNITS, Variable
+from squashlens.theory.attention import Attention
+from squashlens.theory.distances import distance
+from squashlens.theory.spread import heads_of, heads_of_attention, spectrum
+
+
+def states(session: Session, layers: list[int]) -> dict[str, Variable]:
+    """Statistics by (block, head) and by (layer), from two forward passes."""
+    seen = _Seen(session)
+    seen.run()
+    blocks = range(n_blocks(session.model))
+    heads = torch.stack([seen.heads[b] for b in blocks])
+    sink, others = (torch.stack([seen.values[b][which] for b in blocks]) for which in (0, 1))
+    n, native = session.positions, windows(session.model)
+    uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
+    by_head, by_layer = ("block", "head"), ("layer",)
+    spectra = torch.tensor([spectrum(seen.streams[layer][0]) for layer in layers], dtype=torch.float64)
+    sizes = torch.stack([seen.streams[layer][0].double().norm(dim=-1) for layer in layers])
+    return {
+        "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
+        "attention_entropy": (by_head, heads[..., 1], "mean entropy of attention", "nat"),
+        "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention", "nat"),
+        "sink_value_norm": (by_head, sink, "norm of the first token's value vector", MODEL_UNITS),
+        "value_norm": (by_head, others, "mean norm of the other tokens' value vectors", MODEL_UNITS),
+        "representation_entropy": (by_layer, spectra[:, 0], "entropy of the representations", "nat"),
+        "effective_rank": (by_layer, spectra[:, 1], "effective rank of the representations", "1"),
+        "first_token_norm": (by_layer, sizes[:, 0], "norm of the first token's residual stream", MODEL_UNITS),
+        "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
+        "collapse_distance": (by_layer, _distances(session, seen, layers), "L∞ distance of v and v*", MODEL_UNITS),
+    }
+
+
+class _Seen:
+    """What one forward pass shows: the streams, and statistics of heads."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.streams: dict[int, Tensor] = {}
+        self.heads: dict[int, Tensor] = {}
+        self.values: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def run(self) -> None:
+        model = self.session.model
+        blocks, heads = range(n_blocks(model)), int(model.cfg.n_heads)
+        nothing = torch.full((heads,), torch.nan, dtype=torch.float64)
+        self.values = {b: (nothing, nothing) for b in blocks}
+        watch: list[tuple[str, Callable[[Tensor], Any]]] = []
+        watch += [(residual_site(layer, model), self._stream(layer)) for layer in range(n_blocks(model) + 1)]
+        named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
+        watch += [(name, self._value(b, heads)) for b, name in named if name in model.hook_dict]
+        if why_not_streamed(model, [name for name, _ in watch]) is not None:
+            watch += [(pattern_site(b), self._pattern(b)) for b in blocks]
+        with torch.no_grad():
+            forward(model, self.session.ids.clone(), watch, on_attention=self._attention)
+
+    def _stream(self, layer: int) -> Callable[[Tensor], None]:
+        return lambda tensor: self.streams.update({layer: tensor.detach().clone()})
+
+    def _pattern(self, block: int) -> Callable[[Tensor], None]:
+        return lambda tensor: self.heads.update({block: heads_of(tensor).cpu()})
+
+    def _attention(self, block: int, attention: Attention) -> None:
+        self.heads[block] = heads_of_attention(attention)
+
+    def _value(self, block: int, heads: int) -> Callable[[Tensor], None]:
+        def keep(tensor: Tensor) -> None:
+            if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
+                sizes = tensor[0].double().norm(dim=-1).cpu().repeat_interleave(heads // tensor.shape[2], dim=1)
+                self.values[block] = (sizes[0], sizes[1:].mean(dim=0))
+
+        return keep
+
+
+def _distances(session: Session, seen: _Seen, layers: list[int]) -> list[float]:
+    """‖v_n − v*_{n+1}‖∞ at each layer, where v* is the prompt with its last token repeated."""
+    limit = context_length(session.model)
+    if limit is not None and session.positions + 1 > limit:
+        remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
+        return [float("nan")] * len(layers)
+    again: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[Tensor], None]:
+        return lambda tensor: again.update({layer: tensor[:, -1].detach().clone()})
+
+    ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
+    with torch.no_grad():
+        forward(session.model, ids, [(residual_site(layer, session.model), keep(layer)) for layer in layers])
+    return [float(distance(seen.streams[layer][:, -1], again[layer], "linf")) for layer in layers]

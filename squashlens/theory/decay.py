@@ -1,0 +1,145 @@
+"""How influence falls with distance: means over queries, and a power law with an interval.
+
+The law is ``γ + β (r + 1)^(−p)`` at distance r, fitted by least squares. Each distance counts with its number of pairs
+of query and token. For a given p the fit is linear in γ and β, so only p is searched.
+
+Queries that are near each other are not independent. The interval is that of a bootstrap over contiguous groups of
+queries, so only sums over each group have to be kept: memory grows with the prompt's length, not with its square.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+GROUPS = 16  # contiguous groups of queries
+FEWEST = 4  # fewest groups of queries that have an interval
+RESAMPLES = 200
+SLOWEST, FASTEST, POINTS = 0.01, 16.0, 400  # exponents that are tried
+GOLDEN = (5**0.5 - 1) / 2
+STEPS = 60  # of a golden-section search, which end at rounding
+
+
+class Law(NamedTuple):
+    """The floor γ, the amplitude β and the exponent p of ``γ + β (r + 1)^(−p)``."""
+
+    floor: Float[Tensor, "*many"]
+    amplitude: Float[Tensor, "*many"]
+    exponent: Float[Tensor, "*many"]
+
+
+class ByDistance:
+    """Sums of values at each distance ``r = query − position``, for contiguous groups of queries."""
+
+    def __init__(self, n: int, series: int, queries: Int[Tensor, " query"], first: int) -> None:
+        """`series` values for each pair of tokens of a prompt of n; tokens before `first` are left out."""
+        groups = min(GROUPS, len(queries))
+        self.first, self.queries = first, queries
+        self.sums = torch.zeros(groups, series, n, dtype=torch.float64)
+        self.pairs = torch.zeros(groups, series, n, dtype=torch.float64)
+
+    def add(self, series: int, queries: Int[Tensor, " row"], rows: Float[Tensor, "row position"]) -> None:
+        """Add the values of some of the queries at all positions."""
+        places = torch.arange(self.sums.shape[-1])
+        distance = queries[:, None] - places
+        there = (distance >= self.first) & (queries[:, None] >= self.first)  # of the position q − r
+        values = torch.where(there, rows.double().gather(1, distance.clamp(min=0)), 0.0)
+        group = torch.searchsorted(self.queries, queries) * len(self.sums) // len(self.queries)
+        self.sums[:, series].index_add_(0, group, values)
+        self.pairs[:, series].index_add_(0, group, there.double())
+
+    def joined(self, others: "list[ByDistance]") -> "ByDistance":
+        """The sums of several prompts or models together."""
+        found = ByDistance(self.sums.shape[-1], self.sums.shape[1], self.queries, self.first)
+        found.sums = torch.stack([one.sums for one in (self, *others)]).sum(dim=0)
+        found.pairs = torch.stack([one.pairs for one in (self, *others)]).sum(dim=0)
+        return found
+
+    def means(self) -> Float[Tensor, "series distance"]:
+        """The mean over queries at each distance; NaN where there is no pair."""
+        return self.sums.sum(dim=0) / self.pairs.sum(dim=0)
+
+    def laws(self, generator: torch.Generator) -> tuple[Law, Law, Law]:
+        """The fitted laws of all series, with the lower and upper ends of their 95 % intervals."""
+        found = fitted(self.means(), self.pairs.sum(dim=0))
+        groups = len(self.sums)
+        if groups < FEWEST:
+            none = Law(*(torch.full_like(part, torch.nan) for part in found))
+            return found, none, none
+        drawn = torch.randint(groups, (RESAMPLES, groups), generator=generator)
+        counts = torch.nn.functional.one_hot(drawn, groups).sum(dim=1).double()
+        sums = torch.einsum("sg,gkr->skr", counts, self.sums)
+        pairs = torch.einsum("sg,gkr->skr", counts, self.pairs)
+        again = fitted(sums / pairs, pairs)
+        ends = [Law(*(torch.nanquantile(part, level, dim=0) for part in again)) for level in (0.025, 0.975)]
+        return found, ends[0], ends[1]
+
+
+def fitted(means: Float[Tensor, "*many distance"], pairs: Float[Tensor, "*#many distance"]) -> Law:
+    """The power law nearest to the means by least squares, each distance counted with its number of pairs.
+
+    NaN for fewer than four distances, or if all values beyond distance 0 are equal.
+
+    >>> r = torch.arange(40, dtype=torch.float64)
+    >>> law = fitted(0.5 + 2 * (r + 1) ** -1.5, torch.ones(40))
+    >>> [round(part.item(), 6) for part in law]
+    [0.5, 2.0, 1.5]
+    """
+    pairs = pairs.double().expand_as(means)
+    weights = torch.where(means.isfinite(), pairs, 0.0)
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    values = means.double().nan_to_num(0.0)
+    logs = torch.log(torch.arange(1, means.shape[-1] + 1, dtype=torch.float64))
+    tried = torch.logspace(torch.log10(torch.tensor(SLOWEST)).item(), torch.log10(torch.tensor(FASTEST)).item(), POINTS)
+    tried = tried.double()
+    basis = torch.exp(-tried[:, None] * logs)  # (exponent, distance)
+    losses = _loss(*_moments(weights, values, basis))
+    best = losses.argmin(dim=-1)
+    low, high = tried[(best - 1).clamp(min=0)], tried[(best + 1).clamp(max=POINTS - 1)]
+    for _ in range(STEPS):  # golden-section search between the neighbours of the best exponent that was tried
+        span = GOLDEN * (high - low)
+        left, right = high - span, low + span
+        better = _at(weights, values, logs, left) < _at(weights, values, logs, right)
+        low, high = torch.where(better, low, left), torch.where(better, right, high)
+    exponent = (low + high) / 2
+    basis = torch.exp(-exponent[..., None] * logs)
+    moments = _moments_of(weights, values, basis)
+    amplitude = moments[3] / moments[2]
+    floor = moments[1] - amplitude * moments[0]
+    enough = (weights > 0).sum(dim=-1) >= FEWEST
+    inner = torch.where(weights[..., 1:] > 0, values[..., 1:], torch.nan)
+    first = inner[..., :1]
+    varied = ((inner - first).abs().nan_to_num(0.0) > 0).any(dim=-1)
+    known = enough & varied
+    return Law(*(torch.where(known, part, torch.nan) for part in (floor, amplitude, exponent)))
+
+
+Moments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _moments(weights: Tensor, values: Tensor, basis: Tensor) -> Moments:
+    """Weighted means and covariances of values with each function of a basis (exponent, distance)."""
+    x, y = weights @ basis.mT, (weights * values).sum(dim=-1, keepdim=True)
+    xx = weights @ basis.square().mT - x**2
+    xy = (weights * (values - y)) @ basis.mT
+    yy = (weights * (values - y).square()).sum(dim=-1, keepdim=True)
+    return x, y, xx, xy, yy
+
+
+def _moments_of(weights: Tensor, values: Tensor, basis: Tensor) -> Moments:
+    """The same with one function for each series."""
+    x, y = (weights * basis).sum(dim=-1), (weights * values).sum(dim=-1)
+    xx = (weights * (basis - x[..., None]).square()).sum(dim=-1)
+    xy = (weights * (values - y[..., None]) * basis).sum(dim=-1)
+    yy = (weights * (values - y[..., None]).square()).sum(dim=-1)
+    return x, y, xx, xy, yy
+
+
+def _loss(_x: Tensor, _y: Tensor, xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
+    """The weighted sum of squares that the best γ and β leave."""
+    return yy - torch.where(xx > 0, xy**2 / xx, torch.zeros_like(xx))
+
+
+def _at(weights: Tensor, values: Tensor, logs: Tensor, exponent: Tensor) -> Tensor:
+    return _loss(*_moments_of(weights, values, torch.exp(-exponent[..., None] * logs)))

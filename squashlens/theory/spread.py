@@ -1,0 +1,57 @@
+"""How spread out attention and representations are: sinks, entropies, effective rank.
+
+Sources: Roy and Vetterli 2007, "The effective rank"; the entropy of a representation is the von Neumann entropy of its
+Gram matrix, as in Giraldo, Rao and Principe 2015.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens.theory.attention import Attention
+
+
+def entropy(shares: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
+    """``−Σ p ln p`` in nat, with 0 ln 0 = 0.
+
+    >>> round(entropy(torch.tensor([0.5, 0.5, 0.0])).item(), 6)
+    0.693147
+    """
+    return torch.special.entr(shares.double()).sum(dim=-1)
+
+
+def heads_of(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "head several"]:
+    """For each head the mean over queries of the weight on the first token, and of the entropy of a row.
+
+    The first query is left out: it sees itself only.
+    """
+    rows = pattern[0, :, 1:]
+    return torch.stack([rows[..., 0].double().mean(dim=-1), entropy(rows).mean(dim=-1)], dim=-1)
+
+
+def heads_of_attention(attention: Attention) -> Float[Tensor, "head several"]:
+    """The same from queries and keys, a few rows at a time; a window leaves no weight on a first token out of sight."""
+    n = attention.queries.shape[2]
+    found = torch.zeros(attention.queries.shape[1], 2, dtype=torch.float64)
+    for rows, keys in attention.blocks(copies=2, rows=slice(1, n)):
+        weights = attention.weights(rows, keys)[0][0].flatten(0, 1)
+        sink = weights[..., 0].double().sum(dim=-1) if keys.start == 0 else torch.zeros(len(weights))
+        found += torch.stack([sink.cpu(), entropy(weights).sum(dim=-1).cpu()], dim=-1)
+    return found / (n - 1)
+
+
+def spectrum(streams: Float[Tensor, "position d"]) -> tuple[float, float]:
+    """The entropy of representations in nat, and their effective rank.
+
+    With the singular values σ of the matrix of all tokens' representations, the first is the entropy of the shares
+    ``σ²/Σσ²``, and the second ``exp`` of the entropy of ``σ/Σσ``: from 1, if all are parallel, to the smaller of n and
+    d.
+
+    >>> [round(number, 6) for number in spectrum(3 * torch.eye(4))]
+    [1.386294, 4.0]
+    """
+    values = torch.linalg.svdvals(streams.double())
+    if not float(values.sum()):
+        return 0.0, 0.0
+    squares = (values / values.max()).square()
+    return float(entropy(squares / squares.sum())), float(entropy(values / values.sum()).exp())

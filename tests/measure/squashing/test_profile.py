@@ -1,0 +1,145 @@
+"""`profile` against one call for each query, and its statistics against what a capture shows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import CapacityError, InputError
+from squashlens.measure.squashing.profiles import profile as module
+from tests.references import raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
+def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of(family)
+    found = sl.profile(model, IDS, n_random_models=0, **SHARED)
+    assert found["path_bound"].dims == ("query", "layer", "position")
+    for query in (0, 4, 6):
+        for layer in (0, 2):
+            one = found.sel(query=query, layer=layer)
+            place: dict[str, Any] = {"query": query, "from_layer": layer, "bos": "as-given"}
+            np.testing.assert_allclose(one["path_bound"], sl.path_bound(model, IDS, **place), rtol=1e-6)
+            null = sl.path_bound(model, IDS, attention="uniform", **place)
+            np.testing.assert_allclose(one["null"], null, rtol=1e-12)
+            truth = sl.jacobian_norms(model, IDS, progress=False, **place)
+            np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
+    final = sl.jacobian_norms(model, IDS, from_layer=3, query=4, **SHARED)
+    np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
+    assert final[4] > 0
+
+
+def test_frobenius_norms_and_chosen_queries_under_hooks(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    with sl.applied(model, sl.hooks.scale_attention(3.0, [1]), ("blocks.1.attn.hook_pattern", lambda p, hook: 0.7 * p)):
+        found = sl.profile(model, IDS, queries=[-1, 2], layers=[1], norm="frobenius", n_random_models=0, **SHARED)
+        assert found["query"].values.tolist() == [2, 6]
+        for query in (2, 6):
+            place: dict[str, Any] = {"query": query, "from_layer": 1}
+            one = found.sel(query=query, layer=1)
+            np.testing.assert_allclose(one["path_bound"], sl.path_bound(model, IDS, bos="as-given", **place), rtol=1e-6)
+            truth = sl.jacobian_norms(model, IDS, norm="frobenius", **place, **SHARED)
+            np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-5)
+        pattern = sl.capture(model, IDS, progress=False, bos="as-given").to_xarray()["pattern"][:, 0]
+    assert len(sl.provenance(found)["ambient_hooks"]) > 0
+    np.testing.assert_allclose(found["sink_rate"], pattern[..., 1:, 0].mean("query"), rtol=1e-5)
+    plain = sl.profile(model, IDS, queries=[-1, 2], layers=[1], norm="frobenius", n_random_models=0, **SHARED)
+    assert abs(plain["jacobian"] / found["jacobian"] - 1).max() > 0.01, "the hooks do something here"
+
+
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("gemma", torch.float64)
+    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3], "norm": norm, "n_random_models": 0, **SHARED}
+    exact = sl.profile(model, IDS, **asked)["jacobian"]
+    found = sl.profile(model, IDS, method="sketch_upper", n_probes=8, seed=1, **asked)
+    there = exact.values > 0
+    assert (found["jacobian"].values[there] >= exact.values[there] * (1 - 1e-5)).all()
+    assert (found["jacobian"].values[~there] == 0).all()
+    assert float((found["jacobian"].values[there] / exact.values[there]).max()) < 100
+    if norm == "spectral":
+        assert (found["jacobian_low"] <= exact * (1 + 1e-5)).all()
+        assert float(found["jacobian_low"].sum()) > 0
+    assert sl.provenance(found)["sketch"]["failure_probability"] == 1e-6
+
+
+def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = "How many ones are in 1101 ="
+    asked: dict[str, Any] = {"method": "none", "n_random_models": 1, "progress": False}
+    whole = sl.profile(tiny, prompt, **asked)
+    monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
+    few = sl.profile(tiny, prompt, keep="distances", **asked)
+    assert not {"path_bound", "null"} & {*few}
+    n = whole.sizes["position"]
+    for r in range(n - 1):
+        mean = np.mean([whole["path_bound"].sel(query=q, layer=2)[q - r] for q in range(1 + r, n)])  # without BOS
+        assert float(whole["influence"].sel(quantity="path_bound", layer=2, distance=r)) == pytest.approx(mean)
+        assert int(whole["pairs"].sel(quantity="path_bound", layer=2, distance=r)) == n - 1 - r
+    for name in ("influence", "exponent", "exponent_low", "sink_rate"):
+        np.testing.assert_allclose(few[name], whole[name], rtol=1e-6)
+    assert list(few["quantity"].values) == ["path_bound", "null", "path_bound_random"]
+    low, middle, high = (whole[f"exponent{end}"].sel(quantity="path_bound", layer=1) for end in ("_low", "", "_high"))
+    assert low <= middle <= high
+
+
+def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
+    prompt = "How many ones are in 1101 ="
+    found = sl.profile(tiny, prompt, method="none", n_random_models=0, progress=False)
+    run = sl.capture(tiny, prompt, progress=False)
+    again = sl.profile(tiny, run, method="none", n_random_models=0, progress=False)
+    np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
+    seen = run.to_xarray()
+    pattern, streams = seen["pattern"][:, 0].values.astype(float), seen["residual"][:, 0].values.astype(float)
+    np.testing.assert_allclose(found["sink_rate"], pattern[:, :, 1:, 0].mean(axis=2), rtol=1e-4)
+    logs = np.where(pattern > 0, np.log(np.where(pattern > 0, pattern, 1)), 0)
+    entropy = -(pattern * logs).sum(axis=-1)[:, :, 1:].mean(axis=2)
+    np.testing.assert_allclose(found["attention_entropy"], entropy, rtol=1e-4, atol=1e-6)
+    assert (found["attention_entropy"].max("head") <= found["uniform_entropy"] + 1e-6).all()
+    sizes = np.linalg.norm(streams, axis=-1)
+    np.testing.assert_allclose(found["first_token_norm"], sizes[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(found["stream_norm"], sizes[:, 1:].mean(axis=1), rtol=1e-5)
+    singular = np.linalg.svd(streams, compute_uv=False)
+    shares = singular / singular.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found["effective_rank"], np.exp(-(shares * np.log(shares)).sum(axis=1)), rtol=1e-4)
+    longer = torch.cat([run.ids, run.ids[:, -1:]], dim=1)
+    other = sl.capture(tiny, longer, bos="as-given", progress=False).to_xarray()["residual"][:, 0, -1].values
+    distance = np.abs(streams[:, -1] - other).max(axis=-1)
+    np.testing.assert_allclose(found["collapse_distance"], distance, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        _, cache = tiny.run_with_cache(run.ids, names_filter="blocks.2.attn.hook_v")
+    values = cache["blocks.2.attn.hook_v"][0].norm(dim=-1).numpy()
+    np.testing.assert_allclose(found["sink_value_norm"][2], np.repeat(values[0], 4 // values.shape[1]), rtol=1e-5)
+    np.testing.assert_allclose(found["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"queries": []}, "has no query"),
+        ({"queries": [4, -1]}, "one twice"),
+        ({"queries": [9]}, "not a position"),
+        ({"queries": "some"}, "'all'"),
+        ({"layers": []}, "layers is an empty list"),
+        ({"layers": [7]}, "layers"),
+        ({"method": "sketch"}, "method"),
+        ({"n_probes": 0}, "a number of directions"),
+        ({"keep": "nothing"}, "keep"),
+    ],
+)
+def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        raw(sl.profile)(tiny, "110 =", **arguments)
+
+
+def test_one_prompt_that_fits(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="single prompt"):
+        sl.profile(tiny, ["110 =", "111 ="], method="none")
+    monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
+    with pytest.raises(CapacityError, match="keep='distances'"):
+        sl.profile(tiny, "110 =", method="none")
