@@ -33,6 +33,8 @@ MUTATIONS = (
     Mutation("the words of another option", "cli/_complaints.py", 'inside = option.replace("_", "-") in names', "inside = True", "test_cli.py::test_the_words_after_an_option"),
     Mutation("a slip told late", "cli/_run.py", "    refuse_words_of(given[\"model\"], _texts(given))\n", "", "test_cli.py::test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded"),
     Mutation("separators to try not looked at", "cli/_run.py", '"ending", "separators")', '"ending")', "test_cli.py::test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded"),
+    Mutation("quoted words spelled as options", "cli/_spelling.py", "    if found[\"function\"]:", "    if found[\"quoted\"]:\n        return found[0].replace(\"=\", \" \")\n    if found[\"function\"]:", "test_cli.py::test_python_is_spelled_as_it_is_typed"),
+    Mutation("arguments checked after a model is loaded", "cli/_before.py", "        plain(**{", "        0 and plain(**{", "test_cli.py::test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded"),
     Mutation("outputs checked after the work", "cli/_run.py", "    check_outputs(verb, given, labels.values())\n", "", "test_cli.py::test_wrong_arguments_end_in_one_line_and_code_2"),
     Mutation("one answer for every kind", "cli/_run.py", '"count": lambda content: str(content.count(counted))', '"count": lambda content: str(len(content))', "test_cli.py::test_the_right_answers"),
     Mutation("options that mean nothing are taken", "cli/_run.py", "if unused and given[name] != option.default:", "if False:", "test_cli.py::test_wrong_arguments_end_in_one_line_and_code_2"),

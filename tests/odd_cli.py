@@ -9,6 +9,7 @@ import functools
 import io
 import math
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -166,9 +167,19 @@ def outcome(line: Line) -> str:
         return f"RAW exit {code} with {len(said)} lines: {said[-1][:200] if said else ''}"
     if not said[0].isprintable():
         return f"RAW control characters: {said[0]!r}"
+    python = _python_in(said[0], line)
+    if python:
+        return f"RAW Python {python!r}: {said[0][:300]}"
     if written:
         return f"RAW refused, and wrote {written}: {said[0][:200]}"
     return "refused" if not printed.getvalue() else f"RAW refused after printing: {said[0][:200]}"
+
+
+def _python_in(complaint: str, line: Line) -> str:
+    """What a complaint has of Python outside of quoted words: a parameter with a value, or a name of the package."""
+    names = "|".join(options().get(line.verb, {})) or "sl"
+    found = re.search(rf"(?<![\w-])({names})=|`(sl|squashlens)\.|torch\.", re.sub(r"'.*'", "", complaint))
+    return found[0] if found else ""
 
 
 def _is_no_number(line: Line) -> bool:

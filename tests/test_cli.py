@@ -1,5 +1,6 @@
 """The command line as a user types it."""
 
+import functools
 import inspect
 import io
 import json
@@ -17,7 +18,7 @@ import pytest
 import tyro
 
 import squashlens as sl
-from squashlens.cli import _complaints, _exceptions, _labels, _run, _study, main
+from squashlens.cli import _complaints, _exceptions, _labels, _run, _spelling, _study, main
 from squashlens.cli._options import Option, options, parameters
 from squashlens.cli._verbs import VERBS, Verb
 from tests import odd, odd_cli
@@ -149,8 +150,13 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["path_bound", "--attention", "foo"], "--attention cannot be 'foo'. Choices: model, uniform, topological."),
         (["path-bound", "--attention", "modle"], "Did you mean 'model'?"),
         (["path_bound", "--query", "x"], "--query cannot be 'x'. It takes INT."),
-        (["jacobian_norms", "--nrm", "spectral"], "squashlens jacobian-norms has no option '--nrm'."),
-        (["jacobian_norms", "spectral"], "'spectral' belongs to no option of squashlens jacobian-norms."),
+        (
+            ["jacobian_norms", "--nrm", "spectral"],
+            "squashlens jacobian_norms has no option '--nrm'. Did you mean --norm?",
+        ),
+        (["path_bound", "--freeze", "norms", "atention"], "Did you mean 'attention'?"),
+        (["path_bound", "--no-progres"], "Did you mean --no-progress?"),
+        (["jacobian_norms", "spectral"], "'spectral' belongs to no option of squashlens jacobian_norms."),
         (["path_bound", "--model"], "--model needs a value: STR."),
         ([], "No verb is given. See squashlens --help."),
         (["paint"], "There is no verb 'paint'."),
@@ -161,7 +167,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["evaluate", "--task", "count_ones", "--lengths", "5", "--seeds", "0"], "seeds"),
         (["evaluate", "--task", "count_ones", "--lengths", "5", "--seeds", "-1"], "seeds"),
         (["audit", "--positions", "-1", "99", "--estimates", "rollout"], "positions"),
-        (["path_bound", "--freeze", "norms"], "freeze= has no effect with constants='paper'"),
+        (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper. Leave --freeze out."),
         (["path_bound", "--out", "x.txt"], "Use one of .nc, .json, .csv"),
         (["sensitivity", "--figure", "x.gif"], "Use one of .pdf"),
         (["sensitivity", "--out", "missing/x.nc"], "There is no folder"),
@@ -171,33 +177,33 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["path_bound", "--prompt", "How many elephants?"], "'elephants' is not in this model's vocabulary"),
         (["path_bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
         (["path_bound", "--prompt", ""], "empty"),
-        (["path_bound", "--prompt", PROMPT, "--query", "9"], "query=9 is not a position"),
-        (["report", "--digits", "1"], "digits=1"),
-        (["collapse", "--n", "0"], "n=0 is not a number of content tokens"),
+        (["path_bound", "--prompt", PROMPT, "--query", "9"], "--query 9 is not a position"),
+        (["report", "--digits", "1"], "--digits 1"),
+        (["collapse", "--n", "0"], "--n 0 is not a number of content tokens"),
         (["collapse", "--token", "1 1"], "is 2 tokens"),
         (["collapse", "--sequence", "words"], "here are no words to draw from"),
         (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
         (["collapse", "--n", "3000"], "context"),
-        (["collapse", "--n", "8", "--lengths", "9"], "length=9 is not a length of this sequence"),
+        (["collapse", "--n", "8", "--lengths", "9"], "--lengths 9 is not a length of this sequence"),
         (["separator_ablation", "--from-block-map", "x.gif"], "Use one of .pdf"),
         (["separator_ablation", "--sequence", "figure5a"], "no separators to ablate"),
         (["separator_ablation", "--from-blocks", "7"], "Use blocks 0 to 5"),
         (["search_separators", "--n", "8", "--every", "9"], "shorter period"),
-        (["search_separators", "--separators"], "separators= or every= is empty"),
+        (["search_separators", "--separators"], "--separators or --every is empty"),
         (["evaluate", "--task", "count_one"], "There is no task 'count_one'. Similar names: count_ones"),
         (["evaluate", "--task"], "--task names no task."),
         (["evaluate", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
         (["evaluate", "--task", "copy_last", "--template", "chat"], "no chat template"),
         (["collapse_vs_readout", "--task", "taught_copy_bernoulli", "--lengths", "3"], "not numbers"),
-        (["probe", "--lengths", "4", "--seeds", "3", "--n-train", "1"], "=1: a probe cannot be fitted"),
+        (["probe", "--lengths", "4", "--seeds", "3", "--n-train", "1"], "--n-train 1: a probe cannot be fitted"),
         (
             ["collapse_vs_readout", "--lengths", "4", "--seeds", "3", "--n-random-models", "-1"],
-            "=-1 is not a number of models",
+            "--n-random-models -1 is not a number of models",
         ),
-        (["evaluate", "--task", "count_numbered", "--joiner", " "], "'count_numbered' does more than join its items"),
-        (["search_separators", "--n", "8", "--n-placements", "3"], "n_placements=3 are too few for an interval"),
-        (["windows", "--n", "8", "--sizes", "0"], "window=0 is not a number of tokens"),
-        (["windows", "--sizes"], "sizes= or sinks= is empty"),
+        (["evaluate", "--task", "count_numbered", "--joiner", " "], "Leave out --joiner, or choose another task."),
+        (["search_separators", "--n", "8", "--n-placements", "3"], "--n-placements 3 are too few for an interval"),
+        (["windows", "--n", "8", "--sizes", "0"], "--sizes 0 is not a number of tokens"),
+        (["windows", "--sizes"], "--sizes or --sinks is empty"),
     ],
 )
 def test_wrong_arguments_end_in_one_line_and_code_2(
@@ -212,6 +218,85 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
     assert len(said) == 1
     assert complaint in said[0]
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper."),
+        (["jacobian_norms", "--n-probes", "0"], "--n-probes 0 is not"),
+        (["path_bound", "--beta1", "nan"], "--beta1 nan is not a finite number."),
+        (["report", "--digits", "1"], "--digits 1 is too small"),
+        (["collapse", "--n", "0"], "--n 0 is not a number of content tokens."),
+        (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
+        (["collapse", "--sequence", "words"], "there are no words to draw from"),
+        (["evaluate", "--task", "count_one"], "There is no task 'count_one'."),
+        (["evaluate", "--lengths", "3", "3"], "--lengths 3 3 are not different values."),
+        (["evaluate", "--task", "count_numbered", "--joiner", " "], "Leave out --joiner"),
+        (["probe", "--n-train", "1"], "--n-train 1: a probe cannot be fitted"),
+        (["search_separators", "--n-placements", "3"], "--n-placements 3 are too few"),
+        (["windows", "--sizes"], "--sizes or --sinks is empty"),
+        (["precision_by_run", "--runs"], "--runs is empty"),
+    ],
+)
+def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @functools.wraps(sl.load)  # the options are its parameters
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(sl, "load", load)
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("python", "typed"),
+    [
+        ("query=9 is not a position", "--query 9 is not a position"),
+        ("freeze= has no effect with constants='paper'.", "--freeze has no effect with --constants paper."),
+        ("Choose a from_layer below to_layer.", "Choose a --from-layer below --to-layer."),
+        ("Use separators=[',', '?'] or beta1=0.5.", "Use --separators , '?' or --beta1 0.5."),
+        ("Give progress=False or dtype=torch.bfloat16.", "Give --no-progress or --dtype bfloat16."),
+        ("length=9, mode='cot', name='x' and every=3", "--lengths 9, --modes cot, --model x and --sequence-every 3"),
+        ("Use `jacobian_norms` or `sl.paths.hops(model)`.", "Use `squashlens jacobian_norms` or `squashlens hops`."),
+        ("The word 'query=9' of the model's prompt", "The word 'query=9' of the model's prompt"),
+        ("other=3, `other_name` and --query=9", "other=3, `other_name` and --query=9"),
+    ],
+)
+def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
+    known = (
+        "query freeze constants from_layer to_layer separators beta1 progress dtype lengths modes model sequence_every"
+    )
+    assert _spelling.as_typed(python, known.split()) == typed
+
+
+@verbs
+def test_the_help_is_spelled_as_it_is_typed(verb: Verb) -> None:
+    described = " ".join(
+        [parameters(verb).__doc__ or "", *(_spelling.as_typed(o.help, options(verb)) for o in options(verb).values())]
+    )
+    names = "|".join(options(verb))
+    assert not re.search(rf"(?<![\w-])({names})=", described)
+
+
+def test_the_page_says_which_functions_the_commands_are() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "command_line.md").read_text(encoding="utf-8")
+
+    def named(end: str) -> set[str]:
+        """The names in front of some words, back to the last full stop or colon."""
+        return set(re.findall(r"`(\w+)`", re.split(r"[.:;] ", " ".join(page.split()).partition(end)[0])[-1]))
+
+    assert named(" are functions of `squashlens.paths`") == {v.name for v in VERBS.values() if v.where == "paths"}
+    assert named(" also have options of `capture`") == {v.name for v in VERBS.values() if v.captured}
+    for name, verb in VERBS.items():
+        assert verb.function is getattr(sl.paths if verb.where else sl, name)
+        for option in options(verb).values():
+            places = {"function", "load", "capture", "sequence"} & {*option.owners}
+            assert places or option.name in ("model", "joiner", "out", *verb.drawn), (name, option.name)
+            assert ("capture" in places) <= verb.captured
 
 
 def test_what_else_tyro_complains_about_is_one_sentence() -> None:
@@ -516,7 +601,7 @@ def test_what_needs_no_model_is_light(arguments: list[str]) -> None:
     print(f"{time.perf_counter() - start:.2f} s")
     assert done.returncode == 0, done.stderr
     if arguments == ["--help"]:
-        assert all(name.replace("_", "-") in done.stdout for name in (*VERBS, "tasks"))
+        assert all(name in done.stdout for name in (*VERBS, "tasks"))
 
 
 @verbs
@@ -556,7 +641,7 @@ def test_the_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
             main(["--tyro-print-completion", shell])
         assert not stop.value.code
         said = capsys.readouterr().out
-        assert "jacobian-norms" in said
+        assert "jacobian_norms" in said
         assert "--n-placements" in said
 
 

@@ -20,9 +20,9 @@ from squashlens.errors import InputError, SquashlensError
 __all__ = ["main"]
 
 ABOUT = (
-    "Measure how decoder-only transformers lose information on the way to the last token. Each verb is a function of "
-    "squashlens, and its options are the parameters of the function. `squashlens VERB --help` lists them; "
-    "`squashlens --version` prints the version."
+    "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks` "
+    "and `study` is a function of squashlens, or of squashlens.paths, with the same name. `squashlens VERB --help` "
+    "lists its options; `squashlens --version` prints the version. In names of verbs and options, - and _ are the same."
 )
 TASKS = "List the tasks: name, source, and the prompt at four items."
 STUDY = "Plan, run, look at, combine or retry the study that a YAML file describes."
@@ -57,11 +57,19 @@ def _command(given: list[str]) -> None:
     if given == ["--version"]:
         print(f"squashlens {version('squashlens')}")
     elif first in VERBS:
-        from squashlens.cli._options import parameters, values
+        from squashlens.cli._options import options, parameters, values
         from squashlens.cli._run import run
+        from squashlens.cli._spelling import as_typed, flag
 
         verb = VERBS[first]
-        run(verb, values(_parsed(parameters(verb), given[1:], f"squashlens {_shown(first)}")))
+        flags = [flag(name) for name in options(verb)]
+        flags += [flag(f"no_{name}") for name, option in options(verb).items() if option.kind is bool]
+        filled = _parsed(parameters(verb), given[1:], f"squashlens {first}", flags=flags)
+        try:
+            run(verb, values(filled))
+        except SquashlensError as error:
+            error.args = (as_typed(str(error), options(verb)),)
+            raise
     elif first == "tasks" and given[1:] not in (["-h"], ["--help"]):
         _parsed(_no_options(TASKS), given[1:], "squashlens tasks")
         _list_tasks()
@@ -90,7 +98,7 @@ def _subcommand(verb: Verb | str, complete: bool) -> Any:
         kind = parameters(verb)
     else:
         kind = _no_options(summary)
-    return Annotated[kind, tyro.conf.subcommand(_shown(name), description=summary)]
+    return Annotated[kind, tyro.conf.subcommand(name, description=summary)]
 
 
 def _no_options(text: str) -> type:
@@ -99,14 +107,14 @@ def _no_options(text: str) -> type:
     return kind
 
 
-def _parsed(kind: Any, given: list[str], prog: str, description: str | None = None) -> Any:
+def _parsed(kind: Any, given: list[str], prog: str, description: str | None = None, flags: Sequence[str] = ()) -> Any:
     """Let tyro read the arguments. What it would complain about in a box is raised as one sentence."""
     import tyro
 
     def refuse(event: Any) -> None:
         from squashlens.cli._complaints import complaint
 
-        raise complaint(event, given, prog)
+        raise complaint(event, given, prog, flags)
 
     # Private in tyro: without it, tyro prints a box of its own and exits with code 2.
     listen = getattr(getattr(tyro, "_errors", None), "on_parse_error", contextlib.nullcontext)
@@ -123,10 +131,6 @@ def _list_tasks() -> None:
     for name in names():
         task = find(name)
         print(f"{name} ({task.source or 'ours'})\n    {task.ask(4).prompt}")
-
-
-def _shown(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _remark(message: Warning | str, *_: Any, **__: Any) -> None:

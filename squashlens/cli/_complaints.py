@@ -1,21 +1,24 @@
 """What is wrong with a command line, in one sentence, from the events that tyro reports."""
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 
 
-def complaint(event: Any, given: list[str], prog: str) -> InputError:
-    """The error for an event of tyro's parser."""
+def complaint(event: Any, given: list[str], prog: str, flags: Sequence[str] = ()) -> InputError:
+    """The error for an event of tyro's parser; `flags` are the options that there are."""
     see = f"See {prog} --help."
     kind = type(event).__name__
     if kind == "UnrecognizedArgs":
         word = event.tokens[0]
         if not word.startswith("-"):
             return InputError(f"{short_repr(word)} belongs to no option of {prog}.", see)
-        return InputError(f"{prog} has no option {short_repr(word)}.", see)
+        near = difflib.get_close_matches(word.partition("=")[0].replace("_", "-"), flags, n=1, cutoff=0.6)
+        hint = f"Did you mean {near[0]}?" if near else see
+        return InputError(f"{prog} has no option {short_repr(word)}.", hint)
     argument = getattr(event, "argument", None)
     if argument is None:
         return InputError(f"The arguments cannot be read: {getattr(event, 'message', kind)}.", see)

@@ -12,6 +12,7 @@ import tyro
 
 from squashlens.cli._exceptions import INSTEAD, LEFT_OUT, MAKERS, START, START_OF, Dtype
 from squashlens.cli._help import about, help_for, plain
+from squashlens.cli._spelling import as_typed
 from squashlens.cli._verbs import WRITING, Verb
 
 
@@ -126,10 +127,11 @@ def _union(kinds: list[Any]) -> Any:
 @cache
 def parameters(verb: Verb) -> type:
     """A dataclass with a field for each box of `--help`, which tyro fills from a command line."""
+    known = options(verb)
     boxes: dict[str, list[Any]] = {}
-    for option in options(verb).values():
+    for option in known.values():
         hint = "" if option.default in (None, ()) else None  # the help says what happens then
-        kind = Annotated[option.kind, tyro.conf.arg(help=option.help, help_behavior_hint=hint)]
+        kind = Annotated[option.kind, tyro.conf.arg(help=as_typed(option.help, known), help_behavior_hint=hint)]
         boxes.setdefault(option.box, []).append((option.name, kind, field(default=option.default)))
     fields: list[Any] = boxes.pop("options", [])
     for name, members in boxes.items():
@@ -137,7 +139,7 @@ def parameters(verb: Verb) -> type:
         box.__doc__ = ""
         fields.append((name, tyro.conf.OmitArgPrefixes[box], field(default_factory=box)))
     made = make_dataclass(verb.name, fields, frozen=True)
-    made.__doc__ = about(verb.function)
+    made.__doc__ = as_typed(about(verb.function), known)
     return made
 
 

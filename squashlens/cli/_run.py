@@ -7,8 +7,10 @@ from typing import Any
 
 from squashlens._typing import full_name
 from squashlens.checks.results import EACH
+from squashlens.cli._before import check
 from squashlens.cli._exceptions import PANELS, SETS
 from squashlens.cli._options import options
+from squashlens.cli._spelling import flag
 from squashlens.cli._verbs import Verb
 from squashlens.errors import InputError
 
@@ -30,6 +32,8 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     check_outputs(verb, given, labels.values())
     refuse_words_of(given["model"], _texts(given))
     arguments = _arguments(verb, given, "function")
+    chosen = {name: _task(name, given["joiner"]) for name in labels if name}
+    _check_arguments(verb, given, arguments, [{"task": task} for task in chosen.values()] or [{}])
     model = sl.load(given["model"], **_arguments(verb, given, "load"))
     if verb.name == "report":
         print(f"report: {verb.function(model, **arguments).resolve()}")
@@ -42,16 +46,34 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     found: dict[str, Any] = {}
     for name, label in labels.items():
         if name:
-            arguments |= {"task": _task(name, given["joiner"])}
+            arguments |= {"task": chosen[name]}
         if "resume" in arguments:
             arguments["resume"] = beside(given["resume"], label)
-        first = {"name": given["model"]} if verb.name == "precision_by_run" else {"model": model}
-        found[name] = verb.function(**first, **arguments)
+        found[name] = verb.function(given["model"] if _loads_itself(verb) else model, **arguments)
         print(show(verb.name, found[name], label), end="")
         _save(found[name], beside(given["out"], label))
     for option, figure in verb.drawn.items():
         if given[option] is not None:
             _draw(verb, figure, found, given[option], labels)
+
+
+def _check_arguments(
+    verb: Verb, given: dict[str, Any], arguments: dict[str, Any], tasks: Iterable[dict[str, Any]]
+) -> None:
+    """Refuse what is wrong with any model, before the model is loaded."""
+    if verb.name == "paper":
+        return  # it makes its folder first, and checks all settings before it measures
+    absent = ["name" if _loads_itself(verb) else "model"]
+    if "sequence" in arguments:
+        maker, form = _made(verb, given)
+        check(maker, form, ("model",))
+        absent.append("sequence")
+    for task in tasks:
+        check(verb.function, arguments | task, absent)
+
+
+def _loads_itself(verb: Verb) -> bool:
+    return verb.name == "precision_by_run"
 
 
 def beside(path: Path | None, label: str) -> Path | None:
@@ -73,11 +95,7 @@ def check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> N
     for name in verb.drawn:
         if given.get(name) is not None:
             require_browser(given[name])
-    require_distinct(require_output(path, endings[name], _spelled(name)) for name, path in sorted(files))
-
-
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    require_distinct(require_output(path, endings[name], flag(name)) for name, path in sorted(files))
 
 
 def _texts(given: dict[str, Any]) -> list[str]:
@@ -124,15 +142,18 @@ def _task(name: str, joiner: str | None) -> Any:
     from squashlens.tasks import find
 
     task = find(name)
-    return task if joiner is None else task.shown(joiner)
+    try:
+        return task if joiner is None else task.shown(joiner)
+    except InputError as error:
+        raise InputError(error.cause, "Leave out --joiner, or choose another task.") from error
 
 
-def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
-    """The growing sequence that the options describe; captured, if the verb reduces a capture."""
+def _made(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function that makes the growing sequence, and its arguments without the model."""
     import squashlens as sl
 
     chosen = given["sequence"]
-    maker = chosen[:-1] if chosen in PANELS else chosen
+    maker = _maker(chosen)
     function = getattr(sl.prompts, maker)
     taken = set(inspect.signature(function).parameters)
     if "form" in taken:
@@ -145,14 +166,27 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
         unused = "sequence" in option.owners and name.removeprefix("sequence_") not in taken and name != "seed"
         if unused and given[name] != option.default:
             raise InputError(
-                f"{_spelled(name)} has no meaning with --sequence {chosen}.",
+                f"{flag(name)} has no meaning with --sequence {chosen}.",
                 "Leave it out, or choose another sequence.",
             )
     if maker == "words":
         values["alphabet"] = values["alphabet"] or ()
     elif values["alphabet"] is None:  # each function has its own
         taken -= {"alphabet"}
-    made = function(model, **{name: value for name, value in values.items() if name in taken})
+    return function, {name: value for name, value in values.items() if name in taken}
+
+
+def _maker(chosen: str) -> str:
+    return chosen[:-1] if chosen in PANELS else chosen
+
+
+def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
+    """The growing sequence that the options describe; captured, if the verb reduces a capture."""
+    import squashlens as sl
+
+    chosen = given["sequence"]
+    function, values = _made(verb, given)
+    made = function(model, **values)
     sequence = made[chosen[-1]] if chosen in PANELS else made
     if not verb.captured:
         return sequence

@@ -95,7 +95,7 @@ def require_bridge(model: object) -> None:
     home = sys.modules.get("transformer_lens.model_bridge")  # before this is imported, no bridge exists
     if home is None or not isinstance(model, home.TransformerBridge):
         raise InputError(
-            f"model must be a TransformerBridge, not {type(model).__name__}.",
+            f"model must be a TransformerBridge, not {model.__class__.__name__}.",
             "Load one: `squashlens.load('tiny-gemma')`, or `TransformerBridge.boot_transformers(…)`.",
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Scale
+from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine import anatomy
 from squashlens.engine.capturing.pairs import SequenceOrCapture, prepare_run, sequence_of
@@ -69,12 +69,16 @@ def windows(
     >>> ds["distance"].dims, ds["window"].values.tolist()
     (('sink', 'window', 'layer', 'length'), [4, 8, 24])
     """
-    comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
-    chosen = list(prepare_run(model, sequence, lengths, "auto", None, progress=False).lengths)
-    whole = len(comparison.sequence.doubled(chosen[-1]))
     requested, first = list(sizes), list(sinks)
     if not requested or not first:
         raise InputError("sizes= or sinks= is empty.", "Give at least one size and one number of sinks.")
+    for size in requested:
+        positive(size, "sizes", "a number of tokens")
+    for sink in first:
+        positive(sink, "sinks", "a number of tokens", or_zero=True)
+    comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
+    chosen = list(prepare_run(model, sequence, lengths, "auto", None, progress=False).lengths)
+    whole = len(comparison.sequence.doubled(chosen[-1]))
     tried = [*sorted({size for size in requested if size < whole}), whole]
     hooks = {(sink, size): sliding_window(size, sink=sink) for sink in first for size in tried}
     # The largest size has no hook: the tokens of an answer follow v*, and a window of its length would hide tokens.
