@@ -115,6 +115,13 @@ def _sequence(model: Any, given: Any) -> Any:
     return getattr(sl.prompts, maker)(model, **arguments)
 
 
+def sequence_of(model: Any, prompt: Any) -> Any:
+    """The growing sequence whose content are the tokens of a prompt."""
+    import squashlens as sl
+
+    return sl.prompts.build(model, sl.tokenize(model, prompt, bos="none")[0].tolist())
+
+
 def _task(_: Any, given: Any) -> Any:
     from squashlens.tasks import find
 

@@ -64,14 +64,11 @@ def cells_of(grids: Iterable[Grid]) -> list[Cell]:
 
 def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
     source = source_of(grid.over) if grid.over is not None else None
-    for place, labels in enumerate(itertools.product(*(axis for axis in grid.axes.values()))):
+    for labels in itertools.product(*grid.axes.values()):
         named = dict(zip(grid.axes, labels, strict=True))
         arguments = _arguments(grid, named)
         hooks = arguments.get("hooks") or []
-        checked = {**arguments, "prompt": "text"} if source is not None else arguments
-        if place == 0 and source is not None and "prompt" in arguments:
-            raise InputError(f"{grid.name}: prompt= is given, and a scan takes it from the dataset.", "Leave it out.")
-        require_arguments(grid.measurement, checked)
+        require_arguments(grid.measurement, arguments if source is None else _with_prompt(grid, arguments))
         model = _model(grid, arguments)
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
@@ -82,6 +79,17 @@ def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
             continue
         for span in source.spans():
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span)
+
+
+def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a scan with a prompt, or with the sequence that a prompt grows into."""
+    own = parameters(grid.measurement)
+    name = "sequence" if "sequence" in own else "prompt"
+    if name not in own:
+        raise InputError(f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.", "Leave out over.")
+    if name in arguments:
+        raise InputError(f"{grid.name}: {name}= is given, and a scan takes it from the dataset.", "Leave it out.")
+    return {**arguments, name: {"build": {"content": ["1"]}} if name == "sequence" else "text"}
 
 
 def _axis(name: str) -> str:

@@ -22,10 +22,10 @@ from squashlens.results import versions
 from squashlens.study.arguments import MAKES, plain_of, require_hooks
 
 OF_MODELS = (
-    "path_bound", "jacobian_norms", "sensitivity", "substitution_effect", "needle", "audit", "paths.composition",
-    "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism", "separator_ablation",
-    "tokenization", "precision", "precision_by_block", "compare", "windows", "search_separators", "next_token",
-    "evaluate", "probe", "collapse_vs_readout",
+    "path_bound", "jacobian_norms", "profile", "sensitivity", "substitution_effect", "needle", "audit",
+    "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
+    "separator_ablation", "tokenization", "precision", "precision_by_block", "compare", "windows", "search_separators",
+    "next_token", "evaluate", "probe", "collapse_vs_readout",
 )  # fmt: skip
 WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")
 MEASUREMENTS = (*OF_MODELS, *WITHOUT_MODEL)

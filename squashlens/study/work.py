@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
-from squashlens.study.arguments import arguments_for, require_hooks
+from squashlens.study.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.cells import Cell, Model
 from squashlens.study.measurements import BATCHES, function_of, parameters
 from squashlens.study.scans.shards import shard
@@ -127,6 +127,8 @@ class Worker:
 
             def measure(prompt: Any) -> Any:
                 try:
+                    if "sequence" in known:
+                        return function(model, sequence=sequence_of(model, prompt), **given)
                     return function(model, prompt=prompt, **given)
                 except Exception as error:
                     if _is_memory(error):

@@ -24,6 +24,8 @@ MUTATIONS = (
     Mutation("rows of the first row group only", "study/scans/datasets.py", "        first = after\n", "        return\n", "test_scans.py::test_every_prompt_is_in_one_shard"),
     Mutation("a prompt that stops a scan", "study/scans/shards.py", '        return row | {"error": str(error)}\n', "        raise\n", "test_scans.py::test_a_scan_keeps_what_failed_and_goes_on"),
     Mutation("cells of other studies in a table", "study/sql.py", '"" if grid.over is not None else " where cell in (select cell from _keys)"', '""', "test_scans.py::test_numbers_of_cells_in_sql"),
+    Mutation("a full disk taken for a bad cell", "study/work.py", "            except OutputError:\n                raise\n", "", "test_faults.py::test_a_full_disk_ends_a_study_that_continues_with_more_space"),
+    Mutation("workers that do not ask who holds a cell", "study/work.py", "            if deaths is None:\n                return False\n", "            deaths = deaths or 0\n", "test_faults.py::test_nothing_is_lost_or_computed_twice_when_processes_are_killed"),
     Mutation("a claim for two", "study/storing/claims.py", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB", "test_store.py::test_a_claim_is_granted_once_and_ends"),
     Mutation("deaths that are not counted", "study/storing/claims.py", "str(deaths + 1)", "str(0)", "test_store.py::test_a_killed_holder_is_counted"),
     Mutation("files of other folders", "study/storing/places.py", 'name = f"{inside}/{entry.name}"', 'name = f"{folder}/{entry.name}"', "test_store.py"),

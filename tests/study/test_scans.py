@@ -113,6 +113,17 @@ def test_the_real_measurement_of_a_prompt(tmp_path: Path, tiny: Any) -> None:
     assert list(table["token"][0]) == ["<bos>", "1", "1", "="]
 
 
+def test_a_prompt_grows_into_a_sequence(tmp_path: Path, tiny: Any) -> None:
+    over = written("jsonl", tmp_path, ["110", "1101"])
+    one = sl.Study(
+        {"measurement": "collapse", "arguments": {"model": "tiny-gemma"}, "over": over}, store=tmp_path / "s"
+    )
+    one.run(progress=False)
+    table = one.sql("select * from collapse order by row")
+    sequence = sl.prompts.build(tiny, ["1", "1", "0", "1"])
+    assert list(table["distance_y"][1]) == sl.collapse(tiny, sequence)["distance_y"].values.tolist()
+
+
 @pytest.mark.parametrize(
     ("over", "words"),
     [

@@ -16,6 +16,7 @@ from squashlens.errors import InputError
 from squashlens.study.engines.worker import outcome
 
 ASK = 5.0  # seconds between two questions to Slurm about a job
+REQUEUES = 1000  # times that a job is put into the queue again after a time-out
 GRACE = 20.0  # seconds in which the result of a job that ended may still appear on a network file system
 
 
@@ -44,7 +45,7 @@ class Slurm:
         store = str(task["store"])
         folder = Path("slurm") if "://" in store else Path(store) / "slurm"  # seen by all nodes, as the store is
         try:
-            executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm")
+            executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)
             executor.update_parameters(**self.parameters)
             return _Job(executor.submit(Task(dict(task), worker)))
         except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:

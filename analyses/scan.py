@@ -1,0 +1,57 @@
+"""Which of many prompts lose information? A study of a file of prompts: squashing, the nearest collapse, and a remedy.
+
+For each prompt the script reports the token that influences the last one least, as a share of the one with the most
+(Jacobian norms), the relative distance between the prompt and the prompt with its last token repeated, and the remedy
+that raises that least share most. The study can be interrupted and continued, and shared by workers.
+
+    python analyses/scan.py --prompts prompts.jsonl --column text --model google/gemma-2b --workers 4
+"""
+
+import argparse
+from pathlib import Path
+
+import squashlens as sl
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument("--prompts", type=Path, help="JSONL or Parquet file; by default eight prompts are made")
+parser.add_argument("--column", default="prompt", help="name of the column with the prompts (%(default)s)")
+parser.add_argument("--windows", type=int, nargs="+", default=[4, 8], help="sliding windows to try (%(default)s)")
+parser.add_argument("--worst", type=int, default=100, help="prompts on the page (%(default)s)")
+parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
+parser.add_argument("--engine", default="local", help="local, ray or slurm (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("scan"), help="folder for the store, table and page (%(default)s)")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+
+if args.prompts is None:
+    args.prompts = args.out / "prompts.jsonl"
+    lines = [f'{{"{args.column}": "How many ones are in the following sequence? {n:b} ="}}\n' for n in range(9, 73, 8)]
+    args.prompts.write_text("".join(lines), encoding="utf-8")
+over = {"file": str(args.prompts), "column": args.column}
+remedies = {"none": [], "temperature 0.5": [{"attention_temperature": {"temperature": 0.5}}]}
+remedies |= {f"window {n}": [{"sliding_window": {"window": n}}] for n in args.windows}
+shared = {"arguments": {"model": args.model}, "over": over}
+squashing = {"measurement": "jacobian_norms", "name": "squashing", **shared, "each": {"hooks": remedies}}
+collapse = {"measurement": "collapse", "name": "distances", "over": over,
+            "arguments": {"model": args.model, "scale": "relative"}}  # fmt: skip
+study = sl.Study([squashing, collapse], store=args.out / "store")
+print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
+
+found = study.sql("""
+    with shares as (
+        select row, prompt, error, hooks, list_min(jacobian_norm) / list_max(jacobian_norm) as share,
+               token[list_position(jacobian_norm, list_min(jacobian_norm))] as least
+        from squashing
+    ),
+    best as (select row, arg_max(hooks, share) as remedy, max(share) as share from shares group by row)
+    select s.row, s.prompt, s.least as least_token, s.share as least_share, best.remedy, best.share as its_share,
+           d.distance_y[-1] as distance, s.error
+    from shares s join best using (row) left join distances d using (row)
+    where s.hooks = 'none' order by s.share nulls last, s.row
+""")
+found.to_csv(args.out / "scan.csv", index=False)
+page = f"<meta charset='utf-8'><title>Scan</title><h1>{len(found)} prompts, most squashed first</h1>"
+(args.out / "worst.html").write_text(page + found.head(args.worst).to_html(index=False), encoding="utf-8")
+print(found.head(10).to_string(index=False))
+print(f"table and page in {args.out.resolve()}")

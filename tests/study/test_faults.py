@@ -1,0 +1,62 @@
+"""Killed workers and drivers, two drivers on one store, a full disk and a read-only store: nothing is lost."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import squashlens as sl
+from squashlens.errors import OutputError
+from tests.study.faults import injected
+
+
+def test_nothing_is_lost_or_computed_twice_when_processes_are_killed(tmp_path: Path) -> None:
+    """Two drivers share a store. Every kill costs at most the cells in hand of the workers that it ends."""
+    made, begun, killed = injected(tmp_path, cells=150, kills=2, drivers=2, workers=2, seconds=0.05)
+    assert made.status()[["done", "failed", "left"]].to_numpy().tolist() == [[150, 0, 0]]
+    area = made.combine()["area"].isel(place=0)
+    assert (area == area["x"] ** 2).all()
+    assert set(begun) == set(range(150))
+    assert sum(many - 1 for many in begun.values()) <= killed["worker"] + 2 * killed["driver"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_full_disk_ends_a_study_that_continues_with_more_space(small_disk: Path, workers: int) -> None:
+    grid = {"measurement": "tests.study.fakes:square", "each": {"x": list(range(100))}}
+    made = sl.Study(grid, store=small_disk / "store")
+    with pytest.raises(OutputError, match="disk is full"):
+        made.run(workers=workers, progress=False)
+    before = made.status()
+    assert 0 < before["done"].item() < 100
+    assert before["failed"].item() == before["damaged"].item() == 0
+    remount(small_disk, "size=4m")
+    assert made.run(progress=False)["done"].item() == 100
+
+
+def test_a_read_only_store_is_refused_and_can_be_read(small_disk: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:square", "each": {"x": [1, 2]}}
+    sl.Study(grid, store=small_disk / "store").run(progress=False)
+    remount(small_disk, "ro")
+    more = sl.Study(grid | {"each": {"x": [1, 2, 3]}}, store=small_disk / "store")
+    with pytest.raises(OutputError, match="read-only"):
+        more.run(progress=False)
+    assert more.status()["done"].item() == 2
+    assert more.combine()["area"].sel(x=2).values.tolist() == [4, 5, 6]
