@@ -3,6 +3,7 @@
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
 # make docs      the documentation site, into docs/_build/html; warnings are errors (a few minutes)
+# make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
@@ -18,7 +19,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report paper test quick lint typed unit processors test-all docs bench train clean
+.PHONY: report paper test quick lint typed unit processors test-all docs engines bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -28,6 +29,10 @@ PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py te
 
 .venv/.docs: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,docs]"
+	touch $@
+
+.venv/.engines: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,ray,slurm]"
 	touch $@
 
 report: .venv/.ok
@@ -66,6 +71,10 @@ test-all: lint
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -j $(WORKERS) -b html -q -W --keep-going docs docs/_build/html
 	SQUASHLENS_SITE=docs/_build/html $(PYTEST) tests/test_site.py
+
+# Each starts a cluster of its own, so one after the other. Slurm needs root, and Debian's slurmctld, slurmd and munge.
+engines: .venv/.engines
+	$(BIN)/pytest -q -rs -m "ray or slurm" tests/study
 
 bench: .venv/.ok
 	$(BIN)/python -m tests.benchmarks
