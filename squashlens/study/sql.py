@@ -21,7 +21,7 @@ from squashlens.study.contents import contents
 from squashlens.study.description import Grid
 from squashlens.study.scans.shards import column_of, extra
 from squashlens.study.storing.places import Remote
-from squashlens.study.storing.store import Store
+from squashlens.study.storing.store import Store, folder_of
 
 BATCH = 2000  # cells of which the numbers are in one file
 
@@ -77,7 +77,7 @@ def _shards(cells: Sequence[Cell], store: Store) -> list[str]:
 
 def _tables(grid: Grid, cells: Sequence[Cell], store: Store) -> list[str]:
     """The Parquet files with the numbers of these cells; those that are missing are written."""
-    folder = f"tables/{grid.name}"
+    folder = f"tables/{folder_of(grid.name)}"
     files, there = [], set()
     for name in store.place.names(folder):
         if name.endswith(".json"):

@@ -19,7 +19,7 @@ from squashlens.study.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.cells import Cell, Model
 from squashlens.study.measurements import BATCHES, function_of, parameters
 from squashlens.study.scans.shards import shard
-from squashlens.study.storing.store import Store
+from squashlens.study.storing.store import Store, folder_of
 
 DEATHS = 3  # workers that a cell may kill before it counts as failed; from the second on its batches are smaller
 USUAL = {"batch_size": 16, "vjp_batch_size": 16, "tokens_per_pass": 4096}  # where a measurement chooses by itself
@@ -73,6 +73,8 @@ class Worker:
                 return False
             if self.store.read(cell.key) is None and not self.store.failed(cell.key):
                 self._compute(cell, deaths)
+                if "resume" in parameters(cell.measurement):
+                    self.store.end_journal(cell.key)
         return True
 
     def _compute(self, cell: Cell, deaths: int) -> None:
@@ -93,7 +95,7 @@ class Worker:
             _free()  # not before the exception, which refers to the tensors, is gone
         about = cell.about | ({"smaller_batches": True} if smaller else {})
         if isinstance(result, bytes):
-            name = f"shards/{cell.grid}/{cell.key}.parquet"
+            name = f"shards/{folder_of(cell.grid)}/{cell.key}.parquet"
             self.store.place.write(name, result)
             facts = {"shard": name, "shard_digest": hashlib.sha256(result).hexdigest()}
             self.store.keep_bytes(cell.key, about | facts, b"")
@@ -115,6 +117,8 @@ class Worker:
         model = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
         given |= {"progress": False} if "progress" in known else {}
+        if "resume" in known:  # if this worker is killed, the next one goes on from here
+            given |= {"resume": self.store.journal(cell.key)}
         if smaller:
             given |= {name: max(1, (given.get(name) or USUAL[name]) // 4) for name in BATCHES if name in known}
         if model is None:

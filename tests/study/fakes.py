@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from squashlens.saving.journal import Journal
+
 
 def square(x: int, y: int = 0) -> xr.Dataset:
     """x² + y along three places."""
@@ -56,6 +58,17 @@ def fixed(x: int, allowed: str) -> xr.Dataset:
     """Can be computed only once a file exists."""
     if not Path(allowed).exists():
         raise RuntimeError("not yet")
+    return square(x)
+
+
+def journaled(x: int, notes: str, resume: str | Path | None = None) -> xr.Dataset:
+    """Three findings, of which each is noted once; interrupted after the second, as by a user, when it begins."""
+    journal, file = Journal(resume, {"x": x}), Path(notes)
+    for step in range(3):
+        if step == 2 and len(file.read_text().split()) == 2 and not file.with_suffix(".again").exists():
+            file.with_suffix(".again").touch()
+            raise KeyboardInterrupt
+        journal.get(str(step), lambda step=step: noted(step, notes)["area"].sum().item())
     return square(x)
 
 

@@ -73,6 +73,16 @@ def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
     assert Counter(notes.read_text().split()) == {"1": 2, "2": 1}
 
 
+def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
+    one = study(tmp_path / "store", "journaled", {"x": [3]}, notes=str(tmp_path / "notes"))
+    with pytest.raises(KeyboardInterrupt):
+        one.run(progress=False)
+    assert one.status()["left"].item() == 1
+    assert one.run(progress=False)["done"].item() == 1
+    assert (tmp_path / "notes").read_text().split() == ["0", "1", "2"]
+    assert list((tmp_path / "store" / "journals").iterdir()) == []
+
+
 def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ class Place(Protocol):
     def remove(self, name: str) -> None: ...
     def claim(self, name: str) -> Any: ...
     def path(self, name: str) -> str: ...
+    def local(self, name: str) -> Path | None: ...
 
 
 def place_of(store: object) -> Place:
@@ -50,6 +51,12 @@ class Folder:
 
     def path(self, name: str) -> str:
         return str(self.root / name)
+
+    def local(self, name: str) -> Path | None:
+        """The path of a file that another program will write, in a folder that exists."""
+        with refusing(self.root / name):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        return self.root / name
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -118,6 +125,9 @@ class Remote:
 
     def path(self, name: str) -> str:
         return self.files.unstrip_protocol(f"{self.root}/{name}")
+
+    def local(self, name: str) -> Path | None:
+        return None
 
     def read(self, name: str) -> bytes | None:
         try:

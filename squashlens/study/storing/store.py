@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -94,6 +95,14 @@ class Store:
                 found[record["key"]] = record
         return found
 
+    def journal(self, key: str) -> Path | None:
+        """Where a long measurement keeps what it has found so far; None on an object store."""
+        return self.place.local(journal_of(key))
+
+    def end_journal(self, key: str) -> None:
+        """Remove the journal of a cell that is done or has failed."""
+        self.place.remove(journal_of(key))
+
     def failed(self, key: str) -> bool:
         """Whether a cell is recorded as failed."""
         return self.place.read(failure_of(key)) is not None
@@ -128,6 +137,15 @@ def result_of(found: Stored) -> xr.DataArray | xr.Dataset:
 
 def name_of(key: str) -> str:
     return f"cells/{key[:2]}/{key}.cell"
+
+
+def journal_of(key: str) -> str:
+    return f"journals/{key}.sqlite"
+
+
+def folder_of(grid: str) -> str:
+    """The name of a grid as the name of a folder."""
+    return "".join(c if c.isalnum() or c in "_-" else "_" for c in grid)
 
 
 def failure_of(key: str) -> str:
