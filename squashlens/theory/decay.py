@@ -18,7 +18,7 @@ FEWEST = 4  # fewest groups of queries that have an interval
 RESAMPLES = 200
 SLOWEST, FASTEST, POINTS = 0.01, 16.0, 400  # exponents that are tried
 GOLDEN = (5**0.5 - 1) / 2
-STEPS = 60  # of a golden-section search, which end at rounding
+STEPS, FEW = 60, 12  # of a golden-section search: to rounding, and to 10⁻⁴ of the exponent
 
 
 class Law(NamedTuple):
@@ -71,12 +71,12 @@ class ByDistance:
         counts = torch.nn.functional.one_hot(drawn, groups).sum(dim=1).double()
         sums = torch.einsum("sg,gkr->skr", counts, self.sums)
         pairs = torch.einsum("sg,gkr->skr", counts, self.pairs)
-        again = fitted(sums / pairs, pairs)
+        again = fitted(sums / pairs, pairs, steps=FEW)
         ends = [Law(*(torch.nanquantile(part, level, dim=0) for part in again)) for level in (0.025, 0.975)]
         return found, ends[0], ends[1]
 
 
-def fitted(means: Float[Tensor, "*many distance"], pairs: Float[Tensor, "*#many distance"]) -> Law:
+def fitted(means: Float[Tensor, "*many distance"], pairs: Float[Tensor, "*#many distance"], steps: int = STEPS) -> Law:
     """The power law nearest to the means by least squares, each distance counted with its number of pairs.
 
     NaN for fewer than four distances, or if all values beyond distance 0 are equal.
@@ -97,7 +97,7 @@ def fitted(means: Float[Tensor, "*many distance"], pairs: Float[Tensor, "*#many 
     losses = _loss(*_moments(weights, values, basis))
     best = losses.argmin(dim=-1)
     low, high = tried[(best - 1).clamp(min=0)], tried[(best + 1).clamp(max=POINTS - 1)]
-    for _ in range(STEPS):  # golden-section search between the neighbours of the best exponent that was tried
+    for _ in range(steps):  # golden-section search between the neighbours of the best exponent that was tried
         span = GOLDEN * (high - low)
         left, right = high - span, low + span
         better = _at(weights, values, logs, left) < _at(weights, values, logs, right)

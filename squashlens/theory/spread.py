@@ -17,7 +17,7 @@ def entropy(shares: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
     >>> round(entropy(torch.tensor([0.5, 0.5, 0.0])).item(), 6)
     0.693147
     """
-    return torch.special.entr(shares.double()).sum(dim=-1)
+    return torch.special.entr(shares).sum(dim=-1, dtype=torch.float64)
 
 
 def heads_of(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "head several"]:

@@ -22,6 +22,8 @@ def test_the_figure_draws_influence_law_and_heads(tiny: Any) -> None:
     null = found.sel(quantity="null", layer=0)
     law = null["floor"].item() + null["amplitude"].item() * line.x ** -null["exponent"].item()
     drawn = np.isfinite(line.y)
+    np.testing.assert_array_equal(drawn, law > 0)
+    assert drawn.any()
     size = null["influence"].values[null["influence"].values > 0].mean()
     np.testing.assert_allclose(line.y[drawn], (law / size)[drawn])
     heads = [t for t in figure.data if t.marker.opacity == 0.6]

@@ -442,3 +442,13 @@ def synthetic(s: Subject) -> Calls:
         "survey": lambda: sl.synthetic.survey(stack, {"encoding": ["none", "alibi"]}, lengths, seeds=2),
         "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation([16, 32, 64, 128, 256], k=4, seeds=2),
     }
+
+
+@measurement
+def profile(s: Subject) -> Calls:
+    m, short = s.model, [s.short]
+    plain: dict[str, Any] = {"n_random_models": 0, "progress": False}
+    return {
+        "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
+        "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),
+    }

@@ -15,6 +15,7 @@ from squashlens.figures.drawing.themes import COLOURS
 NAMES = {
     "path_bound": ("path bound", COLOURS["path_bound"], "solid"),
     "null": ("null", COLOURS["null"], "solid"),
+    "certified": ("certified bound", COLOURS["bound_over_null"], "solid"),
     "jacobian": ("Jacobian", COLOURS["jacobian"], "solid"),
     "path_bound_random": ("path bound, random weights", COLOURS["path_bound"], "dot"),
     "jacobian_random": ("Jacobian, random weights", COLOURS["jacobian"], "dot"),

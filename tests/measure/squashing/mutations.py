@@ -55,6 +55,7 @@ MUTATIONS = (
     Mutation("upper sketch without its factor", "measure/squashing/jacobians/upper.py", "direction_factor(self.probes, chance) * size", "size", "test_jacobian.py"),
     Mutation("the missing rows of a basis left out", "measure/squashing/jacobians/upper.py", "torch.eye(len(left), dtype=torch.float64))", "0 * torch.eye(len(left), dtype=torch.float64))", "test_jacobian.py"),
     Mutation("layers from the bottom", "measure/squashing/profiles/profile.py", "self.layers.index(top - below), rows", "top - self.layers.index(top - below) if len(self.layers) > top else 0, rows", "test_profile.py"),
+    Mutation("certified from one layer too high", "measure/squashing/certificates/certified.py", "            rows = pushed(rows, matrix)\n            if bottom in layers:\n                found[bottom] = rows\n", "            if bottom in layers:\n                found[bottom] = rows\n            rows = pushed(rows, matrix)\n", "test_profile.py"),
     Mutation("a final norm that is skipped", "measure/squashing/profiles/pullbacks.py", "if self.top in self.layers:", "if False:", "test_profile.py"),
     Mutation("a sketch without its factor for many", "measure/squashing/profiles/pullbacks.py", "high = factor * norms_of", "high = 0.3 * norms_of", "test_profile.py"),
     Mutation("the last token not repeated", "measure/squashing/profiles/states.py", "session.ids[:, -1:]], dim=1)", "session.ids[:, :1]], dim=1)", "test_profile.py"),

@@ -131,6 +131,30 @@ def _in_float64(
     return found, work.certificate()
 
 
+def certified_rows(
+    session: Session, queries: Sequence[int], layers: Sequence[int], progress: bool
+) -> tuple[dict[int, Float[Tensor, "query position"]], dict[str, Any]]:
+    """The bounds of several queries of one prompt from each of `layers` below the last, with analytic edges.
+
+    Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
+    """
+    chain = _stretches(min(layers), n_blocks(session.model), "y", 1)
+    n = max(queries) + 1
+    wanted = {stretch: range(n) for stretch in chain} | {chain[-1]: range(min(queries), n)}
+    pairs = n * sum(map(len, wanted.values()))
+    found: dict[int, Tensor] = {}
+    with certifying(session.model):
+        norms = Norms(total=pairs, steps=len(chain))
+        work = _Work(session, wanted, (), norms, len(chain), pairs, progress)
+        _check_cost(session, 1, wanted, n, progress)
+        rows = torch.nn.functional.one_hot(torch.tensor(queries), session.positions).double()
+        for (bottom, _), matrix in _matrices(work, 0, "analytic", 1, None):
+            rows = pushed(rows, matrix)
+            if bottom in layers:
+                found[bottom] = rows
+    return found, work.certificate()
+
+
 @dataclass
 class _Work:
     """The inputs that all stretches share, and the facts of the certificate, collected while stretches are computed."""

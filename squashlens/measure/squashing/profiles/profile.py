@@ -23,6 +23,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import patterns_of
+from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.profiles.pullbacks import Pullback, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.results import Variable
@@ -35,6 +36,7 @@ CHUNK = 1 << 24  # numbers in the rows of some queries that are composed togethe
 NAMES = {
     "path_bound": "path bound",
     "null": "path bound under uniform attention",
+    "certified": "certified path bound, analytic edges",
     "jacobian": "norm of the Jacobian",
 }
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
@@ -51,6 +53,7 @@ def profile(
     method: Ways = "exact",
     norm: Norm = "spectral",
     n_probes: int = 32,
+    certified: bool = False,
     keep: Kept = "positions",
     n_random_models: int = 1,
     seed: int = 0,
@@ -76,6 +79,8 @@ def profile(
             bounds, all of them together, as in `jacobian_norms`; ``"none"``, no norms, which takes one forward pass.
         norm: as in `jacobian_norms`.
         n_probes: number of random directions of a sketch; 32 by default.
+        certified: whether to compute the certified path bound as well, with analytic edges, which are computed once for
+            all queries; no by default.
         keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
             ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
             its square.
@@ -87,13 +92,13 @@ def profile(
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
-        ``method="none"``; with a spectral sketch also `jacobian_low`, a certified lower bound. Zero for positions after
-        the query.
+        ``method="none"``; with a spectral sketch also `jacobian_low`, a certified lower bound; with ``certified=True``
+        also `certified`, NaN at layer L. Zero for positions after the query.
 
         Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number. `quantity` is
-        ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
-        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each with
-        `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
+        ``"path_bound"``, ``"null"``, ``"certified"``, ``"jacobian"``, and with random models ``"path_bound_random"``
+        and ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
+        with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
 
         Over (block, head): `sink_rate`, mean attention to the first token; `attention_entropy` in nat, beside
         `uniform_entropy` (block); `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of
@@ -122,10 +127,11 @@ def profile(
     session = Session.start(
         model, prompt, bos, "profile",
         queries=queries, layers=layers, method=method, norm=norm, keep=keep, n_random_models=n_random_models, seed=seed,
+        certified=certified,
     )  # fmt: skip
     work = _Work(session, _queries(session, queries), _layers(session, layers), method, norm, n_probes, keep, seed)
     work.require_fits(progress)
-    own = work.measured(progress)
+    own = work.measured(progress, certified=certified)
     random = [
         work.of(with_random_weights(session.model, k)).measured(progress, null=False) for k in range(n_random_models)
     ]
@@ -191,7 +197,7 @@ class _Work:
 
     def require_fits(self, progress: bool) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
-        series = 2 + (self.method != "none") + (self.method == "sketch_upper")
+        series = 3 + (self.method != "none") + (self.method == "sketch_upper")
         whole = series * len(self.queries) * len(self.layers) * self.n * 8 if self.keep == "positions" else 0
         size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
         require_room(size, torch.device("cpu"), "A profile", "Use keep='distances', fewer queries=, or fewer layers=.")
@@ -205,11 +211,13 @@ class _Work:
     def _directions_count(self) -> int:
         return {"none": 0, "exact": width(self.session.model), "sketch_upper": self.n_probes}[self.method]
 
-    def measured(self, progress: bool, *, null: bool = True) -> _Found:
+    def measured(self, progress: bool, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
         found = _Found()
         for name, attention in (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]:
             self._bounds(found, name, attention, progress)
+        if certified and self.layers[0] < n_blocks(self.session.model):
+            self._certified(found, progress)
         if self.method != "none":
             self._jacobians(found, progress)
         return found
@@ -240,6 +248,17 @@ class _Work:
                 if top - below in self.layers:
                     self._take(found, name, self.layers.index(top - below), rows, values)
 
+    def _certified(self, found: _Found, progress: bool) -> None:
+        """The certified path bound of every query from every layer but the last."""
+        self._new(found, "certified")
+        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, progress)
+        for place, layer in enumerate(self.layers):
+            if layer in rows:
+                self._take(found, "certified", place, slice(None), rows[layer])
+            elif self.keep == "positions":
+                found.kept["certified"][:, place] = torch.nan
+        found.facts["certificate"] = certificate
+
     def _jacobians(self, found: _Found, progress: bool) -> None:
         """Norms of the Jacobian of every query at every layer."""
         self._new(found, "jacobian")
@@ -264,7 +283,7 @@ class _Work:
                 if low and ends is not None:
                     found.kept["jacobian_low"][at] = ends.low
             if sketch is not None:
-                found.facts = {"sketch": sketch.certificate() | {"seed": self.seed}}
+                found.facts["sketch"] = sketch.certificate() | {"seed": self.seed}
 
     def result(self, own: _Found, random: Sequence[_Found]) -> xr.Dataset:
         """Everything as one Dataset."""
