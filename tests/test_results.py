@@ -59,7 +59,9 @@ def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> No
         xr.testing.assert_identical(back, result)
         assert sl.provenance(back) == sl.provenance(result)
     whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name)
-    table = pd.read_csv(sl.save(result, tmp_path / "x.csv"), keep_default_na=False, na_values=[""])
+    table = pd.read_csv(
+        sl.save(result, tmp_path / "x.csv"), keep_default_na=False, na_values=[""], float_precision="round_trip"
+    )
     dims = {values.dims for values in whole.data_vars.values()}
     tidy = len(dims) > 1 or dims == {()}
     for name, values in whole.data_vars.items():
