@@ -77,7 +77,8 @@ def jacobian_norms(
             `low` and `high`.
         tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
             more directions until the quotient is estimated to be at most this at every position; by default exactly
-            `n_probes` are taken. With 3, that is about 100 directions for a d of 512 or 2048.
+            `n_probes` are taken. The estimate is cautious: with 3, it took 194 directions on a random model with d of
+            512, where 96 gave 2.6.
         seed: random seed of the directions of a sketch; 0 by default.
         rows: storage of the Jacobian's rows for spectral norms: ``"hold"`` keeps all in memory, ``"spill"`` writes
             them to a temporary file, ``"repeat"`` repeats the products for a few positions at a time; ``"auto"`` (the
