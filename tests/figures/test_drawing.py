@@ -80,7 +80,7 @@ def test_a_page_that_is_too_small_is_refused_with_a_size_that_is_enough(figure: 
 def test_more_tokens_are_labelled_on_a_wider_page(figure: go.Figure) -> None:
     tokens = ["1"] * 500
     many = sl.figures.by_token(_over(tokens))
-    assert many.layout.xaxis.labelalias == {str(place): "1" for place in range(500)}
+    assert many.layout.xaxis.labelalias == {str(place): f"{place}: 1" for place in range(500)}
     narrow, wide = (sl.figures.styled(many, width=inches).layout.xaxis.nticks for inches in (3.25, 13.0))
     assert 5 < narrow < 0.4 * wide < 100
     assert figure.layout.xaxis2.dtick == 1
@@ -146,7 +146,7 @@ def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
     assert [found.layout[f"yaxis{n}"].matches for n in (4, 6)] == ["y2", "y2"]
     # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
     aliases = [found.layout[f"xaxis{n}"].labelalias for n in (2, 4, 6)]
-    assert [a["1"] for a in aliases] == ["1", "1", "0"]
+    assert [a["1"] for a in aliases] == ["1: 1", "1: 1", "1: 0"]
     assert [len(a) for a in aliases] == [5, 6, 4]
 
 

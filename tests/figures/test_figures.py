@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import plotly.io
+import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens.errors import InputError
 from squashlens.figures.drawing.text import label
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
@@ -33,6 +35,37 @@ def test_repeated_tokens_keep_their_places(tiny: Any) -> None:
     trace = sl.figures.attribution(ds).data[0]
     assert numbers(trace.x).tolist() == [0, 1, 2, 3, 4, 5]
     assert list(trace.customdata) == ["0: &lt;bos&gt;", "1: 1", "2: 1", "3: 1", "4: 1", "5: ="]
+
+
+def test_rows_stand_at_their_positions(tiny: Any) -> None:
+    """A selection or another order of tokens: places, hover texts and ticks are those of `position`."""
+    every = sl.sensitivity(tiny, "1101 =", progress=False)
+    ds = every.isel(position=[5, 2, 4])
+    wanted = [f"{place}: {label(str(every['token'].values[place]))}" for place in (2, 4, 5)]
+    for figure, name in ((sl.figures.attribution(ds), "path_bound"), (sl.figures.by_token(ds["jacobian"]), "jacobian")):
+        line = figure.data[0]
+        assert numbers(line.x).tolist() == [2, 4, 5]
+        np.testing.assert_array_equal(numbers(line.y), every[name].values[[2, 4, 5]])
+        assert list(line.customdata) == wanted
+        assert figure.layout.xaxis.labelalias == dict(zip("245", wanted, strict=True))
+    padded = every["jacobian"].assign_coords(length=5).isel(position=slice(2, None))
+    assert numbers(sl.figures.by_token(padded).data[0].x).tolist() == [2, 3, 4]
+    shares = sl.paths.composition(tiny, "1101 =")
+    cells = sl.figures.composition(shares.isel(position=[4, 2])).data[0]
+    assert numbers(cells.x).tolist() == [2, 3, 4]
+    np.testing.assert_array_equal(numbers(cells.customdata)[:, [0, 2]], shares.values[:, [2, 4]])
+    assert np.isnan(numbers(cells.z)[:, 1]).all()
+    text = every["jacobian"].assign_coords(position=list("abcdefgh")[: every.sizes["position"]])
+    with pytest.raises(InputError, match="'position' of this result does not have whole numbers"):
+        sl.figures.by_token(text)
+
+
+def test_text_is_shown_as_it_is() -> None:
+    """Plotly does not know `&quot;`, and shows markup that is not escaped."""
+    assert label('"') == '"'
+    assert label("'") == "'"
+    assert label('<a href="x">') == '&lt;a href="x"&gt;'
+    assert label("&quot;") == "&amp;quot;"
 
 
 def test_zero_is_left_out_of_a_log_line(tiny: Any) -> None:

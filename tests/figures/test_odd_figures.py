@@ -119,7 +119,7 @@ def test_parts_take_the_first_theme_and_their_marks_come_back(curves: go.Figure,
 
 
 def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> None:
-    narrow = sl.figures.styled(sl.figures.of(specimens.sensitivity(20)), theme="paper", width="column", height=4)
+    narrow = sl.figures.styled(sl.figures.of(specimens.sensitivity(20)), theme="paper", width="column", height=4.2)
     assert "<br>" in narrow.layout.yaxis2.title.text
     found = sl.figures.panels({"a": curves, "b": narrow})
     assert found.layout.yaxis4.matches == "y2"

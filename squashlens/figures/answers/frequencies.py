@@ -1,6 +1,5 @@
 """Frequencies of the answers that models give, and of the right answers (figures 4 and 7 of Barbero et al. 2024)."""
 
-import html
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,9 @@ from squashlens.figures.answers.modes import Found, labelled, mode_named, modes_
 from squashlens.figures.drawing.facts import facts_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK
-from squashlens.figures.drawing.ticks import token_axis
+from squashlens.figures.drawing.ticks import text_axis
 
 OVER = ("mode", "value")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
@@ -76,7 +76,7 @@ class _Values:
         values = [str(value) for value in one["value"].values]
         texts = facts_of(one).get("task", {}).get("read_as") in TEXTS
         if texts or not all(map(WHOLE.fullmatch, values)):
-            axis, numbers = token_axis(list(map(_short, values))), np.arange(len(values), dtype=float)
+            axis, numbers = text_axis(dict(enumerate(map(_short, values)))), np.arange(len(values), dtype=float)
             return cls(numbers, 0.9, axis, np.full(len(values), True))
         places = np.array(values, dtype=float)
         right = places[(one["truth"].values > 0).any(axis=0)]
@@ -122,9 +122,9 @@ def _bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values, seen: 
 
 
 def _shown(value: str) -> str:
-    return html.escape(value if len(value) <= LONG else f"{value[: LONG - 1]}…")
+    return escaped(value if len(value) <= LONG else f"{value[: LONG - 1]}…")
 
 
 def _short(value: str) -> str:
     """The text if it fits under an axis; otherwise its first characters and its length."""
-    return value if len(value) <= 14 else f"{value[:7]}… ({len(value)})"
+    return label(value if len(value) <= 14 else f"{value[:7]}… ({len(value)})")

@@ -1,11 +1,11 @@
 """Shared parts of the figures of answers: checks of their results, and names of modes."""
 
-import html
 from collections.abc import Iterable, Mapping
 
 import xarray as xr
 
 from squashlens.errors import InputError
+from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import LINES
 
 Found = xr.Dataset | Mapping[str, xr.Dataset]
@@ -21,7 +21,7 @@ MODES = {
 
 def labelled(found: Found, needed: Mapping[str, Dims], maker: str) -> dict[str, xr.Dataset]:
     """Results by label (empty for a single result); an error if a variable or one of its dimensions is missing."""
-    several = {"": found} if isinstance(found, xr.Dataset) else {html.escape(text): one for text, one in found.items()}
+    several = {"": found} if isinstance(found, xr.Dataset) else {escaped(text): one for text, one in found.items()}
     if not several:
         raise InputError("There is nothing to draw.", f"Give a result of {maker}.")
     by_mode = any("mode" in dims for dims in needed.values())
@@ -44,7 +44,7 @@ def modes_of(several: Iterable[xr.Dataset]) -> list[str]:
 
 def mode_named(mode: str) -> tuple[str, str, str, str]:
     """Name, colour, dash and symbol of a mode."""
-    return MODES.get(mode, (html.escape(mode), LINES[5], "dashdot", "cross"))
+    return MODES.get(mode, (escaped(mode), LINES[5], "dashdot", "cross"))
 
 
 def only(modes: list[str]) -> list[str]:

@@ -1,7 +1,5 @@
 """Answers, probes and collapse by length: whether a count is answered, represented but not read out, or lost."""
 
-import html
-
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -13,6 +11,7 @@ from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval, layer_map
 from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, FAINT, INK
 
 # Name, colour and dash of each curve from 0 to 1 over length: first those of prompts, then those of pairs.
@@ -198,7 +197,7 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
     for name in (*VERDICTS, *sorted(set(said) - set(VERDICTS))):
         own = said == name
         if own.any():
-            shown, (colour, pattern) = html.escape(name), VERDICTS.get(name, (FAINT, "+"))
+            shown, (colour, pattern) = escaped(name), VERDICTS.get(name, (FAINT, "+"))
             boxes.append(
                 go.Bar(
                     x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown,

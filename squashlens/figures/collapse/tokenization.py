@@ -1,6 +1,5 @@
 """How repeated text is tokenized, and the distance of two texts compared with that of the true pair of tokens."""
 
-import html
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from squashlens.checks.results import chosen
 from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK
 
 # How one more repeat changes the tokens: name, symbol, colour.
@@ -65,7 +64,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_xaxes(visible=False)
     figure.update_yaxes(range=[min(splits.sizes["repeats"], MOST) + 0.5, 0.5], dtick=1, ticks="")
     figure.update_yaxes(title="repeats", col=1)
-    title = html.escape(title)
+    title = escaped(title)
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     figure.update_yaxes(showgrid=False)
     notes = [f"the first {MOST} of {splits.sizes['repeats']} repeats"] if splits.sizes["repeats"] > MOST else []

@@ -1,12 +1,12 @@
 """What a figure says of its results: the model, the task, hooks on the model, and the norm of a distance."""
 
-import html
 from collections.abc import Iterable
 from typing import Any
 
 import xarray as xr
 
 from squashlens.checks.results import is_relative
+from squashlens.figures.drawing.text import escaped
 from squashlens.results import provenance
 
 Result = xr.Dataset | xr.DataArray
@@ -32,7 +32,7 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
 def norm_of(found: Result) -> str:
     """The norm of a result's distances, as text; empty if it is not recorded."""
     norm = (facts_of(found).get("call") or {}).get("norm")
-    return NORMS.get(norm, html.escape(norm)) if isinstance(norm, str) else ""
+    return NORMS.get(norm, escaped(norm)) if isinstance(norm, str) else ""
 
 
 def norm_named(found: Result) -> list[str]:
@@ -60,4 +60,4 @@ def _hooks(names: Any) -> int:
 
 def _few(names: list[str], what: str) -> str:
     once = list(dict.fromkeys(map(str, names)))
-    return html.escape(", ".join(once)) if len(once) <= FEW else f"{len(once)} {what}"
+    return escaped(", ".join(once)) if len(once) <= FEW else f"{len(once)} {what}"

@@ -1,13 +1,13 @@
 """Traces that several figures have: maps of layers, maps of shares, and intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.text import numbered
 
 FLOOR = 1e-6  # all shares below this have the same colour
 
@@ -33,20 +33,26 @@ def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatma
     )
 
 
-def share_map(shares: xr.DataArray, tokens: Sequence[str], row: str) -> go.Heatmap:
-    """A heatmap of shares of paths over rows × tokens, with a logarithmic colour scale; `row` labels rows in hovers."""
-    values = shares.values.astype(np.float64)
+def share_map(shares: xr.DataArray, tokens: Mapping[int, str], row: str) -> go.Heatmap:
+    """A heatmap of shares of paths over rows × tokens, with a logarithmic colour scale; `row` labels rows in hovers.
+
+    Positions between the first and the last that the shares do not have stay white.
+    """
+    places = np.arange(min(tokens), max(tokens) + 1)
+    values = np.full((len(shares), len(places)), np.nan)
+    values[:, shares["position"].values.astype(int) - places[0]] = shares.values
     rows = shares[str(shares.dims[0])].values
     decades = np.arange(np.log10(FLOOR), 1)
     texts = [f"10<sup>{int(d)}</sup>" if d > np.log10(FLOOR) else f"≤ 10<sup>{int(d)}</sup>" for d in decades]
     return go.Heatmap(
         z=np.log10(np.maximum(values, FLOOR)).astype(np.float32),
-        x=np.arange(len(tokens), dtype=np.float32),
+        x=places.astype(np.float32),
         y=rows,
         zmin=np.log10(FLOOR),
         zmax=0,
         colorscale="Viridis",
-        text=[[f"{row.format(row=r)}, {i}: {label(t)}" for i, t in enumerate(tokens)] for r in rows],
+        text=[[f"{row.format(row=r)}, {numbered(p, tokens.get(p, ''))}" for p in map(int, places)] for r in rows],
+        hoverongaps=False,
         customdata=values,
         hovertemplate="%{text}<br>share of paths: %{customdata:.6g}<extra></extra>",
         colorbar={"title": {"text": "share of paths"}, "tickvals": decades, "ticktext": texts},

@@ -1,7 +1,6 @@
 """Several figures on one page, with a title for each, common scales and one legend."""
 
 import copy
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from squashlens.figures.drawing.layout import NoRoomError
 from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page, reference, traces_of
 from squashlens.figures.drawing.parts import list_once
 from squashlens.figures.drawing.style import dressed, recoloured
-from squashlens.figures.drawing.text import unbroken
+from squashlens.figures.drawing.text import escaped, unbroken
 from squashlens.figures.drawing.ticks import numbers_of
 
 Share = Literal["both", "x", "y", "none"]
@@ -55,7 +54,7 @@ def _composed(figures: Mapping[str, go.Figure], across: int, share: Share, title
     list_once(whole)
     titles = {page.title for page in pages.values()}
     common = [note for note in first.notes.split(DOT) if all(note in page.notes.split(DOT) for page in pages.values())]
-    heading = html.escape(title) if title is not None else titles.pop() if len(titles) == 1 else ""
+    heading = escaped(title) if title is not None else titles.pop() if len(titles) == 1 else ""
     page = Page(
         blocks, heading, DOT.join(common), first.theme, first.width, None, first.font, first.font_size, first.legend,
         marks,
@@ -100,7 +99,7 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int, a
     layout.uniformtext.update(parts.uniformtext.to_plotly_json())
     whole.add_annotation(name=f"{BLOCK_TITLE} {at}", text="", showarrow=False)
     panels = [(names[x], names[y], row, column) for x, y, row, column in block.panels]
-    return Block(panels, block.rows, block.columns, block.height, html.escape(label), at // across, at % across)
+    return Block(panels, block.rows, block.columns, block.height, escaped(label), at // across, at % across)
 
 
 def _partner(block: Block, axis: str) -> str:

@@ -1,6 +1,5 @@
 """The look of a figure: theme, size, fonts, title, legend and colours, set on one figure and nowhere else."""
 
-import html
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import Layout
 from squashlens.figures.drawing.page import Page, block_of, traces_of
 from squashlens.figures.drawing.parts import list_once
-from squashlens.figures.drawing.text import unbroken
+from squashlens.figures.drawing.text import escaped, unbroken
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName, only_colours
 
 Width = Literal["column", "page"] | float
@@ -70,7 +69,7 @@ def styled(
     _require("font_size", font_size, *TEXT)
     given = {
         "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size, "legend": legend,
-        "title": None if title is None else html.escape(title),
+        "title": None if title is None else escaped(title),
     }  # fmt: skip
     new = replace(page, **{name: value for name, value in given.items() if value is not None})
     found = recoloured(figure, page.theme, new.theme)

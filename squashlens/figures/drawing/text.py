@@ -107,4 +107,18 @@ def label(token: str) -> str:
     """
     shown = token.replace(" ", "␣") if token != token.strip(" ") else token
     shown = shown.replace("\n", "⏎").replace("\t", "⇥")
-    return html.escape(shown if len(shown) <= TOKEN else f"{shown[: TOKEN - 1]}…")
+    return escaped(shown if len(shown) <= TOKEN else f"{shown[: TOKEN - 1]}…")
+
+
+def numbered(position: int, token: str) -> str:
+    """A token with its position, as figure text; tokens may be repeated, and positions are not."""
+    return f"{position}: {label(token)}"
+
+
+def escaped(text: str) -> str:
+    """Text that plotly shows as it is. Quotation marks stay: plotly does not know `&quot;` and would show it.
+
+    >>> escaped('<b> & "')
+    '&lt;b&gt; &amp; "'
+    """
+    return html.escape(text, quote=False)

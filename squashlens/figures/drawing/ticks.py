@@ -2,14 +2,14 @@
 
 import base64
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.figures.drawing.page import axes_of, traces_of
-from squashlens.figures.drawing.text import LINE, height_of, label, width_of, wrapped
+from squashlens.figures.drawing.text import LINE, height_of, numbered, width_of, wrapped
 
 STEEP = -60  # degrees, of labels that do not fit side by side
 SINE = math.sin(math.radians(-STEEP))
@@ -18,15 +18,21 @@ MOVED = 1.12  # plotly makes an axis without a given range at most this much lon
 GAP = 0.5  # between an axis and its labels, in units of their size
 
 
-def token_axis(tokens: Sequence[str]) -> dict[str, Any]:
-    """A numeric axis labelled by tokens, so that repeated tokens have separate places; the text is escaped.
+def token_axis(tokens: Mapping[int, str]) -> dict[str, Any]:
+    """An axis of positions, labelled by position and token."""
+    return text_axis({place: numbered(place, token) for place, token in tokens.items()})
 
-    All tokens have a label. The axis shows as many as fit, and more of them in a part that is zoomed in.
+
+def text_axis(texts: Mapping[int, str]) -> dict[str, Any]:
+    """A numeric axis labelled by texts, which are markup, so that equal texts have separate places.
+
+    All places have a label. The axis shows as many as fit, and more of them in a part that is zoomed in.
     """
     return {
-        "labelalias": {str(place): label(token) for place, token in enumerate(tokens)},
+        "labelalias": {str(place): text for place, text in texts.items()},
+        "exponentformat": "none",  # otherwise 10000 would be written as 10k, which has no label
         "tickangle": STEEP,
-        "range": [-0.6, len(tokens) - 0.4],
+        "range": [min(texts) - 0.6, max(texts) + 0.6],
     }
 
 
@@ -47,7 +53,8 @@ def set_ticks(figure: go.Figure, name: str, length: float, size: float, *, limit
     if axis.type == "log" and axis.ticktext is None:
         return _logarithmic(axis, _span(figure, name), length, size, upright)
     if axis.labelalias:
-        places, fit = len(axis.labelalias), max(1, int(length / (LINE * size)))
+        ends = [int(place) for place in axis.labelalias]
+        places, fit = 1 + max(ends) - min(ends), max(1, int(length / (LINE * size)))
         # Without a fixed distance plotly labels more tokens in a part that is zoomed in, but also places between them.
         axis.update(tick0=0, **({"dtick": 1} if places <= fit else {"dtick": None, "nticks": fit}))
         return SINE * max(width_of(text, size) for text in axis.labelalias.values()) + size

@@ -1,6 +1,5 @@
 """Interventions side by side, and sliding windows by size: their effect on collapse, answers and the path bound."""
 
-import html
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import shaded
 from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, series
 
 ROW = 34  # pixels
@@ -31,7 +31,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         The figure.
     """
     names = [str(name) for name in compared["change"].values]
-    shown = [html.escape(name) for name in names]
+    shown = [escaped(name) for name in names]
     panels = _panels(compared)
     figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=[title for title, *_ in panels])
     for column, (_, values, kind) in enumerate(panels, start=1):

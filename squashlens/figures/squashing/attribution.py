@@ -1,6 +1,6 @@
 """Token attribution: path bound, null and Jacobian norm for each token of one prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import plotly.graph_objects as go
@@ -9,9 +9,9 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import draws
-from squashlens.figures.drawing.selection import of_one_prompt
+from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.text import numbered
 from squashlens.figures.drawing.themes import COLOURS, INK
 from squashlens.figures.drawing.ticks import token_axis
 
@@ -40,7 +40,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
         The figure.
     """
     sensitivity = of_one_prompt(sensitivity)
-    tokens = [str(t) for t in sensitivity["token"].values]
+    tokens = tokens_of(sensitivity)
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.05)
     upper = ["path_bound", "null", "jacobian_frozen", "jacobian"]
     for name in upper:
@@ -51,20 +51,20 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="norm or bound", row=1, col=1)
     figure.update_yaxes(title="bound ÷ null", row=2, col=1)
     figure.update_xaxes(**token_axis(tokens))
-    figure.update_xaxes(title="token", row=2, col=1)
+    figure.update_xaxes(title=TOKENS, row=2, col=1)
     title = "Influence of each token on the last representation"
     return finish(figure, title=title, height=370, notes=notes_of(sensitivity, *norm_named(sensitivity)))
 
 
-def _line(values: xr.DataArray, name: str, tokens: Sequence[str]) -> go.Scatter:
-    data = values.values.astype(np.float64)
+def _line(values: xr.DataArray, name: str, tokens: Mapping[int, str]) -> go.Scatter:
+    data, positions = values.values.astype(np.float64), values["position"].values
     return go.Scatter(
-        x=np.arange(len(data), dtype=np.float32),
+        x=positions.astype(np.float64),
         y=np.where(data > 0, data, np.nan),
         name=NAMES[name],
         mode="lines+markers",
         line={"color": COLOURS[name], "width": 2, "dash": DASHES.get(name, "solid")},
         marker={"size": 6},
-        customdata=np.array([f"{position}: {label(t)}" for position, t in enumerate(tokens)], dtype=object),
+        customdata=np.array([numbered(place, tokens[place]) for place in map(int, positions)], dtype=object),
         hovertemplate=f"%{{customdata}}<br>{NAMES[name]}: %{{y:.6g}}<extra></extra>",
     )

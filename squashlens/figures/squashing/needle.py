@@ -1,6 +1,5 @@
 """Sensitivity to one token of each prompt: one panel for each measure, one line for each group of prompts."""
 
-import html
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, series
 
 PANELS = {
@@ -57,7 +57,7 @@ def needle(
     missing = [name for name in wanted if name not in measured]
     if missing or not wanted:
         raise InputError(f"panels={short_repr(panels)} are not measures of this result.", f"It has {listed(measured)}.")
-    groups, at = [html.escape(str(g)) for g in found["group"].values], found["at"].values
+    groups, at = [escaped(str(g)) for g in found["group"].values], found["at"].values
     rows = -(-len(wanted) // 2)
     figure = make_subplots(
         rows=rows, cols=min(2, len(wanted)),
@@ -84,8 +84,8 @@ def needle(
             )  # fmt: skip
         figure.update_yaxes(range=_range(cells), row=row, col=column)
     figure.update_yaxes(type="log")
-    figure.update_xaxes(title=html.escape(xlabel))
-    return finish(figure, title=html.escape(title), height=210 * rows, notes=notes_of(found, *norm_named(found)))
+    figure.update_xaxes(title=escaped(xlabel))
+    return finish(figure, title=escaped(title), height=210 * rows, notes=notes_of(found, *norm_named(found)))
 
 
 def _range(cells: dict[str, np.ndarray]) -> list[float] | None:

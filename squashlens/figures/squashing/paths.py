@@ -8,8 +8,9 @@ from plotly.colors import sample_colorscale
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import share_map
+from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS, evenly
 from squashlens.figures.drawing.ticks import token_axis
 
@@ -46,9 +47,10 @@ def hops(shares: xr.DataArray) -> go.Figure:
 
 def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     """A map of where the paths start; `row` labels a row in hovers, `axis` and `by` name what the rows are."""
-    tokens = [str(t) for t in shares["token"].values]
+    shares = of_one_prompt(shares)
+    tokens = tokens_of(shares)
     figure = go.Figure(share_map(shares, tokens, row))
-    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title=axis, dtick=1)
     return finish(figure, title=f"Where the paths to the query start, by {by}", height=280, notes=notes_of(shares))
 
@@ -65,10 +67,11 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     Returns:
         The figure.
     """
-    tokens, layers = [str(t) for t in paths["token"].values], paths["layer"].values
+    paths = of_one_prompt(paths)
+    tokens, layers = tokens_of(paths), paths["layer"].values
     shares = paths["share"].values
     figure = go.Figure()
-    grid_x, grid_y = np.meshgrid(np.arange(len(tokens)), layers)
+    grid_x, grid_y = np.meshgrid(list(tokens), layers)
     figure.add_trace(
         go.Scatter(
             x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", hoverinfo="skip", showlegend=False,
@@ -78,7 +81,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     for rank in reversed(range(len(shares))):
         walk = paths["position_at"].values[rank]
         name = f"path {rank + 1}: {shares[rank]:.4g} of all"
-        route = " → ".join(label(tokens[p]) for p in walk)
+        route = " → ".join(label(tokens.get(p, "")) for p in walk)
         figure.add_trace(
             go.Scatter(
                 x=walk,
@@ -88,11 +91,13 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
                 opacity=0.35,
                 marker={"size": 6},
                 showlegend=False,
-                customdata=[f"{layer}, {p}: {label(tokens[p])}" for layer, p in zip(layers, walk, strict=True)],
+                customdata=[
+                    f"{layer}, {numbered(p, tokens.get(p, ''))}" for layer, p in zip(layers, walk, strict=True)
+                ],
                 hovertemplate=f"layer %{{customdata}}<br>{name}<br>{route}<extra></extra>",
             )
         )
-    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title="layer ℓ", dtick=1)
     total = 100 * float(shares.sum())
     title = f"The {len(shares)} strongest paths to the query carry {total:.3g} % of the weight of all paths"

@@ -6,9 +6,9 @@ import xarray as xr
 
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
-from squashlens.figures.drawing.selection import of_one_prompt
+from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label
+from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS
 from squashlens.figures.drawing.ticks import token_axis
 
@@ -30,25 +30,25 @@ def by_token(values: xr.DataArray) -> go.Figure:
         The figure.
     """
     values = of_one_prompt(values)
-    tokens = [str(token) for token in values["token"].values]
+    tokens, positions = tokens_of(values), values["position"].values
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     data = values.values.astype(np.float64)
     figure = go.Figure(
         go.Scatter(
-            x=np.arange(len(data), dtype=np.float32),
+            x=positions.astype(np.float64),
             y=data,
             mode="lines+markers",
             line={"color": COLOURS["path_bound"], "width": 2},
             marker={"size": 6},
             showlegend=False,
-            customdata=np.array([f"{place}: {label(token)}" for place, token in enumerate(tokens)], dtype=object),
+            customdata=np.array([numbered(place, tokens[place]) for place in map(int, positions)], dtype=object),
             hovertemplate="%{customdata}<br>%{y:.6g}<extra></extra>",
         )
     )
     there = data[np.isfinite(data)]
     if len(there) and there.min() > 0 and there.max() > WIDE * there.min():
         figure.update_yaxes(type="log")
-    figure.update_xaxes(**token_axis(tokens), title="token")
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title=unit if unit not in ("", "1") else "value")
     return finish(figure, title=f"{name[:1].upper()}{name[1:]}", height=260, notes=notes_of(values))
 

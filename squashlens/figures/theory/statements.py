@@ -1,6 +1,5 @@
 """Both sides of every statement of the paper, for growing inputs."""
 
-import html
 import math
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ from plotly.subplots import make_subplots
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
 from squashlens.theory.statements.gallery import Exhibit
 
 COLUMNS, ROW = 3, 130  # panels side by side, and pixels of each
@@ -34,7 +34,7 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
             "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
         )
     rows = -(-len(exhibits) // COLUMNS)
-    titles = [f"<b>{e.kept[0].name}</b><br>{html.escape(e.kept[0].claim)}" for e in exhibits]
+    titles = [f"<b>{e.kept[0].name}</b><br>{escaped(e.kept[0].claim)}" for e in exhibits]
     figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=titles)
     for place, exhibit in enumerate(exhibits):
         row, column = divmod(place, COLUMNS)

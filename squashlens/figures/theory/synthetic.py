@@ -1,6 +1,5 @@
 """Random attention stacks: figure 8, figure 9, and a survey of stacks by their options."""
 
-import html
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -15,6 +14,7 @@ from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval, shaded
 from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, INK, series
 
 LENGTH = "length n (tokens)"
@@ -45,7 +45,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
     for number, (name, one) in enumerate(several.items()):
         colour, _, symbol = series(number)
-        shown = html.escape(f"{name}: " if name else "")
+        shown = escaped(f"{name}: " if name else "")
         top, first = one.isel(layer=-1), one.isel(layer=0)
         slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
@@ -130,7 +130,7 @@ def survey(found: xr.Dataset) -> go.Figure:
     cells = list(product(*(range(len(found[name])) for name in others)))
     columns = len(found[others[0]]) if others else 1
     rows = -(-len(cells) // columns)
-    names = [html.escape(str(value)) for value in found[first].values]
+    names = [escaped(str(value)) for value in found[first].values]
     figure = make_subplots(
         rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
         subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
@@ -215,6 +215,4 @@ def _minus(value: float, digits: int = 3) -> str:
 
 def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
     """The values of a panel's options, as its title."""
-    return ", ".join(
-        f"{name} {html.escape(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
-    )
+    return ", ".join(f"{name} {escaped(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True))
