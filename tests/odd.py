@@ -383,7 +383,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "hooks.Hook.site": lambda: "blocks.0.hook_resid_pre",
     "hooks.Hook.edit": lambda: lambda t: t,
     "report.prompt": lambda: PROMPT,
-    "report.digits": lambda: 8,
+    "report.n": lambda: 8,
     "paper.out": lambda: FOLDER / "paper",
     "paper.figures": lambda: [9],
 }

@@ -64,7 +64,7 @@ ITEMS: dict[str, list[str]] = {"lengths": ["2", "3"], "seeds": ["1"]}
 PROBED = ITEMS | {"n_train": ["4"], "n_random_models": ["1"]}
 SMALL: dict[str, dict[str, list[str]]] = {
     "audit": PROMPT | {"estimates": ["Jacobian"], "n_probes": ["1"], "n_replacements": ["1"]},
-    "report": PROMPT | {"digits": ["8"]},
+    "report": PROMPT | {"n": ["8"]},
     "paper": {"figures": ["9"]},
     **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "next_token", "composition"), PROMPT),
     **dict.fromkeys(("hops", "strongest_paths", "depth_limit"), PROMPT),

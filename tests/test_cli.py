@@ -178,7 +178,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["path_bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
         (["path_bound", "--prompt", ""], "empty"),
         (["path_bound", "--prompt", PROMPT, "--query", "9"], "--query 9 is not a position"),
-        (["report", "--digits", "1"], "--digits 1"),
+        (["report", "--n", "1"], "--n 1"),
         (["collapse", "--n", "0"], "--n 0 is not a number of content tokens"),
         (["collapse", "--token", "1 1"], "is 2 tokens"),
         (["collapse", "--sequence", "words"], "here are no words to draw from"),
@@ -226,7 +226,7 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
         (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper."),
         (["jacobian_norms", "--n-probes", "0"], "--n-probes 0 is not"),
         (["path_bound", "--beta1", "nan"], "--beta1 nan is not a finite number."),
-        (["report", "--digits", "1"], "--digits 1 is too small"),
+        (["report", "--n", "1"], "--n 1 is too small"),
         (["collapse", "--n", "0"], "--n 0 is not a number of content tokens."),
         (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
         (["collapse", "--sequence", "words"], "there are no words to draw from"),
@@ -583,7 +583,7 @@ def test_separator_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["report", "--prompt", PROMPT, "--digits", "6", "--out", str(tmp_path / "r.html"), "--no-progress"])
+    main(["report", "--prompt", PROMPT, "--n", "6", "--out", str(tmp_path / "r.html"), "--no-progress"])
     assert f"report: {tmp_path / 'r.html'}" in capsys.readouterr().out
 
 

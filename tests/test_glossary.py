@@ -13,7 +13,7 @@ from squashlens.checks.arguments import description
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 MOST_NAMES = 47  # at the top level, when the glossary was written
-MOST_PARAMETERS = 120  # different names, when the glossary was written
+MOST_PARAMETERS = 119  # different names, when the glossary was written
 
 
 def section(heading: str) -> str:

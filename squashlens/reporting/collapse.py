@@ -34,8 +34,8 @@ class Findings:
     ablation: xr.Dataset
 
 
-def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
-    """Measure everything in these sections, for figure 5's sequences of up to `digits` digits."""
+def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
+    """Measure everything in these sections, for figure 5's sequences of up to `n` content tokens."""
     import torch
 
     from squashlens import prompts
@@ -45,7 +45,7 @@ def measure(model: Bridge, digits: int, *, progress: bool) -> Findings:
     from squashlens.measure.collapse.separators import separator_ablation
     from squashlens.theory.trends import holm
 
-    panels = prompts.figure5(model, digits)
+    panels = prompts.figure5(model, n)
     pairs = {
         letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=progress)
         for letter, sequence in panels.items()
@@ -144,17 +144,17 @@ def _mechanism_section(mechanism: xr.Dataset | SquashlensError) -> Section:
 _OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.against_contrast, say.above_noise)
 
 
-def check_digits(digits: int) -> None:
-    """Raise an error if there are too few digits for a curve, or more than any model takes."""
-    positive(digits, "digits", "a number of digits")
-    if digits < 3:
-        raise InputError(f"digits={digits} is too small: a curve needs several lengths.", "Give at least 3 digits.")
+def check_n(n: int) -> None:
+    """Raise an error if there are too few tokens for a curve, or more than any model takes."""
+    positive(n, "n", "a number of content tokens")
+    if n < 3:
+        raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 3.")
 
 
-def try_to_measure(model: Bridge, digits: int, *, progress: bool) -> Findings | SquashlensError:
+def try_to_measure(model: Bridge, n: int, *, progress: bool) -> Findings | SquashlensError:
     """The findings, or the error that says why they cannot be measured (for example, digits are not single tokens)."""
-    check_digits(digits)
-    return _or_why_not(lambda: measure(model, digits, progress=progress))
+    check_n(n)
+    return _or_why_not(lambda: measure(model, n, progress=progress))
 
 
 def _or_why_not(measured: Callable[[], T]) -> T | SquashlensError:

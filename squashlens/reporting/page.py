@@ -49,7 +49,7 @@ def report(
     prompt: str = zoo.EXAMPLE_PROMPT,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
-    digits: int = 96,
+    n: int = 96,
     progress: bool = True,
 ) -> Path:
     """Measure over-squashing on one prompt and collapse on figure 5's sequences, and write the results as an HTML page.
@@ -62,14 +62,14 @@ def report(
         prompt: the prompt for path bound and Jacobian.
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
-        digits: number of digits in the longest of figure 5's sequences, at least 3.
+        n: number of content tokens of the longest of figure 5's sequences, at least 3.
         progress: whether to show progress bars.
 
     Returns:
         The path of the file.
 
     Raises:
-        InputError: if `out` cannot be written or `digits` is too small.
+        InputError: if `out` cannot be written or `n` is too small.
 
     >>> import squashlens as sl
     >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html", progress=False)
@@ -83,13 +83,13 @@ def report(
     from squashlens.reporting import collapse
 
     out = require_output(out, (".html", ".htm"))
-    collapse.check_digits(digits)
+    collapse.check_n(n)
     bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)
     answer = next_token(bridge, prompt)
-    findings = collapse.try_to_measure(bridge, digits, progress=progress)
-    page = render(measured, shares, answer, findings, prompt=prompt, digits=digits)
+    findings = collapse.try_to_measure(bridge, n, progress=progress)
+    page = render(measured, shares, answer, findings, prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 
 
@@ -100,7 +100,7 @@ def render(
     findings: "collapse.Findings | SquashlensError",
     *,
     prompt: str,
-    digits: int,
+    n: int,
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here."""
     from jinja2 import Environment
@@ -124,10 +124,8 @@ def render(
                 for part in sections
             ],
             assumptions=ASSUMPTIONS,
-            command=_command(
-                ["squashlens", "report", "--model", facts["model"], "--prompt", prompt, "--digits", str(digits)]
-            ),
-            code=_code(facts, prompt, digits),
+            command=_command(["squashlens", "report", "--model", facts["model"], "--prompt", prompt, "--n", str(n)]),
+            code=_code(facts, prompt, n),
             facts=_flatten(facts),
         )
     )
@@ -175,14 +173,14 @@ def model_line(facts: dict[str, Any]) -> str:
     return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
 
 
-def _code(facts: dict[str, Any], prompt: str, digits: int) -> str:
+def _code(facts: dict[str, Any], prompt: str, n: int) -> str:
     norm = facts["call"]["norm"]
     return (
         "import squashlens as sl\n\n"
         f"model = sl.load({facts['model']!r})\n"
         f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
         "sl.figures.attribution(ds)\n\n"
-        f"panels = sl.prompts.figure5(model, {digits})\n"
+        f"panels = sl.prompts.figure5(model, {n})\n"
         "pairs = {k: sl.capture(model, p, baselines=['contrast', 'unrelated']) for k, p in panels.items()}\n"
         "collapse = {k: sl.collapse(model, captured) for k, captured in pairs.items()}\n"
         "sl.figures.collapse_curve(collapse)\n"

@@ -12,7 +12,7 @@ MUTATIONS = (
     Mutation("a direction by significance alone", "reporting/strength.py", "self.measured and (self.low > 0 or self.high < 0) and", "self.measured and", "test_sentences.py"),
     Mutation("a direction without Holm", "reporting/strength.py", " and self.p < TEST", "", "test_sentences.py"),
     Mutation("the right side on both sides", "figures/theory/statements.py", "[one.left for one in exhibit.rows]", "[one.right for one in exhibit.rows]", "test_statements_page.py::test_the_figure_has_both_sides_of_each"),
-    Mutation("sequences too short for a curve", "reporting/collapse.py", "if digits < 3:", "if digits < 1:", "test_collapse_sentences.py::test_a_model_that_cannot_be_asked_is_told_so"),
+    Mutation("sequences too short for a curve", "reporting/collapse.py", "if n < 3:", "if n < 1:", "test_collapse_sentences.py::test_a_model_that_cannot_be_asked_is_told_so"),
     Mutation("rounding told as a number", "reporting/statements.py", "ROUNDING = 1e-12", "ROUNDING = 1e-20", "test_statements_page.py::test_the_page_says_both_sides_and_what_is_broken"),
     Mutation("a premise that is kept", "theory/statements/gallery.py", "1.5 * pattern(10)", "1.0 * pattern(10)", "test_statements_page.py::test_an_exhibit_holds_at_every_size_and_not_without_its_premise"),
     Mutation("results of another model used", "reporting/paper/kept.py", 'model = {"model": self.model} if part.of_model else {}', "model = {}", "test_paper.py::test_other_settings_or_another_model_are_refused"),

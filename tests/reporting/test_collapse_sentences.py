@@ -223,7 +223,7 @@ def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
     (only,) = section.sections(found)
     assert only.figure is None
     assert "Not measured for this model. This model has no tokenizer." in only.says[0]
-    with pytest.raises(InputError, match="digits=1"):
+    with pytest.raises(InputError, match="n=1 is too small"):
         section.try_to_measure(bridge_of("llama"), 1, progress=False)
 
 

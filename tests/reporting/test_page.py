@@ -26,7 +26,7 @@ FLAGS += ["--disable-background-networking", "--disable-component-update", "--di
 @pytest.fixture(scope="module")
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page") / "report.html"
-    return sl.report(tiny, prompt=PROMPT, out=out, digits=12, progress=False)
+    return sl.report(tiny, prompt=PROMPT, out=out, n=12, progress=False)
 
 
 def test_it_reads_as_an_argument(written: Path) -> None:
@@ -49,7 +49,7 @@ def test_it_reads_as_an_argument(written: Path) -> None:
     ]
     assert text.count("Plotly.newPlot(") == 8
     assert "squashlens report --model tiny-gemma --prompt" in text
-    assert "--digits 12" in text
+    assert "--n 12" in text
 
 
 def test_nothing_is_fetched(written: Path) -> None:
@@ -65,7 +65,7 @@ def test_token_text_is_escaped(tiny: Any) -> None:
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
     findings = InputError(f"{evil} is 2 tokens.", "Use another.")
-    text = render(measured, shares, answer, findings, prompt=f"'{evil}'", digits=9)
+    text = render(measured, shares, answer, findings, prompt=f"'{evil}'", n=9)
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -89,7 +89,7 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
     measured.attrs["provenance"] = json.dumps(sl.provenance(measured) | {"model": f"m{NASTY}"})
-    text = render(measured, shares, answer, InputError("Too long.", "Use another."), prompt=NASTY, digits=9)
+    text = render(measured, shares, answer, InputError("Too long.", "Use another."), prompt=NASTY, n=9)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     for part in re.findall(r"<pre>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
         plain = part.replace("\n", "") if "import squashlens" in part else part

@@ -16,7 +16,7 @@ from squashlens.errors import InputError, OutputError
 from squashlens.reporting.paper import captions, latex, parts, write
 from squashlens.reporting.paper.index import _plain
 
-QUIET: Any = {"progress": False, "digits": 6, "lengths": [4, 76], "seeds": 2}
+QUIET: Any = {"progress": False, "n": 6, "lengths": [4, 76], "seeds": 2}
 HOSTILE = r"\input{/etc/passwd} 100% $x^2$ #1 & a_b ~ <b> |`''--,,\"' é ü 中 🙂 \end{document} " + "δ∞−½…“”→≤·"
 
 
@@ -129,7 +129,7 @@ def test_killed_halfway_nothing_finished_is_lost(tiny: Any, tmp_path: Path, monk
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize(
     ("options", "what"),
-    [({"digits": 7}, "digits"), ({}, "model: ambient_hooks"), ({"figures": [9]}, "model: ambient_hooks")],
+    [({"n": 7}, r"n\b"), ({}, "model: ambient_hooks"), ({"figures": [9]}, "model: ambient_hooks")],
 )
 def test_other_settings_or_another_model_are_refused(
     folder: Path, tiny: Any, options: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +180,7 @@ def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Pa
 @pytest.mark.usefixtures("pages")
 def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None:
     """Also if they were measured with other settings, which their captions state."""
-    sl.paper(tiny, out=folder, figures=[1], **QUIET | {"digits": 4})
+    sl.paper(tiny, out=folder, figures=[1], **QUIET | {"n": 4})
     page = (folder / "README.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("## Figure")] == [
         "## Figure 1", "## Figure 5", "## Figure 9"
@@ -194,7 +194,7 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
     [
         ({"figures": []}, "figures is empty"),
         ({"figures": [10]}, "figures"),
-        ({"digits": 2}, "digits=2"),
+        ({"n": 2}, "n=2 is too small"),
         ({"seeds": 0}, "seeds=0"),
         ({"lengths": [4, 4]}, "lengths"),
         ({"lengths": [0]}, "lengths=0"),

@@ -43,7 +43,7 @@ class Settings:
     """The options of `paper` that change what is measured."""
 
     prompt: str
-    digits: int
+    n: int
     lengths: tuple[int, ...]
     seeds: int
     modes: tuple[Mode, ...]
@@ -81,7 +81,7 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
     def ones_and_zero(_: Path) -> xr.Dataset:
         zero = prompts.one_token(model, "0")
-        return collapse(model, prompts.repeated(model, "1", chosen.digits, suffix=[zero]), scale="relative")
+        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), scale="relative")
 
     def strongest(attention: Any) -> Part:
         return Part(
@@ -90,7 +90,7 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
             lambda _: strongest_paths(model, chosen.prompt, k=PATHS, attention=attention),
         )
 
-    return [Part("ones_and_zero", {"digits": chosen.digits}, ones_and_zero), strongest("model"), strongest("uniform")]
+    return [Part("ones_and_zero", {"n": chosen.n}, ones_and_zero), strongest("model"), strongest("uniform")]
 
 
 def _copying(model: Bridge, chosen: Settings) -> list[Part]:
@@ -137,9 +137,9 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
 
     def measure(letter: str) -> Callable[[Path], xr.Dataset]:
         def panel(_: Path) -> xr.Dataset:
-            sequence = prompts.figure5(model, chosen.digits)[letter]
+            sequence = prompts.figure5(model, chosen.n)[letter]
             if letter == "b":
-                sequence = prompts.digits(model, chosen.digits, seed=0, prefix=COUNT, ending="1")
+                sequence = prompts.digits(model, chosen.n, seed=0, prefix=COUNT, ending="1")
             pairs = capture(
                 model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=chosen.progress
             )
@@ -147,7 +147,7 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
 
         return panel
 
-    return [Part(f"collapse_{letter}", {"digits": chosen.digits}, measure(letter)) for letter in "abcd"]
+    return [Part(f"collapse_{letter}", {"n": chosen.n}, measure(letter)) for letter in "abcd"]
 
 
 def _convergence(_: Bridge, chosen: Settings) -> list[Part]:

@@ -11,7 +11,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.remarks import remark
-from squashlens.reporting.collapse import check_digits
+from squashlens.reporting.collapse import check_n
 from squashlens.reporting.paper.index import Drawn, write_index
 from squashlens.reporting.paper.kept import Kept
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
@@ -30,7 +30,7 @@ def paper(
     out: str | Path = "paper",
     figures: Iterable[Number] = NUMBERS,
     prompt: str = zoo.EXAMPLE_PROMPT,
-    digits: int = 96,
+    n: int = 96,
     lengths: Iterable[int] = LENGTHS,
     seeds: int = 4,
     modes: Iterable[Mode] = ("answer_only",),
@@ -52,7 +52,7 @@ def paper(
         out: the folder to write to, which is created if it does not exist.
         figures: numbers of the figures to write, 1 to 9; all by default.
         prompt: the prompt for the attention paths of figure 1.
-        digits: number of digits in the longest sequence of figures 1 and 5, at least 3.
+        n: number of content tokens of the longest sequence of figures 1 and 5, at least 3.
         lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
         seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
         modes: forms of the question in figures 3, 4, 6 and 7, as in `evaluate`.
@@ -77,7 +77,7 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    chosen = Settings(prompt, digits, tuple(lengths), seeds, tuple(modes), template, progress)
+    chosen = Settings(prompt, n, tuple(lengths), seeds, tuple(modes), template, progress)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out, "out")
@@ -108,7 +108,7 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     """Raise an error for settings that suit no model, and for a given prompt that this model cannot read."""
     if not wanted:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
-    check_digits(chosen.digits)
+    check_n(chosen.n)
     positive(chosen.seeds, "seeds", "a number of samples")
     for name, values in (("lengths", chosen.lengths), ("modes", chosen.modes)):
         if not values or len({*values}) != len(values):
