@@ -11,7 +11,7 @@ In a notebook::
     answers = hosted.from_log(log, task=my_task)  # or the log's file; task= is needed for your own tasks
 
 Seeds replace Inspect's epochs. By default there are 16 if a task draws its items, as in `evaluate`, and 1 if it does
-not. In the latter case more seeds sample more answers, at the provider's temperature or `--temperature`.
+not. If it does not, more seeds sample more answers, at the provider's temperature or `--temperature`.
 An answer counts as cut off if the provider says so, because of its length or a content filter. An answer without a
 stop reason (`hf` gives none) counts as complete; the provenance counts the reasons.
 """

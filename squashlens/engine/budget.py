@@ -69,8 +69,9 @@ def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
 def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
     """Bytes of local edges, which are computed in float64.
 
-    The sum has three terms: the streams, one block's attention, and the larger of two stages. One stage needs the maps
-    of `size` tokens, the other the products of the keys' derivatives and rows of attention or the block's graph.
+    The streams and one block's attention are kept all the time. Two stages follow each other, and the larger one
+    counts: the maps of `size` tokens; and the products of the keys' derivatives, with rows of attention or the block's
+    graph.
     """
     d, m, q, k = _widths(model)
     item = 8  # bytes of float64

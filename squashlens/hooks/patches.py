@@ -156,7 +156,8 @@ def mean_heads(
 
     ``z⁽ᵇʰ⁾_i ← mean over prompts p of z⁽ᵇʰ⁾_i(p)`` for each h in `heads` of each b in `blocks`, position by position.
     With ``over="positions"`` the mean is taken over prompts and all their positions, so the same vector is inserted
-    everywhere. The first is the usual mean ablation for prompts of the same form; the second works for any length.
+    everywhere. The mean at each position is the usual mean ablation, for prompts of the same form. The mean over
+    positions also works for prompts of other lengths.
 
     Args:
         heads: query heads, counted from 0.

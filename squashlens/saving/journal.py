@@ -11,7 +11,7 @@ system work, which many versions of NFS do not guarantee (https://sqlite.org/faq
 machine at a time should write there.
 
 Each finding is written by a separate connection, which is closed at once. So SQLite's files next to the journal
-(`-wal`, `-shm`) exist only during a write or after a process was killed. In the latter case they contain findings, and
+(`-wal`, `-shm`) exist only during a write or after a process was killed. After a kill they contain findings, and
 must stay with the journal until the next search opens it.
 """
 

@@ -7,9 +7,10 @@ not with |s_ji|: products that cancel leave their errors behind. Summed from d_h
 
 two ε for its factors, and n ε for rotations: an angle of up to n radians is rounded at both of the tokens.
 
-Queries and keys are what enters the product, after norm and rotation. If a model has no hook points for them, their
-lengths follow from the derivative with respect to the projection x, which has one. Rotations keep lengths. A norm
-removes the part of k_i along q_j, which is the logit, so that ``(‖q_j‖ ‖k_i‖ scale)² = s_ji² + (‖∂s_ji/∂x_j‖ ‖x_j‖)²``;
+Queries q_j and keys k_i are the vectors that are multiplied, after norm and rotation. Some models have no hook points
+for them, only for the projection x before the norm. The lengths of q_j and k_i then follow from the derivative of the
+logit with respect to x. Rotations keep lengths. A norm removes the part of k_i along q_j, which is the logit, so that
+``(‖q_j‖ ‖k_i‖ scale)² = s_ji² + (‖∂s_ji/∂x_j‖ ‖x_j‖)²``;
 without a norm, the right side is an upper bound, at most twice as large.
 """
 

@@ -78,7 +78,7 @@ def _holds_ids(one: object) -> bool:
 
 
 def _rows(array: np.ndarray | Tensor) -> list[list[int]]:
-    """The rows of an array of ids, (position) or (prompt, position)."""
+    """The rows of an array of ids of shape (position) or (prompt, position)."""
     whole = array.dtype.kind in "iu" if isinstance(array, np.ndarray) else _whole(array)
     if not whole:
         raise InputError(f"Token ids must be integers, got {array.dtype}.", "Pass text, or convert the ids.")

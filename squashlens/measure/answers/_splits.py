@@ -21,7 +21,7 @@ SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
 
 @dataclass(frozen=True)
 class Split:
-    """The training and test prompts of one length, as indices of distinct prompts, and the weights of the latter.
+    """The training and test prompts of one length, as indices of distinct prompts, with weights of the test prompts.
 
     The weight of a test prompt is how often it was drawn, times how often the resampling of this split contains it.
     """

@@ -152,7 +152,7 @@ def tokenization(
 
 
 def _compared(lead: Ids, row: list[Text]) -> list[Ids]:
-    """The prompts with 1 … n repeats, those with one more repeat each, and v* of each of the former."""
+    """The prompts with 1 … n repeats, the same with one more repeat, and v* of each prompt with 1 … n repeats."""
     whole = [(*lead, *text.ids) for text in row]
     pairs = [Pair(ids, (*ids, ids[-1])) for ids in whole[:-1]]
     return [*whole[:-1], *whole[1:], *(pair.v_star for pair in pairs)]

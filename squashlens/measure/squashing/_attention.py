@@ -22,7 +22,7 @@ def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
 
 
 def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> dict[int, Pattern]:
-    """The head-averaged attention of each block: a null's, or the model's, from the capture if that has patterns."""
+    """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
     if attention != "model":
         make = Uniform if attention == "uniform" else Visible
         native = windows(session.model)
