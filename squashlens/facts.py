@@ -27,6 +27,18 @@ def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts]) -> Facts:
     return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": own}}
 
 
+def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The labels of the parts of a joined result, along each dimension on which it or a part was joined."""
+    if "joined" not in stored:
+        return {}
+    joined = stored["joined"]
+    found = {joined["dim"]: list(joined["labels"])}
+    for part in joined["parts"]:
+        for dim, labels in joints(_united(joined["shared"], part)).items():
+            found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
+    return found
+
+
 def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
     """The facts of a result, from what it stores; facts that differ between its parts are lists, with None for a part
     without that fact.

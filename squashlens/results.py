@@ -21,14 +21,16 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.facts import HEADS, headline, told, written
+from squashlens.facts import HEADS, headline, joints, told, written
 from squashlens.saving.files import require_output, write
 from squashlens.saving.foreign import opened, unwrapped
 from squashlens.saving.stored import ENDINGS, Result, as_bytes
+from squashlens.seals import seal_of, text_of, unchanged, with_seals
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
+OWN = "To draw values of your own, remove the attribute: `del values.attrs['provenance']`."
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
 
@@ -69,8 +71,9 @@ def sealed(result: R, facts: Mapping[str, Any]) -> R:
     found = result.copy(deep=False)
     short = headline(told(dict(facts), labels_of(found)))
     plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, "provenance")}
-    found.attrs = {**plain, **short, "provenance": written({**facts, "measured": sizes})}
-    return found
+    text = written({**facts, "measured": sizes})
+    found.attrs = {**plain, **short, "provenance": text}
+    return with_seals(found, text)
 
 
 def signed(
@@ -94,39 +97,45 @@ def versions() -> dict[str, str]:
 def provenance(result: Result) -> dict[str, Any]:
     """The provenance of a result: model, weights, dtype, device, hooks, versions and the call that made it.
 
-    A Dataset has one provenance for all of its variables, which a variable that is selected from it does not carry.
-    For a joined result (of `concat`, or of several prompts or interventions), facts that differ between the parts are
-    lists, in the order of the labels; for some of the labels, as in ``result.sel(model="llama")``, they are those of
-    these parts alone.
+    A Dataset has one provenance for all of its variables, which each variable keeps when it is selected. For a joined
+    result (of `concat`, or of several prompts or interventions), facts that differ between the parts are lists, in the
+    order of the labels; for some of the labels, as in ``result.sel(model="llama")``, they are those of these parts
+    alone.
 
     Args:
-        result: a result of squashlens.
+        result: a result of squashlens, or a selection from one.
 
     Returns:
         The provenance as a dict.
 
     Raises:
-        InputError: if the result has no provenance, or if it has a dimension that the measurement did not make, or more
-            values along one: it was joined by other means than `concat`, and its provenance is that of one part only.
+        InputError: if the result has no provenance; if its values were computed from those of a result, for example by
+            arithmetic or a mean; if its labels were replaced or renamed; or if it was joined by other means than
+            `concat`, so that its provenance is that of one part only.
 
     >>> import squashlens as sl
     >>> facts = sl.provenance(sl.path_bound(sl.load("tiny-gemma", progress=False), "110 ="))
     >>> facts["model"], facts["call"]["function"], facts["call"]["prompt"]
     ('tiny-gemma', 'path_bound', '110 =')
     """
+    text = text_of(result)
     stored = stored_facts(result)
-    _require_one_origin(result)
+    _require_one_origin(result, text)
     try:
         _require_measured(result, stored.get("measured"))
+        _require_unchanged(result, text, stored)
+        _require_parts(result, stored)
         return told(stored, labels_of(result))
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        raise _unreadable(result.attrs["provenance"]) from None
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _unreadable(text) from None
 
 
-def _require_one_origin(result: Result) -> None:
-    """Raise an error for a Dataset with a variable that is a result itself, for instance after `xr.merge`."""
+def _require_one_origin(result: Result, text: str) -> None:
+    """Raise an error for a Dataset with a variable of another result, for instance after `xr.merge`."""
     for name, values in result.data_vars.items() if isinstance(result, xr.Dataset) else ():
-        if values.attrs.get("provenance", result.attrs["provenance"]) != result.attrs["provenance"]:
+        if text_of(values) not in (None, text):
             raise InputError(
                 f"The variable {str(name)!r} of this Dataset has a provenance of its own.",
                 "Keep results of several calls apart, or join them with `squashlens.concat`.",
@@ -135,12 +144,12 @@ def _require_one_origin(result: Result) -> None:
 
 def stored_facts(result: Result) -> dict[str, Any]:
     """The provenance as it is stored in a result."""
-    if "provenance" not in result.attrs:
+    text = text_of(result)
+    if text is None:
         raise InputError(
-            "This array has no provenance: it is no result of squashlens, or one variable of a Dataset.",
-            "Give a result that squashlens made: of a Dataset the whole, not one of its variables.",
+            "This array has no provenance: squashlens did not measure it, or it was computed from results.",
+            "Give a result that squashlens made, or a selection from one.",
         )
-    text = result.attrs["provenance"]
     try:
         facts = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -173,6 +182,45 @@ def _require_measured(result: Result, measured: Mapping[str, int] | None) -> Non
                 f"This result has {how}: it was joined or reshaped, and its provenance may be that of one part only.",
                 "Join results with `squashlens.concat`, which keeps the provenance of each; read the provenance "
                 "before you reshape a result.",
+            )
+
+
+def _require_unchanged(result: Result, text: str, stored: Mapping[str, Any]) -> None:
+    """Raise an error for values that were computed from those of the measurement, or labels that are not its own."""
+    call = told(dict(stored), lambda _: None).get("call")
+    made = call.get("function") if isinstance(call, dict) else None
+    by = f"`{made}`" if isinstance(made, str) else "the measurement"
+    known = unchanged(result, text, stored.get("measured") or {})
+    if not any(known.values()):
+        raise InputError(
+            f"Nothing in this result is known to be measured: it was computed from a result of {by}, or was saved or "
+            "opened by other means than `squashlens.save` and `squashlens.open_result`.",
+            f"Open files with `squashlens.open_result`. {OWN}",
+        )
+    for name in [name for name, same in known.items() if not same]:
+        if name in result.coords:
+            raise InputError(
+                f"The labels {name!r} of this result are not those that {by} gave: they were replaced or renamed.",
+                "Keep the labels of a result. `squashlens.concat` gives labels to several results.",
+            )
+        leave = f" Leave it out with `result.drop_vars({name!r})`." if isinstance(result, xr.Dataset) else ""
+        raise InputError(
+            f"The values of {name!r} were computed from a result of {by}, for example by arithmetic or a mean.",
+            f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`).{leave} {OWN}",
+        )
+
+
+def _require_parts(result: Result, stored: Mapping[str, Any]) -> None:
+    """Raise an error for a joined result that lost the labels of its parts, or has others."""
+    seal = seal_of(result) if isinstance(result, xr.DataArray) else None
+    for dim, labels in joints(stored).items():
+        here = labels_of(result)(dim)
+        if seal is not None and dim not in seal.dims:
+            continue  # a variable of all parts
+        if here is None or any(label not in labels for label in here):
+            raise InputError(
+                f"This result was joined along {dim!r}, and has lost the labels of its parts.",
+                f"Keep the coordinate {dim!r}: select with `sel` or `isel` without drop=True, and do not rename it.",
             )
 
 

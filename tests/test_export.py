@@ -22,6 +22,7 @@ import squashlens as sl
 from squashlens.errors import InputError, RangeError
 from squashlens.export._drawings import JOINER
 from squashlens.results import attributes
+from squashlens.seals import with_seals
 from tests.conftest import PROMPT
 
 HERE = Path(__file__).parent
@@ -46,7 +47,8 @@ def made(values: Any, dims: tuple[str, ...] = ("position",), **attrs: str) -> xr
     if "layer" in dims:
         coords["layer"] = [0, 1]
     named = attributes("shares of two layers", "1") | {"provenance": '{"model": "tiny"}'} | attrs
-    return xr.DataArray(np.array(values, dtype=float), dims=dims, coords=coords, name="shares", attrs=named)
+    array = xr.DataArray(np.array(values, dtype=float), dims=dims, coords=coords, name="shares", attrs=named)
+    return with_seals(array, named["provenance"])
 
 
 def drawn_by_circuitsvis(result: Any) -> tuple[str, dict[str, Any]]:

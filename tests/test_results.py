@@ -168,7 +168,7 @@ def test_refusals(tmp_path: Path) -> None:
         sl.provenance(xr.DataArray([1.0]))
 
 
-@pytest.mark.parametrize("said", ["{", "3", "[]", 3, None, "[" * 100_000, b"{}"])
+@pytest.mark.parametrize("said", ["{", "3", "[]", 3, "[" * 100_000, b"{}"])
 def test_a_provenance_that_is_none_is_refused(said: Any) -> None:
     for result in (xr.Dataset(attrs={"provenance": said}), xr.DataArray(1.0, attrs={"provenance": said})):
         with pytest.raises(InputError, match="The attribute provenance=.* is not a provenance"):

@@ -149,7 +149,7 @@ def test_what_has_no_table_is_refused() -> None:
     with pytest.raises(InputError, match="result= is empty"):
         sl.table({})
     with pytest.raises(InputError, match="This array has no provenance"):
-        sl.table(odd.result("collapse")["distance"])
+        sl.table(2 * odd.result("collapse")["distance"])
     with pytest.raises(InputError, match="has no numbers: its variables are texts"):
         sl.table(odd.result("evaluate")[["answer"]])
 

@@ -8,6 +8,7 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.results import provenance
+from squashlens.seals import text_of
 
 
 class Numbers(NamedTuple):
@@ -78,8 +79,8 @@ def name_of(found: xr.DataArray) -> str:
 
 
 def facts_of(found: xr.DataArray) -> dict[str, Any]:
-    """The provenance of a result; empty if only its Dataset has one, or after arithmetic that dropped it."""
-    return provenance(found) if "provenance" in found.attrs else {}
+    """The provenance of a result; empty for an array that squashlens did not measure."""
+    return {} if text_of(found) is None else provenance(found)
 
 
 def model_of(facts: Mapping[str, Any]) -> str:

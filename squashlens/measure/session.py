@@ -125,7 +125,7 @@ class Session:
     def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
         if isinstance(to_layer, int | str):
-            return found[cast(Target, to_layer)]
+            return restated(found[cast(Target, to_layer)], {})  # it may have got coordinates
         names = xr.Variable("to_layer", [str(to) for to in found])
         together = cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
         return restated(together, {})

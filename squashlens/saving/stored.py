@@ -18,6 +18,7 @@ from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.checksum import ATTRIBUTE, checksum, parts
 from squashlens.saving.foreign import READERS
 from squashlens.saving.rows import rows_of
+from squashlens.seals import MEASURED, names_with_seals, text_of
 
 Result = xr.DataArray | xr.Dataset
 ENDINGS = (".nc", ".json", ".csv")
@@ -60,13 +61,20 @@ def _changed(dataset: xr.Dataset, content: bytes | memoryview, ending: str) -> l
 
 
 def _as_dataset(result: Result) -> xr.Dataset:
-    """The Dataset to write: with the kind of the result and its checksum, without the encoding of another file."""
+    """The Dataset to write: with the kind of the result, its provenance and checksum, without another file's encoding.
+
+    A variable that was selected from a Dataset has its provenance in a seal, and in its file in the global attributes.
+    """
     if isinstance(result, xr.Dataset):
         dataset = result.assign_attrs(squashlens_kind="Dataset")
     else:
         named = result.rename("value") if result.name is None else result
         kind = "DataArray" if named is result else "DataArray without a name"
         dataset = named.to_dataset().assign_attrs(squashlens_kind=kind)
+    text = text_of(result)
+    if text is not None:
+        own = {} if "provenance" in result.attrs else {"provenance": text}
+        dataset = dataset.assign_attrs(own | {MEASURED: json.dumps(names_with_seals(result))})
     dataset = dataset.drop_encoding()
     return dataset.assign_attrs({ATTRIBUTE: checksum(dataset)})
 

@@ -1,6 +1,5 @@
 """Figures to look at: one of each measurement, as small as it can be, and some with long prompts and many names."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,8 @@ import plotly.graph_objects as go
 import xarray as xr
 
 import squashlens as sl
+from squashlens.joining import restated
+from squashlens.results import sealed
 from tests import odd
 
 WORDS = ("The", " quick", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
@@ -72,13 +73,12 @@ def made(coords: Mapping[str, Sequence[Any]], variables: Mapping[str, str], **ca
     for name, dims in variables.items():
         shape = [sizes[dim] for dim in dims.split()]
         found[name] = (tuple(dims.split()), 10.0 ** draw.uniform(-4, 1, shape))
-    found.attrs["provenance"] = json.dumps({"model": LONG, "call": {"norm": "linf"} | call})
-    return found
+    return sealed(found, {"model": LONG, "call": {"norm": "linf"} | call})
 
 
 def shares(found: xr.Dataset, *names: str) -> xr.Dataset:
     """The same with these variables between 0 and 1."""
-    return found.assign({name: 1 / (1 + found[name]) for name in names})
+    return restated(found.assign({name: 1 / (1 + found[name]) for name in names}), {})
 
 
 def with_tokens(found: Any, dim: str = "position") -> Any:
@@ -107,13 +107,14 @@ def paths(count: int) -> xr.Dataset:
         ("path", "layer"),
         np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1),
     )
-    return with_tokens(found)
+    return with_tokens(restated(found, {}))
 
 
 def depth_limit() -> xr.Dataset:
     names = {"rest": "block depth", "predicted_rate": "block", "observed_rate": "block"}
     found = made({"block": range(12), "depth": range(33)}, names)
-    return shares(found, *names).assign(rest=0.9 ** found["depth"] * (1 + found["block"]) / 13)
+    rest = 0.9 ** found["depth"] * (1 + found["block"]) / 13
+    return restated(shares(found, *names).assign(rest=rest), {})
 
 
 def audit() -> xr.Dataset:
@@ -183,7 +184,7 @@ def search() -> xr.Dataset:
     names = dict.fromkeys(("gain", "separation", "accuracy"), "separator every") | {"random": "placement"}
     coords = {"separator": separators, "every": (1, 2, 3, 4, 5, 8, 10, 16), "placement": range(20)}
     found = made(coords, names | {"separation_none": ""})
-    return shares(found, "accuracy").assign(best_separator=separators[-1], best_every=2)
+    return restated(shares(found, "accuracy").assign(best_separator=separators[-1], best_every=2), {})
 
 
 def tokenization() -> xr.Dataset:

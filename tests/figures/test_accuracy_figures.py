@@ -12,6 +12,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.answers.readout import PAIRS
 from squashlens.joining import joined as put_together
+from squashlens.joining import restated
 from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.results import sealed
 
@@ -312,7 +313,8 @@ def test_frequencies_stand_at_their_numbers(asked: xr.Dataset) -> None:
 
 
 def test_answers_are_text(counted: xr.Dataset) -> None:
-    counts = sl.answer_frequencies(counted).isel(value=slice(0, 2)).assign_coords(value=["<b>x</b>", "7"])
+    two = sl.answer_frequencies(counted).isel(value=slice(0, 2))
+    counts = restated(two.assign_coords(value=["<b>x</b>", "7"]), {})
     figure = sl.figures.answer_frequencies(counts)
     assert list(figure.layout.xaxis.labelalias.values()) == ["&lt;b&gt;x&lt;/b&gt;", "7"]
     assert figure.data[0].hovertext[0].startswith("&lt;b&gt;x&lt;/b&gt;: given to ")
@@ -390,7 +392,7 @@ def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
     }
     assert all(box.legend == "legend2" and box.showlegend and box.yaxis == "y4" for box in boxes)
     assert len({box.marker.color for box in boxes}) == 4
-    other = joined.assign(verdict=("length", ["<b>?</b>"] * 4))
+    other = restated(joined.assign(verdict=("length", ["<b>?</b>"] * 4)), {})
     (box,) = [trace for trace in sl.figures.collapse_vs_readout(other).data if trace.type == "bar"]
     assert box.name == "&lt;b&gt;?&lt;/b&gt;"
     assert values(box.customdata).tolist() == [10, 20, 60, 100]
@@ -425,6 +427,7 @@ def test_probe_is_a_map_with_y_on_top(probed: xr.Dataset) -> None:
 
 def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:
     twins = probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, np.nan, 0.99]))
+    twins = restated(twins, {})
     figure = sl.figures.probe(twins)
     own, other = figure.data
     np.testing.assert_array_equal(values(own.customdata)[2], probed["r2_y"])
@@ -432,12 +435,12 @@ def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:
     titles = [note.text for note in figure.layout.annotations]
     assert [title.replace("<br>", " ") for title in titles] == ["this model", "random weights, same architecture"]
     assert (own.showscale, other.showscale) == (False, True)
-    none = twins.assign(r2_random_model_y=("length", [np.nan] * 3))
+    none = restated(twins.assign(r2_random_model_y=("length", [np.nan] * 3)), {})
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"
 
 
 def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Dataset) -> None:
-    overall = probed.assign(r2_overall=("layer", [0.1, 0.3]), r2_overall_y=((), 0.7))
+    overall = restated(probed.assign(r2_overall=("layer", [0.1, 0.3]), r2_overall_y=((), 0.7)), {})
     (cells,) = sl.figures.probe(overall).data
     assert list(cells.x) == ["8", "16", "64", "all"]
     assert values(cells.customdata)[:, 3].tolist() == [0.1, 0.3, 0.7]

@@ -8,6 +8,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.joining import restated
 from tests import captured
 
 
@@ -43,7 +44,7 @@ def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
     low, high = figure.layout.yaxis.range
     assert low < np.log10(drawn.min()) < low + 0.2
     assert high - 0.2 < np.log10(drawn.max()) < high
-    near = panel.assign(noise_floor=panel["noise_floor"] * 1e6)
+    near = restated(panel.assign(noise_floor=panel["noise_floor"] * 1e6), {})
     trace = next(t for t in sl.figures.collapse_curve(near).data if t.name == "noise floor")
     np.testing.assert_array_equal(values(trace), np.where(floor > 0, floor * 1e6, np.nan))
     draws = [values(t) for t in figure.data if t.name == "unrelated: other content"]

@@ -20,6 +20,7 @@ import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.text import unbroken, width_of, wrapped
+from squashlens.joining import restated
 from tests.figures import specimens
 
 HOSTILE = ["<script>alert(1)</script>", "", "a label without end " * 20, "W" * 300]
@@ -151,7 +152,7 @@ def test_maps_of_nothing() -> None:
     nothing = specimens.composition(5) * np.nan
     found = sl.figures.panels({"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)})
     assert [(t.zmin, t.zmax) for t in found.data] == [(-6, 0)] * 2
-    bits = {name: specimens.precision() * np.nan for name in "ab"}
+    bits = {name: restated(specimens.precision() * np.nan, {}) for name in "ab"}
     assert all(np.isfinite(t.zmin) for t in sl.figures.bits_needed(bits).data)
 
 

@@ -1,6 +1,5 @@
 """The page as a reader meets it: self-contained, escaped, without errors or requests, on desk and phone."""
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.reporting import page
 from squashlens.reporting.page import render
+from squashlens.results import sealed
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
 CHROMIUM = shutil.which("chromium")
@@ -88,7 +88,7 @@ def test_the_command_hides_nothing_and_says_the_same() -> None:
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
-    measured.attrs["provenance"] = json.dumps(sl.provenance(measured) | {"model": f"m{NASTY}"})
+    measured = sealed(measured, sl.provenance(measured) | {"model": f"m{NASTY}"})
     text = render(measured, shares, answer, InputError("Too long.", "Use another."), prompt=NASTY, n=9)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     for part in re.findall(r"<pre>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):

@@ -43,7 +43,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     Returns:
         The figure.
     """
-    splits = _distinct(splits)
+    measured, splits = splits, _distinct(splits)
     tints = _tints(splits["token_id"].values)
     figure, rows = _panels(splits)
     for number, form in enumerate(splits["form"].values):
@@ -68,7 +68,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     figure.update_yaxes(showgrid=False)
     notes = [f"the first {MOST} of {splits.sizes['repeats']} repeats"] if splits.sizes["repeats"] > MOST else []
-    return _finished(figure, title, 18 * rows * min(splits.sizes["repeats"], MOST), notes_of(splits, *notes))
+    return _finished(figure, title, 18 * rows * min(splits.sizes["repeats"], MOST), notes_of(measured, *notes))
 
 
 @draws("squashlens.tokenization", "naive distance: form layer repeats", "pair grows text: form repeats")

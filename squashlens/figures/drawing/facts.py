@@ -8,6 +8,7 @@ import xarray as xr
 from squashlens.checks.results import is_relative
 from squashlens.figures.drawing.text import escaped
 from squashlens.results import provenance
+from squashlens.seals import text_of
 
 Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine"}
@@ -15,8 +16,8 @@ FEW = 3  # names that the line under the title lists
 
 
 def facts_of(found: Result) -> dict[str, Any]:
-    """The provenance of a result; empty if arithmetic dropped it."""
-    return provenance(found) if "provenance" in found.attrs else {}
+    """The provenance of a result; empty for an array that squashlens did not measure."""
+    return {} if text_of(found) is None else provenance(found)
 
 
 def notes_of(found: Result | Iterable[Result], *notes: str) -> str:

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens import figures, zoo
+from squashlens.joining import restated
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.reporting.paper.captions import COUNTED, PANELS, STACKS, role
 from squashlens.results import provenance
@@ -74,7 +75,7 @@ def _collapse(found: Found) -> go.Figure:
     named = {f"({name[-1]}) {texts[name[-1]]}": one for name, one in found.items()}
     # A sequence of one digit that must be a one has no other content, so that this baseline begins with the second.
     (b,) = (name for name in named if name.startswith("(b)"))
-    named[b] = named[b].assign(unrelated=named[b]["unrelated"].where(named[b]["length"] > 1))
+    named[b] = restated(named[b].assign(unrelated=named[b]["unrelated"].where(named[b]["length"] > 1)), {})
     trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
     return figures.collapse_curve(named, trained=trained)  # pyright: ignore[reportArgumentType]
 
