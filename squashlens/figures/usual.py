@@ -1,6 +1,6 @@
 """The figure for a result, and several figures on one page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,6 +17,7 @@ from squashlens.figures.collapse.mechanism import mechanism
 from squashlens.figures.collapse.precision import bits_needed, runs
 from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
+from squashlens.figures.drawing.facts import joined_dims
 from squashlens.figures.drawing.panels import Share, composed
 from squashlens.figures.remedies.changes import changes, windows
 from squashlens.figures.squashing.attribution import attribution
@@ -67,7 +68,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
     Args:
         result: a result of squashlens, or several by label for panels with common scales. A result of several prompts,
-            or with several values of `to_layer`, has a panel for each.
+            with several values of `to_layer`, or joined by `squashlens.concat` has a panel for each.
 
     Returns:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result.
@@ -81,17 +82,25 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
-    one = next(iter(result.values()), None) if isinstance(result, Mapping) and not _is_result(result) else result
+    whole: Any = result
+    one: Any = whole if _is_result(result) else next(iter(whole.values()), None)
     if one is None:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
+    joined = [dim for dim in joined_dims(one) if dim in one.dims]
     for figure in FIGURES:
-        if _fits(one, figure):
+        if _fits(one, figure) and not _leaves_open(one, figure, joined):
             return figure(result)
-    if _is_result(result):
-        parts = _apart(result)
+    apart = [dim for dim in (*(dim for dim in joined if dim not in EACH), *EACH) if dim in one.dims]
+    for many in range(1, 1 + len(apart)) if _is_result(result) else ():
+        parts = _apart(result, apart[:many])
         for figure in FIGURES:
             if all(_fits(part, figure) for part in parts.values()):
                 return figure(parts)
+    if joined and not _is_result(result):
+        raise InputError(
+            "The results were joined already, so they have no panels by label.",
+            f"Draw one at a time, or select one part of each, as in `result.isel({joined[0]}=0)`.",
+        )
     raise InputError(
         "There is no figure for this result.",
         "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
@@ -131,18 +140,24 @@ def panels(
     return composed(figures, columns=columns, share=share, title=title)
 
 
-def _apart(result: Any) -> dict[str, Result]:
-    """The result for each prompt and each `to_layer`, by a label for its panel."""
+def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
+    """The result for each label along some dimensions, by a label for its panel."""
     parts = {"": result}
-    for dim in EACH:
-        if dim in result.dims:
-            names = [f"{dim.replace('_', ' ')} {value}" for value in result[dim].values]
-            parts = {
-                ", ".join(filter(None, (label, name))): part.isel({dim: place})
-                for label, part in parts.items()
-                for place, name in enumerate(names)
-            }
+    for dim in dims:
+        names = [f"{dim.replace('_', ' ')} {value}" for value in result[dim].values]
+        parts = {
+            ", ".join(filter(None, (label, name))): part.isel({dim: place})
+            for label, part in parts.items()
+            for place, name in enumerate(names)
+        }
     return parts
+
+
+def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
+    """Whether a figure would get variables of a joined result along a dimension that it does not name."""
+    _, dims_of = figure.__draws__
+    drawn = {dim for name in dims_of if name != "values" for dim in result[name].dims}
+    return any(dim in drawn and all(dim not in dims.split() for dims in dims_of.values()) for dim in joined)
 
 
 def _is_result(value: object) -> bool:

@@ -1,7 +1,8 @@
 """Layout in pixels: space is kept for every text first, and the panels divide what is left.
 
-From top to bottom, a page has a title, a line of notes, the legend, and blocks. A block has a title and rows of panels,
-with a title above each panel, and ticks and an axis title below. Text that is too long is broken into lines.
+From top to bottom, a page has a title, a line of notes, the legend, and blocks. A block has a title, a line of notes
+and rows of panels, with a title above each panel, and ticks and an axis title below. Text that is too long is broken
+into lines.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +12,13 @@ import plotly.graph_objects as go
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing import parts
-from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page
+from squashlens.figures.drawing.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page
 from squashlens.figures.drawing.space import groups_of, least_sizes, shared, within
 from squashlens.figures.drawing.text import height_of, wrapped
 from squashlens.figures.drawing.themes import ASSUMED, INCH
 from squashlens.figures.drawing.ticks import overhang
 
+HEAD = 1.1  # size of the title of a block, in units of the font size
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 Spans = list[tuple[float, float]]
 
@@ -126,9 +128,7 @@ class Layout:
                 labels.append(parts.set_axis(self.figure, x, end - start, self.size))
             above.append(max(titles) + self.pad)
             below.append(max(labels) + self.pad)
-        if block.title:
-            (start, _), (_, end) = self.across[at][0], self.across[at][-1]
-            above[0] += height_of(wrapped(block.title, end - start, 1.1 * self.size), 1.1 * self.size)
+        above[0] += sum(height_of(text, size) for _, text, size in self._head(at))
         return above, below
 
     def _divided(
@@ -179,7 +179,7 @@ class Layout:
                         x=across(right + self.pad), xanchor="left", y=down(upper), yanchor="top",
                         len=(lower - upper) / tall, lenmode="fraction",
                     )  # fmt: skip
-            self._block_title(at, across(self.across[at][0][0]), down(self.down[at][0][0]))
+            self._place_head(at, across(self.across[at][0][0]), down(self.down[at][0][0]))
         edge, low = 0.5 * self.size / self.width, 0.3 * self.pad / self.height
         for legend in legends:
             top = 1 - title / self.height
@@ -191,17 +191,27 @@ class Layout:
             if legend.place != "none":
                 update({legend.name: place[legend.place] | {"orientation": "v" if legend.place == "right" else "h"}})
 
-    def _block_title(self, at: int, x: float, y: float) -> None:
-        """Place the title of a block above its first panel and the title of that."""
-        block, size = self.blocks[at], 1.1 * self.size
-        if not block.title:
+    def _head(self, at: int) -> list[tuple[str, str, float]]:
+        """Notes and title of a block, from the bottom up: name, lines of text, and size."""
+        block = self.blocks[at]
+        (start, _), (_, end) = self.across[at][0], self.across[at][-1]
+        texts = ((BLOCK_NOTES, block.notes, parts.NOTES), (BLOCK_TITLE, block.title, HEAD))
+        return [(name, wrapped(text, end - start, of * self.size), of * self.size) for name, text, of in texts if text]
+
+    def _place_head(self, at: int, x: float, y: float) -> None:
+        """Place the title of a block, with its notes, above its first panel and the title of that."""
+        head = self._head(at)
+        if not head:
             return
         (start, _), (_, end) = self.across[at][0], self.across[at][-1]
-        first = block.panels[0]
-        shift = parts.set_panel_title(self.figure, first[0], first[1], end - start, self.size)
+        first = self.blocks[at].panels[0]
+        shift = 3 + parts.set_panel_title(self.figure, first[0], first[1], end - start, self.size)
         figure: Any = self.figure
-        note = next(one for one in figure.layout.annotations if one.name == f"{BLOCK_TITLE} {at}")
-        note.update(
-            text=wrapped(block.title, end - start, size), font={"size": size}, x=x, y=y, xref="paper", yref="paper",
-            xanchor="left", yanchor="bottom", align="left", showarrow=False, yshift=shift + 3,
-        )  # fmt: skip
+        for name, text, size in head:
+            note = next(one for one in figure.layout.annotations if one.name == f"{name} {at}")
+            font = {"size": size} | ({"color": self.page.look.soft} if name == BLOCK_NOTES else {})
+            note.update(
+                text=text, font=font, x=x, y=y, xref="paper", yref="paper", xanchor="left", yanchor="bottom",
+                align="left", showarrow=False, yshift=shift,
+            )  # fmt: skip
+            shift += height_of(text, size)

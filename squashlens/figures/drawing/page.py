@@ -14,18 +14,20 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
 
 KEY = "squashlens"
-PANEL_TITLE, BLOCK_TITLE = "panel title", "block title"
+PANEL_TITLE, BLOCK_TITLE, BLOCK_NOTES = "panel title", "block title", "block notes"
 
 
 @dataclass
 class Block:
-    """A grid of panels: their axes with row and column, the weights of rows and columns, and its place on the page."""
+    """A grid of panels: their axes with row and column, the weights of rows and columns, its title with a line of
+    notes, and its place on the page."""
 
     panels: list[tuple[str, str, int, int]]  # names of the x and y axis, row, column
     rows: list[float]
     columns: list[float]
     height: float  # pixels of all rows together, at the notebook's font size
     title: str = ""
+    notes: str = ""
     row: int = 0
     column: int = 0
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,15 +10,16 @@ import plotly.graph_objects as go
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import NoRoomError
-from squashlens.figures.drawing.page import BLOCK_TITLE, Block, Page, reference, traces_of
+from squashlens.figures.drawing.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page, reference, traces_of
 from squashlens.figures.drawing.parts import list_once
 from squashlens.figures.drawing.style import dressed, recoloured
 from squashlens.figures.drawing.text import escaped, unbroken
-from squashlens.figures.drawing.ticks import numbers_of
+from squashlens.figures.drawing.ticks import numbers_of, values_along
 
 Share = Literal["both", "x", "y", "none"]
 REFERRING = ("anchor", "matches", "overlaying", "scaleanchor")  # attributes of an axis that name another
 BARS = ("barmode", "bargap")
+TICKS = ("dtick", "tick0", "nticks", "tickformat", "exponentformat")  # attributes that depend on the type of an axis
 DOT = " · "
 
 
@@ -41,29 +43,47 @@ def _composed(figures: Mapping[str, go.Figure], across: int, share: Share, title
     """The same with a given number of columns."""
     pages = {label: Page.of(figure) for label, figure in figures.items()}
     first = next(iter(pages.values()))
+    heading, common, own = _headed(pages, title)
     whole, blocks = go.Figure(), []
     marks: dict[str, float] = {}
     for at, (label, figure) in enumerate(figures.items()):
         before, page = len(traces_of(whole)), pages[label]
-        blocks.append(_add(whole, recoloured(figure, page.theme, first.theme), page, label, at, across))
+        block = _add(whole, recoloured(figure, page.theme, first.theme), page, label, at)
+        blocks.append(replace(block, title=escaped(label), notes=own[label], row=at // across, column=at % across))
         marks |= {str(before + int(number)): size for number, size in page.marks.items()}
     for letter in ("x", "y"):
+        _share_type(whole, blocks, letter)
         if share in (letter, "both"):
             _share(whole, blocks, letter, across)
     _share_colours(whole, blocks)
     list_once(whole)
-    titles = {page.title for page in pages.values()}
-    common = [note for note in first.notes.split(DOT) if all(note in page.notes.split(DOT) for page in pages.values())]
-    heading = escaped(title) if title is not None else titles.pop() if len(titles) == 1 else ""
     page = Page(
-        blocks, heading, DOT.join(common), first.theme, first.width, None, first.font, first.font_size, first.legend,
-        marks,
-    )  # fmt: skip
+        blocks, heading, common, first.theme, first.width, None, first.font, first.font_size, first.legend, marks
+    )
     page.keep(whole)
     return dressed(whole)
 
 
-def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int, across: int) -> Block:
+def _headed(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dict[str, str]]:
+    """The title of a page, the notes under it, and the notes of each part: what it does not share with the others.
+
+    Without a common title, the page has the common notes as its title, since the parts have titles of their own.
+    """
+    noted = {label: list(filter(None, page.notes.split(DOT))) for label, page in pages.items()}
+    titles = {page.title for page in pages.values()}
+    common = [note for note in next(iter(noted.values())) if all(note in notes for notes in noted.values())]
+    own = {
+        label: [pages[label].title] * (len(titles) > 1 and bool(pages[label].title))
+        + [note for note in notes if note not in (*common, *escaped(label).split(", "))]
+        for label, notes in noted.items()
+    }
+    notes = {label: DOT.join(texts) for label, texts in own.items()}
+    if title is not None:
+        return escaped(title), DOT.join(common), notes
+    return (titles.pop(), DOT.join(common), notes) if len(titles) == 1 else (DOT.join(common), "", notes)
+
+
+def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -> Block:
     """Add one figure to the page, with new names for its axes."""
     if len(page.blocks) > 1:
         raise InputError(
@@ -97,9 +117,10 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int, a
             )
         layout[key] = parts[key] or layout[key]
     layout.uniformtext.update(parts.uniformtext.to_plotly_json())
-    whole.add_annotation(name=f"{BLOCK_TITLE} {at}", text="", showarrow=False)
+    for name in (BLOCK_TITLE, BLOCK_NOTES):
+        whole.add_annotation(name=f"{name} {at}", text="", showarrow=False)
     panels = [(names[x], names[y], row, column) for x, y, row, column in block.panels]
-    return Block(panels, block.rows, block.columns, block.height, escaped(label), at // across, at % across)
+    return replace(block, panels=panels)
 
 
 def _partner(block: Block, axis: str) -> str:
@@ -112,6 +133,20 @@ def _renamed(name: str, short: Mapping[str, str]) -> str:
     """The reference of an annotation or shape with the new name of its axis."""
     first, *rest = name.split(" ")
     return " ".join([short.get(first, first), *rest])
+
+
+def _share_type(whole: go.Figure, blocks: Sequence[Block], letter: str) -> None:
+    """Give axes with the same title, which show one quantity, a logarithmic scale all together or not at all."""
+    layout: Any = whole.layout
+    axes = [layout[panel[letter == "y"]] for block in blocks for panel in block.panels]
+    for name in {unbroken(axis.title.text) for axis in axes if axis.title.text}:
+        same = [axis for axis in axes if unbroken(axis.title.text or "") == name]
+        if len({axis.type for axis in same}) > 1 and all(axis.range is None for axis in same):
+            places = [one for axis in same for one in values_along(whole, axis.plotly_name)]
+            numbers = np.concatenate([np.asarray(one, float) for one in places])
+            numbers = numbers[np.isfinite(numbers)]
+            for axis in same:
+                axis.update(dict.fromkeys(TICKS), type="log" if (numbers > 0).all() else "linear")
 
 
 def _share(whole: go.Figure, blocks: Sequence[Block], letter: str, across: int) -> None:

@@ -153,14 +153,14 @@ def _texts(figure: go.Figure, axis: Any, name: str) -> list[str]:
         return [str(text) for text in axis.ticktext]
     if axis.categoryarray is not None:
         return [str(text) for text in axis.categoryarray]
-    texts = [str(one) for values in _drawn(figure, name) for one in values if isinstance(one, str)]
+    texts = [str(one) for values in values_along(figure, name) for one in values if isinstance(one, str)]
     return list(dict.fromkeys(texts))
 
 
 def _span(figure: go.Figure, name: str) -> tuple[float, float]:
     """The least and the greatest number drawn along an axis; only positive ones for a logarithmic axis."""
     numbers = [
-        np.asarray([one for one in values if not isinstance(one, str)], float) for values in _drawn(figure, name)
+        np.asarray([one for one in values if not isinstance(one, str)], float) for values in values_along(figure, name)
     ]
     together = np.concatenate(numbers) if numbers else np.zeros(0)
     together = together[np.isfinite(together)]
@@ -169,7 +169,7 @@ def _span(figure: go.Figure, name: str) -> tuple[float, float]:
     return (float(together.min()), float(together.max())) if len(together) else (1.0, 10.0)
 
 
-def _drawn(figure: go.Figure, name: str) -> Iterator[Any]:
+def values_along(figure: go.Figure, name: str) -> Iterator[Any]:
     """What traces have along an axis, and along the axes that share its range."""
     side, reference = name[0], name.replace("axis", "")
     same = {reference, figure.layout[name].matches or reference}

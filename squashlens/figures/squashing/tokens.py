@@ -8,7 +8,7 @@ from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label, numbered
+from squashlens.figures.drawing.text import escaped, label, numbered
 from squashlens.figures.drawing.themes import COLOURS
 from squashlens.figures.drawing.ticks import token_axis
 
@@ -49,8 +49,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
     if len(there) and there.min() > 0 and there.max() > WIDE * there.min():
         figure.update_yaxes(type="log")
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title=unit if unit not in ("", "1") else "value")
-    return finish(figure, title=f"{name[:1].upper()}{name[1:]}", height=260, notes=notes_of(values))
+    figure.update_yaxes(title=escaped(f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"))
+    return finish(figure, title=escaped(f"{name[:1].upper()}{name[1:]}"), height=260, notes=notes_of(values))
 
 
 @draws("squashlens.next_token", "values: rank", "token: rank")

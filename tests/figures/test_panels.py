@@ -1,0 +1,112 @@
+"""Panels of one page: what they share is said once, what differs is said at each, and one quantity has one scale."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests import odd
+from tests.figures import specimens
+
+PROMPT = "1101 ="
+
+
+def said(figure: Any) -> tuple[str, str, list[str]]:
+    """Title and notes of a page, and the notes of its panels, each in one line."""
+    layout = figure.layout
+    panels = [note.text for note in layout.annotations if (note.name or "").startswith("block notes")]
+    lines = [text.replace("<br>", " ") for text in (layout.title.text, layout.title.subtitle.text, *panels)]
+    return lines[0], lines[1], lines[2:]
+
+
+@pytest.fixture(scope="module")
+def bounds(tiny: Any) -> dict[str, Any]:
+    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
+        hooked = sl.path_bound(tiny, PROMPT, to_layer=3, query=-2)
+    return {"plain": sl.path_bound(tiny, PROMPT), "hooked": hooked}
+
+
+@pytest.mark.parametrize("order", [["plain", "hooked"], ["hooked", "plain"]])
+def test_panels_say_what_they_do_not_share(bounds: dict[str, Any], order: list[str]) -> None:
+    own = {"plain": "", "hooked": "hooks at 6 points · to layer 3 · query at position −2"}
+    wanted = ("Path bound of Theorem 5.1", "tiny-gemma", [own[name] for name in order])
+    parts = {name: bounds[name] for name in order}
+    assert said(sl.figures.of(parts)) == said(sl.figures.panels(parts)) == wanted
+
+
+def test_a_mixed_page_says_what_each_panel_shows(tiny: Any, bounds: dict[str, Any]) -> None:
+    parts: dict[str, Any] = {"a": bounds["hooked"], "b": sl.paths.composition(tiny, PROMPT, query=-2)}
+    bound = "Path bound of Theorem 5.1 · hooks at 6 points · to layer 3"
+    shares = "Where the paths to the query start, by layer"
+    common = "tiny-gemma · query at position −2"
+    assert said(sl.figures.panels(parts)) == (common, "", [bound, shares])
+    assert said(sl.figures.panels(parts, title="Both")) == ("Both", common, [bound, shares])
+    # There is room for the notes at the width of a page, in each theme, and they come back from another look.
+    page = sl.figures.panels(parts)
+    assert said(sl.figures.styled(sl.figures.styled(page, theme="dark", width=4), theme="paper"))[2] == [bound, shares]
+
+
+def test_notes_of_panels_have_room(bounds: dict[str, Any]) -> None:
+    """The panels keep their height, so the page becomes higher by the lines of the notes."""
+    plain = sl.figures.panels({"plain": bounds["plain"], "hooked": bounds["plain"]})
+    noted = sl.figures.panels(bounds)
+    assert noted.layout.height > plain.layout.height + 10
+
+
+def test_one_quantity_has_one_scale(bounds: dict[str, Any]) -> None:
+    bound = bounds["plain"]
+    flat = bound.copy(data=np.linspace(1, 1.1, bound.size))
+    both = sl.figures.panels({"a": flat, "b": bound})
+    assert [sl.figures.of(one).layout.yaxis.type for one in (flat, bound)] == [None, "log"]
+    assert (both.layout.yaxis.type, both.layout.yaxis2.type, both.layout.yaxis2.matches) == ("log", "log", "y")
+    assert both.layout.yaxis.title.text == "path bound of Theorem 5.1"
+    zero = bound.copy(data=np.where(np.arange(bound.size) == 1, 0, bound.values))
+    mixed = sl.figures.panels({"a": bound, "b": zero})
+    assert (mixed.layout.yaxis.type, mixed.layout.yaxis2.matches, mixed.layout.yaxis.dtick) == ("linear", "y", None)
+    unit = sl.figures.of(specimens.bound(5)).layout.yaxis.title.text.replace("<br>", " ")
+    assert unit == "upper bound on the influence of each token on the query (‖∂y‖/‖∂v‖)"
+
+
+def test_layers_and_query_are_said(tiny: Any) -> None:
+    def notes(result: Any) -> str:
+        return said(sl.figures.of(result))[1]
+
+    assert notes(sl.jacobian_norms(tiny, PROMPT, from_layer=2, to_layer=4)) == "tiny-gemma · from layer 2 · to layer 4"
+    assert notes(sl.paths.hops(tiny, PROMPT, query=3)) == "tiny-gemma · query at position 3"
+    assert notes(sl.path_bound(tiny, PROMPT)) == "tiny-gemma"
+    several = sl.path_bound(tiny, PROMPT, to_layer=[3, "y"])
+    assert notes(several.isel(to_layer=0)) == "tiny-gemma · to layer 3"
+    assert said(sl.figures.of(several))[2] == ["", ""]  # the label of each panel says it
+    assert notes(sl.paths.composition(tiny, PROMPT).isel(layer=2)) == "tiny-gemma · layer 2"
+
+
+def test_hooks_of_some_results_are_said() -> None:
+    plain: Any = odd.result("evaluate")
+    with sl.applied(odd.model(), sl.hooks.mask_tokens([1])):
+        task = sl.tasks.find("taught_count_bernoulli")
+        hooked = sl.evaluate(odd.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2, progress=False)
+    notes = said(sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked}))[1]
+    assert "hooks at 6 points in 1 of 2 results" in notes
+    assert "in 1 of" not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["sensitivity", "path_bound", "collapse", "windows", "precision_by_run", "composition"]
+)
+def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
+    result: Any = odd.result(name)
+    figure: Any = sl.figures.of(sl.concat({"first": result, "second": result}, dim="attempt"))
+    titles = [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
+    assert titles == ["attempt first", "attempt second"]
+    one: Any = sl.figures.of(result)
+    assert len(figure.data) == 2 * len(one.data)
+    np.testing.assert_array_equal(np.asarray(figure.data[-1].y, float), np.asarray(one.data[-1].y, float))
+
+
+def test_joined_results_with_labels_are_refused_with_a_remedy(bounds: dict[str, Any]) -> None:
+    joined: Any = sl.concat({"a": bounds["plain"], "b": bounds["plain"]}, dim="attempt")
+    with pytest.raises(InputError, match=r"joined already.*select one part of each, as in `result.isel\(attempt=0\)`"):
+        sl.figures.of({"first": joined})
+    assert len(sl.figures.of(joined.isel(attempt=0)).data) == 1
