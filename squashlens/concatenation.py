@@ -22,9 +22,10 @@ def concat(results: Mapping[str | int | float, Result], dim: str) -> xr.DataArra
     """Join results of one measurement along a new dimension: of several models, prompts or options.
 
     The parts are aligned by their labels. A part that lacks a label, such as a layer of a deeper model or a position of
-    a longer prompt, has NaN there. Positions are aligned by number and not by token: where the parts have different
-    tokens, `token` and `token_id` are those of each part, over (`dim`, position); after a part's own tokens, whose
-    number is the coordinate `length`, `token` is "" and `token_id` is −1.
+    a longer prompt, has NaN there, so that whole numbers and truth values become floating-point numbers. Positions are
+    aligned by number and not by token: where the parts have different tokens, `token` and `token_id` are those of each
+    part, over (`dim`, position); after a part's own tokens, whose number is the coordinate `n_tokens`, `token` is ""
+    and `token_id` is −1.
 
     Args:
         results: results of one measurement, by the labels that they get along `dim`.
@@ -169,16 +170,16 @@ def _aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
         if any(not np.array_equal(each, labels[0]) for each in labels[1:]):
             wanted[dim] = _union(labels)
     found = {label: one.transpose(*first.dims) for label, one in parts.items()}
-    if "position" in wanted and "length" not in first.dims:
-        found = {label: _with_length(one) for label, one in found.items()}
+    if "position" in wanted:
+        found = {label: _with_size(one) for label, one in found.items()}
     return {label: _padded(one, wanted) for label, one in found.items()} if wanted else found
 
 
-def _with_length(one: R) -> R:
+def _with_size(one: R) -> R:
     """A part with the number of its own tokens, which several prompts of unequal lengths have already."""
     size = one.sizes["position"]
     own = ("prompt", np.full(one.sizes["prompt"], size)) if "prompt" in one.dims else size
-    return one if "length" in one.coords else one.assign_coords(length=own)
+    return one if "n_tokens" in one.coords else one.assign_coords(n_tokens=own)
 
 
 def _union(labels: Sequence[np.ndarray]) -> np.ndarray:
@@ -193,7 +194,7 @@ def _padded(one: R, wanted: Mapping[Any, np.ndarray]) -> R:
     fill: dict[Any, Any] = {}
     whole: Any = one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY)
     for name, values in whole.variables.items():
-        if values.dtype.kind == "b":  # xarray would make an array of objects of it
+        if values.dtype.kind == "b" and wanted.keys() & {*values.dims}:  # xarray would make an array of objects of it
             whole[name] = whole[name].astype(float)
         text = values.dtype.kind in "OU"
         fill[name] = TOKENS.get(str(name), "" if text else np.nan)

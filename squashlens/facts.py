@@ -12,6 +12,7 @@ from squashlens._typing import short_repr
 
 Facts = dict[str, Any]
 BOOKS = ("measured", "joined")  # stored with the facts, and no facts themselves
+WIDTH = 80  # characters of a line
 HEADS = ("model", "prompt", "sequence", "task")  # what a headline names
 
 
@@ -115,10 +116,12 @@ def headline(facts: Mapping[str, Any]) -> dict[str, str]:
 
     >>> headline({"model": ["a", "b"], "call": {"prompt": "110 ="}})
     {'model': 'a, b', 'prompt': "'110 ='"}
+    >>> headline({"call": {"prompt": ["110 =", "How many ones are in 1101? " * 3, "0 ="]}})["prompt"]
+    "'110 =', … (3 prompts)"
     """
     given = (facts.get("model"), _within(facts, "call", "prompt"), *(_within(facts, of, "name") for of in HEADS[2:]))
     shown = {name: value for name, value in zip(HEADS, given, strict=True) if value is not None}
-    return {name: short_repr(value) if name == "prompt" else _named(value) for name, value in shown.items()}
+    return {name: _quoted(value) if name == "prompt" else _named(value) for name, value in shown.items()}
 
 
 def _within(facts: Mapping[str, Any], about: str, name: str) -> Any:
@@ -126,8 +129,19 @@ def _within(facts: Mapping[str, Any], about: str, name: str) -> Any:
     return inner.get(name) if isinstance(inner, dict) else None
 
 
+def _quoted(prompt: Any) -> str:
+    """A prompt, or as many of several as fit on one line."""
+    several = isinstance(prompt, list) and any(isinstance(one, str | list) for one in prompt)
+    texts = [short_repr(one) for one in prompt] if several else [short_repr(prompt)]
+    if len(", ".join(texts)) <= WIDTH or len(texts) == 1:
+        return ", ".join(texts)
+    ending = f"… ({len(texts)} prompts)"
+    most = next(n for n in range(len(texts), -1, -1) if len(", ".join([*texts[:n], ending])) <= WIDTH)
+    return ", ".join([*texts[:most], ending])
+
+
 def _named(value: Any) -> str:
     """A name, or several names with commas, on one line."""
     names = value if isinstance(value, list) else [value]
     shown = ", ".join(" ".join(str(name).split()) for name in dict.fromkeys(map(str, names)))
-    return shown if len(shown) <= 80 else f"{shown[:60]} … ({len(names)})"
+    return shown if len(shown) <= WIDTH else f"{shown[:60]} … ({len(names)})"

@@ -229,8 +229,9 @@ def save(result: Result, path: str | Path) -> Path:
     """Write a result to a file.
 
     The file is written completely or not at all: if the disk is full, an older file remains unchanged. In CSV files,
-    text that a spreadsheet would execute (text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break) gets
-    an apostrophe in front. The other formats contain a checksum of everything in them, which `open_result` compares.
+    text that a spreadsheet would execute (text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break), and
+    text that begins with an apostrophe, gets an apostrophe in front. The other formats contain a checksum of everything
+    in them, which `open_result` compares.
 
     Args:
         result: a DataArray or Dataset.

@@ -17,7 +17,7 @@ from squashlens.saving.rows import rows_of
 from squashlens.saving.stored import Result
 
 SUMMARIES = ("audit", "search_separators")  # measurements with a table of their own
-FIRST, LAST = ("label", "model", "prompt"), ("variable", "value", "unit")
+FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "value", "unit")
 
 
 @validated
@@ -42,11 +42,11 @@ def table(
 
     Returns:
         DataFrame. Its columns are `label` (for several results), `model`, `prompt` (the prompt, or the name of the
-        sequence or task), the coordinates of the result, such as `position`, `token` and `layer`, `variable`, `value`
-        and `unit`. Each variable has rows for its own dimensions only, and no value in the columns of others. A
-        coordinate called like another of these columns gets an underscore, except that labels called `model` or
-        `prompt` take the place of these columns. Truth values are 1 and 0. Texts, such as answers, and the padding of
-        shorter prompts are left out.
+        sequence or task), `hooks` (hooks that were on the model, with semicolons), the coordinates of the result, such
+        as `position`, `token` and `layer`, `variable`, `value` and `unit`. Each variable has rows for its own
+        dimensions only, and no value in the columns of others. A coordinate called like another of these columns gets
+        an underscore, such as labels called `model`. Truth values are 1 and 0. Texts, such as answers, and the padding
+        of shorter prompts are left out.
 
         For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
         smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
@@ -62,7 +62,7 @@ def table(
     >>> bound, null = sl.path_bound(model, "11 ="), sl.path_bound(model, "11 =", attention="uniform")
     >>> found = sl.table({"bound": bound, "null": null})
     >>> found.columns.tolist()
-    ['label', 'model', 'prompt', 'position', 'token', 'token_id', 'variable', 'value', 'unit']
+    ['label', 'model', 'prompt', 'hooks', 'position', 'token', 'token_id', 'variable', 'value', 'unit']
     >>> found.pivot(index=["position", "token"], columns="label", values="value").shape
     (4, 2)
     >>> print(sl.table(bound, escape="latex")["token"][0])
@@ -150,23 +150,26 @@ def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArra
 def _rows(values: xr.DataArray, stored: dict[str, Any], name: str) -> pd.DataFrame:
     """The numbers of one variable, with what they belong to."""
     facts = told(stored, labels_of(values))
-    frame = rows_of(values, ("label", *LAST))
+    frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
         frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
     given = _given(facts)
     texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
-    places = frame.pop("prompt") if "prompt" in frame else None
-    if places is not None and not pd.api.types.is_numeric_dtype(places):
-        prompt: Any = places  # labels that the user gave
-    elif places is not None and texts is not None and (places < len(texts)).all():
-        prompt = [_shown(texts[place]) for place in places]
-    else:
-        prompt = _shown(given)
-    frame.insert(0, "prompt", prompt)
-    if "model" not in frame:
-        frame.insert(0, "model", _shown(facts.get("model")))
+    prompt: Any = _shown(given)
+    if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
+        places = frame.pop("prompt_")
+        if texts is not None and (places < len(texts)).all():
+            prompt = [_shown(texts[place]) for place in places]
+    frame.insert(0, "model", _shown(facts.get("model")))
+    frame.insert(1, "prompt", prompt)
+    frame.insert(2, "hooks", "; ".join(dict.fromkeys(_flat(facts.get("ambient_hooks")))))
     units = str(values.attrs.get("units", ""))
     return frame.assign(value=frame["value"].astype(float), variable=name, unit=units)
+
+
+def _flat(names: Any) -> list[str]:
+    """Names in a list, or in the lists of several parts."""
+    return [name for one in names for name in _flat(one)] if isinstance(names, list) else [str(names)] if names else []
 
 
 def _given(facts: Mapping[str, Any]) -> Any:

@@ -39,7 +39,7 @@ def test_tokens_stay_with_their_numbers() -> None:
     assert both["token"].dims == both["token_id"].dims == ("model", "position")
     for name, text in texts.items():
         here, n = both.sel(model=name), len(text)
-        assert here["length"].item() == n
+        assert here["n_tokens"].item() == n
         assert [*here["token"].values] == [*text, *[""] * (5 - n)]
         assert here["token_id"].values.tolist() == [*map(ord, text), *[-1] * (5 - n)]
         assert here["token_id"].dtype == np.int64
@@ -47,12 +47,40 @@ def test_tokens_stay_with_their_numbers() -> None:
         assert sl.provenance(here) == {"model": name, "call": {"function": "f", "prompt": text}}
     assert sl.provenance(both)["model"] == [*texts]
     assert both.attrs["model"] == "one, two, three"
+    assert both.attrs["prompt"] == "'xyz', 'xwvut', 'q'"
+
+
+def test_the_short_prompt_of_several_is_whole_prompts() -> None:
+    texts = {name: name * 25 for name in "abcd"}
+    both = sl.concat({name: measured(text) for name, text in texts.items()}, dim="run")
+    assert both.attrs["prompt"] == f"{texts['a']!r}, {texts['b']!r}, … (4 prompts)"
+    ids = [sealed(measured("xyz"), {"call": {"function": "f", "prompt": [2, place]}}) for place in range(2)]
+    assert sl.concat(dict(enumerate(ids)), dim="run").attrs["prompt"] == "[2, 0], [2, 1]"
+    assert ids[0].attrs["prompt"] == "[2, 0]"
+
+
+def test_flags_that_no_part_lacks_stay_flags() -> None:
+    def one(layers: int) -> xr.Dataset:
+        variables: dict[str, Any] = {
+            "d": (("layer",), np.arange(1.0, layers + 1), "D", "1"),
+            "same": (("kind",), np.array([True, False]), "whether the same", "1"),
+            "count": (("kind",), np.array([3, 4]), "how many", "1"),
+        }
+        return signed("made", {"layer": range(layers), "kind": ["x", "y"]}, variables, {"call": {"function": "f"}})
+
+    both = sl.concat({"a": one(1), "b": one(2)}, dim="model")
+    assert np.isnan(both["d"].sel(model="a", layer=1))
+    assert both["same"].dtype == bool
+    assert both["count"].dtype.kind == "i"
+    alone = both.sel(model="a").dropna("layer", subset=["d"])
+    assert alone["d"].values.tolist() == [1.0]
+    assert sl.provenance(alone) == {"call": {"function": "f"}}
 
 
 def test_equal_tokens_are_named_once() -> None:
     both = sl.concat({2: measured(), 1: measured(model="b")}, dim="number")
     assert both["token"].dims == ("position",)
-    assert "length" not in both.coords
+    assert "n_tokens" not in both.coords
     assert both["number"].values.tolist() == [2, 1]
     assert sl.provenance(both.sel(number=1))["model"] == "b"
 

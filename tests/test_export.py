@@ -42,7 +42,7 @@ def made(values: Any, dims: tuple[str, ...] = ("position",), **attrs: str) -> xr
         coords = {
             "token": (both, np.stack([tokens, np.array(["<bos>", "x", ""], dtype=object)])),
             "token_id": (both, np.array([ids, [2, 8, -1]])),
-            "length": ("prompt", [3, 2]),
+            "n_tokens": ("prompt", [3, 2]),
         }
     if "layer" in dims:
         coords["layer"] = [0, 1]
@@ -261,7 +261,7 @@ def test_a_result_in_inseqs_file(tiny: Any, tmp_path: Path) -> None:
     assert content["info"]["model_name"] == "tiny-gemma"
     assert content["info"]["squashlens"]["provenance"] == sl.provenance(norms)
     for number, one in enumerate(each["attributes"] for each in content["sequence_attributions"]):
-        alone = norms.isel(prompt=number, position=slice(int(norms["length"][number])))
+        alone = norms.isel(prompt=number, position=slice(int(norms["n_tokens"][number])))
         assert [each["attributes"]["token"] for each in one["source"]] == alone["token"].values.tolist()
         assert [each["attributes"]["id"] for each in one["source"]] == alone["token_id"].values.tolist()
         (column,) = one["target"]

@@ -1,5 +1,6 @@
 """Results come back from their files as they were, and carry what made them."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,18 @@ def test_csv_holds_no_formula(tmp_path: Path) -> None:
         risky = [cell for cell in cells if cell[0] in "=+-@\t\r\n＝"]
         assert all(float(cell) < 0 for cell in risky)  # the numbers alone
         assert {"'=1+1", "'-1", "'\t=1", "'\r=1", "'＝1", "a=1", "'=HYPERLINK(1)", "'@place", "-1.0"} <= set(cells)
+
+
+def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:
+    tokens = ["=", "'=", "''", "-1", "a", "", "NA", "01", "⟨\n⟩"]
+    values = [0.1, np.nan, *range(len(tokens) - 2)]
+    found = xr.DataArray(values, {"token": ("position", tokens)}, ("position",), "path_bound")
+    text = (Path(__file__).parent.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_csv" in code]
+    names: dict[str, Any] = {"path": sl.save(found, tmp_path / "x.csv")}
+    exec(code, names)  # noqa: S102
+    assert names["table"]["token"].tolist() == tokens
+    np.testing.assert_array_equal(names["table"]["path_bound"], values)
 
 
 def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:

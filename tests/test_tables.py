@@ -29,7 +29,9 @@ HOSTILE = [
 def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
     found = sl.path_bound(tiny, "110 =")
     table = sl.table(found)
-    assert table.columns.tolist() == ["model", "prompt", "position", "token", "token_id", "variable", "value", "unit"]
+    assert table.columns.tolist() == [
+        "model", "prompt", "hooks", "position", "token", "token_id", "variable", "value", "unit",
+    ]  # fmt: skip
     assert table["value"].tolist() == found.values.tolist()
     assert table["token"].tolist() == found["token"].values.tolist()
     assert set(table["model"]) == {"tiny-gemma"}
@@ -54,7 +56,7 @@ def test_no_number_is_lost_or_repeated(name: str) -> None:
     for key, values in numbers.items():
         here = table[table["variable"] == key]
         np.testing.assert_array_equal(np.sort(here["value"]), np.sort(values.values.astype(float).ravel()))
-        own = {f"{dim}_" if dim in ("value", "label") else str(dim) for dim in values.dims} - {"prompt"}
+        own = {f"{dim}_" if dim in ("value", "label", "hooks") else str(dim) for dim in values.dims} - {"prompt"}
         assert "prompt" in values.dims or not own or not here.duplicated(subset=[*own]).any()
         for dim in set(map(str, whole.dims)) - set(map(str, values.dims)) - {"prompt", "value"}:
             assert dim not in here or here[dim].isna().all()  # not crossed with the dimensions of others
@@ -93,13 +95,25 @@ def test_models_of_a_joined_result() -> None:
     assert table["model"].tolist() == ["model a"] * 3 + ["model b"] * 2
     assert table["which"].tolist() == ["a"] * 3 + ["b"] * 2
     renamed = sl.table(sl.concat({name: measured("xyz", f"full {name}") for name in "ab"}, dim="model"))
-    assert renamed["model"].tolist() == ["a"] * 3 + ["b"] * 3
-    assert renamed.columns.tolist().count("model") == 1
+    assert renamed["model_"].tolist() == ["a"] * 3 + ["b"] * 3
+    assert renamed["model"].tolist() == ["full a"] * 3 + ["full b"] * 3
+    labelled = sl.table(sl.concat({"short": measured("xy"), "long": measured("xyz")}, dim="prompt"))
+    assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
+    assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
     windows = sl.table(odd.result("windows"))
     assert (windows["variable"] == "native_window").sum() == odd.result("windows").sizes["block"]
     sequences = sl.table({"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")})
     assert [*dict.fromkeys(sequences["prompt"])] == ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
     assert [*dict.fromkeys(sequences["model"])] == ["tiny-gemma", ""]
+
+
+def test_each_row_has_its_hooks(tiny: Any) -> None:
+    plain = sl.path_bound(tiny, "110 =")
+    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
+        masked = sl.path_bound(tiny, "110 =")
+    names = "; ".join(f"blocks.{block}.attn.hook_attn_scores: mask_tokens(1)" for block in range(6))
+    for table in (sl.table({"a": plain, "b": masked}), sl.table(sl.concat({"a": plain, "b": masked}, dim="run"))):
+        assert table["hooks"].tolist() == [""] * 5 + [names] * 5
 
 
 def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
@@ -166,8 +180,8 @@ def test_markdown_keeps_its_columns() -> None:
     lines = table.to_markdown(index=False).splitlines()
     assert len(lines) == 2 + len(HOSTILE)
     cells = [re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1] for line in lines]
-    assert {len(row) for row in cells} == {8}
-    tokens = [row[4].strip() for row in cells[2:]]
+    assert {len(row) for row in cells} == {9}
+    tokens = [row[5].strip() for row in cells[2:]]
     by_text = dict(zip(HOSTILE, tokens, strict=True))
     assert by_text["a|b"] == r"a\|b"
     assert by_text["<bos>"] == r"\<bos\>"

@@ -63,8 +63,8 @@ def prompts_of(found: xr.DataArray) -> list[Numbers]:
 
 
 def _numbers(one: xr.DataArray, columns: list[str]) -> Numbers:
-    if "length" in one.coords:
-        one = one.isel(position=slice(int(one["length"])))
+    if "n_tokens" in one.coords:
+        one = one.isel(position=slice(int(one["n_tokens"])))
     values = one.transpose("position", ...).values.astype(np.float64).reshape(one.sizes["position"], len(columns))
     if np.isinf(values).any() or np.isnan(values).all():
         raise InputError("result= has infinite values, or only NaN.", "Give a result with finite numbers.")
@@ -74,7 +74,7 @@ def _numbers(one: xr.DataArray, columns: list[str]) -> Numbers:
 
 def name_of(found: xr.DataArray) -> str:
     """The long name of a result, with what was selected from it: "share of attention paths into the query, layer 3"."""
-    chosen = [f"{name} {one.item()}" for name, one in found.coords.items() if not one.ndim and name != "length"]
+    chosen = [f"{name} {one.item()}" for name, one in found.coords.items() if not one.ndim and name != "n_tokens"]
     return ", ".join([str(found.attrs.get("long_name") or found.name or "values"), *chosen])
 
 

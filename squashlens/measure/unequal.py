@@ -75,13 +75,13 @@ def _single(given: Any) -> bool:
 
 
 def side_by_side(measured: list[T], lengths: list[int]) -> T:
-    """The results of single prompts along a new dimension `prompt`, padded to the longest, with coordinate `length`."""
+    """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
     longest = np.arange(max(len(one["position"]) for one in measured))
     padding: Any = {name: np.nan for name in _variables(measured[0])} | {"token": "", "token_id": -1}
     padded = [one.reindex(position=longest, fill_value=padding) for one in measured]
     found: Any = joined(dict(enumerate(padded)), "prompt")
     order = [name for name in ("to_layer", "prompt") if name in found.dims]
-    found = found.transpose(*order, ...).assign_coords(length=("prompt", lengths))
+    found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
     return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})
 
 

@@ -100,10 +100,12 @@ def _csv(result: Result) -> bytes:
 def _inert(cell: Any) -> Any:
     """The cell, with an apostrophe in front of text that a spreadsheet would execute as a formula.
 
-    >>> _inert("=HYPERLINK(1)"), _inert("-"), _inert("a=b"), _inert(-1.5)
-    ("'=HYPERLINK(1)", "'-", 'a=b', -1.5)
+    Text that begins with an apostrophe gets another, so that one can be removed from every text.
+
+    >>> _inert("=HYPERLINK(1)"), _inert("-"), _inert("a=b"), _inert(-1.5), _inert("'=")
+    ("'=HYPERLINK(1)", "'-", 'a=b', -1.5, "''=")
     """
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(RISKY) else cell
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith((*RISKY, "'")) else cell
 
 
 def _tidy(result: xr.Dataset) -> pd.DataFrame:

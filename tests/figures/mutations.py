@@ -50,7 +50,7 @@ MUTATIONS = (
     Mutation("hooks of each part as of all", "figures/drawing/facts.py", "set.intersection(*parts)", "set.union(*parts)", "test_drawing.py::test_the_line_under_the_title"),
     Mutation("rows numbered anew", "figures/squashing/tokens.py", "x=positions.astype(np.float64),", "x=np.arange(len(data), dtype=np.float64),", "test_figures.py::test_rows_stand_at_their_positions"),
     Mutation("rows of a selection numbered anew", "figures/squashing/attribution.py", "x=positions.astype(np.float64),", "x=np.arange(len(data), dtype=np.float64),", "test_figures.py::test_rows_stand_at_their_positions"),
-    Mutation("padding counted from the first row", "figures/drawing/selection.py", 'positions[order] < int(result["length"].item())', 'order < int(result["length"].item())', "test_figures.py::test_rows_stand_at_their_positions"),
+    Mutation("padding counted from the first row", "figures/drawing/selection.py", 'positions[order] < int(result["n_tokens"].item())', 'order < int(result["n_tokens"].item())', "test_figures.py::test_rows_stand_at_their_positions"),
     Mutation("tokens without their positions", "figures/drawing/text.py", 'return f"{position}: {label(token)}"', "return label(token)", "test_figures.py::test_repeated_tokens_keep_their_places"),
     Mutation("quotation marks spelled out", "figures/drawing/text.py", "html.escape(text, quote=False)", "html.escape(text)", "test_figures.py::test_text_is_shown_as_it_is"),
     Mutation("notes of the parts left out", "figures/drawing/panels.py", "notes=own[label]", 'notes=""', "test_panels.py::test_panels_say_what_they_do_not_share"),

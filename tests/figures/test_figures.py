@@ -48,7 +48,7 @@ def test_rows_stand_at_their_positions(tiny: Any) -> None:
         np.testing.assert_array_equal(numbers(line.y), every[name].values[[2, 4, 5]])
         assert list(line.customdata) == wanted
         assert figure.layout.xaxis.labelalias == dict(zip("245", wanted, strict=True))
-    padded = every["jacobian"].assign_coords(length=5).isel(position=slice(2, None))
+    padded = every["jacobian"].assign_coords(n_tokens=5).isel(position=slice(2, None))
     assert numbers(sl.figures.by_token(padded).data[0].x).tolist() == [2, 3, 4]
     shares = sl.paths.composition(tiny, "1101 =")
     cells = sl.figures.composition(shares.isel(position=[4, 2])).data[0]

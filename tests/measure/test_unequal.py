@@ -29,7 +29,7 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
 ) -> None:
     options = options if verb is sl.path_bound and not options else options | {"progress": False}
     found = verb(tiny, PROMPTS, **options)
-    assert found["length"].values.tolist() == LENGTHS
+    assert found["n_tokens"].values.tolist() == LENGTHS
     assert found.sizes["prompt"] == 3
     assert found.sizes["position"] == 12
     failures = []
@@ -70,7 +70,7 @@ def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
 def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
     found = sl.path_bound(tiny, ["110 =", "101 ="])
     assert "unequal_lengths" not in sl.provenance(found)
-    assert "length" not in found.coords
+    assert "n_tokens" not in found.coords
     both = sl.sensitivity(tiny, ["110 =", "101 ="], progress=False)
     assert both["jacobian"].dims == ("prompt", "position")
     assert "unequal_lengths" not in sl.provenance(both)

@@ -25,8 +25,8 @@ def of_one_prompt(result: R) -> R:
             "Keep the positions that the measurement gave.",
         )
     order = np.argsort(positions, kind="stable")
-    if "length" in result.coords:
-        order = order[positions[order] < int(result["length"].item())]
+    if "n_tokens" in result.coords:
+        order = order[positions[order] < int(result["n_tokens"].item())]
     return result.isel(position=order)
 
 
