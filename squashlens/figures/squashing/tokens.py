@@ -68,7 +68,7 @@ def next_token(probabilities: xr.DataArray) -> go.Figure:
     figure = go.Figure(
         go.Bar(
             x=probabilities.values, y=places, orientation="h", marker={"color": COLOURS["path_bound"]},
-            hovertext=tokens, hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
+            showlegend=False, hovertext=tokens, hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
         )
     )  # fmt: skip
     figure.update_xaxes(title="probability", range=[0, 1.02])
