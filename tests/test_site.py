@@ -24,6 +24,7 @@ if SITE is None:
 HTML = Path(SITE).resolve()
 PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html"))
 CHROMIUM = shutil.which("chromium")
+PATIENCE = 300_000  # milliseconds for a page, of which some have many figures, on a machine that does other things too
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -130,11 +131,11 @@ def test_pages_open_without_errors_requests_or_blank_figures(browser: Any, way: 
     figures = 0
     for name in PAGES:
         page = watched(context, name, wrong)
-        page.goto((HTML / name).as_uri())
+        page.goto((HTML / name).as_uri(), timeout=PATIENCE)
         for box in page.query_selector_all(".sl-figure"):
             box.scroll_into_view_if_needed()
             figures += 1
-        page.wait_for_function(DRAWN, timeout=20_000)
+        page.wait_for_function(DRAWN, timeout=PATIENCE)
         if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
             wrong.append((name, "is wider than the screen"))
         broken = "[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => i.src)"
@@ -156,7 +157,7 @@ def test_pages_can_be_read_by_everyone(browser: Any, way: str) -> None:
     wrong = []
     for name in READABLE:
         page = context.new_page()
-        page.goto((HTML / f"{name}.html").as_uri())
+        page.goto((HTML / f"{name}.html").as_uri(), timeout=PATIENCE)
         for violation in Axe().run(page).response["violations"]:
             if violation["id"] not in NOT_OURS:
                 wrong.append((name, violation["id"], [node["target"] for node in violation["nodes"]][:3]))
@@ -169,7 +170,7 @@ def test_search_finds_a_function(browser: Any) -> None:
     """Search runs in the page, from an index that is a file: no server is needed."""
     page = browser.new_page()
     page.goto(f"{(HTML / 'search.html').as_uri()}?q=path_bound")
-    page.wait_for_selector("ul.search li a", timeout=20_000)
+    page.wait_for_selector("ul.search li a", timeout=PATIENCE)
     assert any(
         "reference/squashing" in (link.get_attribute("href") or "")
         for link in page.query_selector_all("ul.search li a")

@@ -215,8 +215,8 @@ def test_each_window_is_the_hook_by_itself(tiny: Any) -> None:
         ([4], {"lengths": [13]}, "Lengths run from 1 to 12"),
         ([4], {"lengths": [5, 3]}, "not increasing"),
         ([0], {}, "sizes=0 is not a number of tokens"),
-        ([4], {"sinks": [-1]}, "sink=-1"),
-        ([99], {"sinks": [-1]}, "sink=-1"),
+        ([4], {"sinks": [-1]}, "sinks=-1"),
+        ([99], {"sinks": [-1]}, "sinks=-1"),
         ([4], {"n_samples": 0}, "n_samples=0"),
     ],
 )
