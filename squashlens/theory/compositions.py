@@ -17,8 +17,8 @@ ROWS = 256  # of a whole pattern that are multiplied together
 
 
 def compositions(
-    queries: Int[Tensor, " query"], n: int, patterns: Iterable[Pattern], gain: float
-) -> Iterator[Float[Tensor, "query position"]]:
+    queries: Int[Tensor, " chosen"], n: int, patterns: Iterable[Pattern], gain: float
+) -> Iterator[Float[Tensor, "chosen position"]]:
     """The rows of some queries, in ascending order, of ``∏ gain (A + I)``: after no pattern, after one, after two, ….
 
     The patterns are those of one prompt of n tokens, averaged over heads, from the top block down.
@@ -35,8 +35,8 @@ def compositions(
 
 
 def _through(
-    queries: Int[Tensor, " query"], rows: Float[Tensor, "query position"], pattern: Pattern
-) -> Float[Tensor, "query position"]:
+    queries: Int[Tensor, " chosen"], rows: Float[Tensor, "chosen position"], pattern: Pattern
+) -> Float[Tensor, "chosen position"]:
     """The product of rows, of which each is zero after its query, with a pattern."""
     if isinstance(pattern, Attention):
         blocks = ((here, keys, pattern.weights(here, keys)[0][0].mean(dim=(0, 1))) for here, keys in pattern.blocks())

@@ -10,7 +10,7 @@ queries, so only sums over each group have to be kept: memory grows with the pro
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 GROUPS = 16  # contiguous groups of queries
@@ -76,7 +76,7 @@ class ByDistance:
         return found, ends[0], ends[1]
 
 
-def fitted(means: Float[Tensor, "*many distance"], pairs: Float[Tensor, "*#many distance"], steps: int = STEPS) -> Law:
+def fitted(means: Float[Tensor, "*many distance"], pairs: Num[Tensor, "*#many distance"], steps: int = STEPS) -> Law:
     """The power law nearest to the means by least squares, each distance counted with its number of pairs.
 
     NaN for fewer than four distances, or if all values beyond distance 0 are equal.

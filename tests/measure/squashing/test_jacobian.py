@@ -279,7 +279,7 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
         lows.append((found["low"].values / truth).min())
     assert lows[1] > 0.05
     np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
-    whole = sl.jacobian_norms(model, IDS, tightness=3, seed=4, **shared)  # pyright: ignore
+    whole = sl.jacobian_norms(model, IDS, tightness=3.0, seed=4, **shared)  # pyright: ignore
     assert sl.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
     np.testing.assert_allclose(whole.values, truth, rtol=1e-9)
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
@@ -301,11 +301,11 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
         taken.append(said["n_probes"])
     assert 16 <= taken[0] < taken[1] < taken[2] == 128
     wrong: Any
-    for wrong in ({"tightness": 3}, {"tightness": 1, **shared}, {"tightness": 3, "norm": "frobenius", **shared}):
+    for wrong in ({"tightness": 3.0}, {"tightness": 1, **shared}, {"tightness": 3, "norm": "frobenius", **shared}):
         with pytest.raises(InputError, match="tightness"):
             raw(sl.jacobian_norms)(tiny, "110 =", **wrong | {"query": 2})
     with pytest.raises(InputError, match="repeat"):
-        raw(sl.jacobian_norms)(tiny, "110 =", tightness=3, rows="repeat", method="sketch_upper")
+        raw(sl.jacobian_norms)(tiny, "110 =", tightness=3.0, rows="repeat", method="sketch_upper")
 
 
 @pytest.mark.cuda

@@ -105,7 +105,7 @@ def _drawn(products: Products, probes: int, generator: torch.Generator) -> Float
     return torch.randn(d, probes, generator=generator, dtype=torch.float64).T
 
 
-def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, float]]:
+def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Frobenius norms from ‖GJ_i‖_F, by Chernoff's factor."""
     directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
     factor = sketch_factors(probes, chance)[1] / math.sqrt(probes)
@@ -115,7 +115,7 @@ def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tup
 
 def _sketched(
     products: Products, chance: float, probes: int, seed: int, rows: RowsKept
-) -> tuple[Ends, dict[str, float]]:
+) -> tuple[Ends, dict[str, int | float]]:
     """Spectral norms from GJ_i with a given number of rows."""
     directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
     measure = Measure(directions)
@@ -128,7 +128,7 @@ def _sketched(
 
 def _grown(
     products: Products, norms: int, tightness: float, seed: int, rows: RowsKept
-) -> tuple[Ends, dict[str, float]]:
+) -> tuple[Ends, dict[str, int | float]]:
     """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
     d, reach, generator = width(products.session.model), products.query + 1, torch.Generator().manual_seed(seed)
     stages = sketch_stages(FIRST, d)
