@@ -289,7 +289,7 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
     prompt, shared = "How many ones are in 1101 =", {"query": 9, "method": "sketch_upper", "progress": False}
     exact = sl.jacobian_norms(tiny, prompt, query=9, progress=False)[:10]
     taken = []
-    for tightness, rows in ((6, "hold"), (3, "spill"), (1.01, "auto")):
+    for tightness, rows in ((6.0, "hold"), (3.0, "spill"), (1.01, "auto")):
         found = sl.jacobian_norms(tiny, prompt, tightness=tightness, rows=rows, **shared)[:10]  # pyright: ignore
         said = sl.provenance(found)["sketch"]
         assert said["tightness"] == tightness
@@ -301,7 +301,7 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
         taken.append(said["n_probes"])
     assert 16 <= taken[0] < taken[1] < taken[2] == 128
     wrong: Any
-    for wrong in ({"tightness": 3.0}, {"tightness": 1, **shared}, {"tightness": 3, "norm": "frobenius", **shared}):
+    for wrong in ({"tightness": 3.0}, {"tightness": 1.0, **shared}, {"tightness": 3.0, "norm": "frobenius", **shared}):
         with pytest.raises(InputError, match="tightness"):
             raw(sl.jacobian_norms)(tiny, "110 =", **wrong | {"query": 2})
     with pytest.raises(InputError, match="repeat"):
