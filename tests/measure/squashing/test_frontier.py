@@ -59,6 +59,7 @@ def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_pat
     assert tight["two blocks composed"] < tight["exact edges"] < tight["analytic edges"]
 
 
+@pytest.mark.slow
 def test_the_bundled_model(tiny: Any) -> None:
     """A certified method that is cheap and orders digits as the Jacobian does, position held; path bounds do not."""
     sequence = sl.prompts.bernoulli(
