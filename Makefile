@@ -2,7 +2,8 @@
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
-# make docs      the documentation site, into docs/_build/html; warnings are errors (a few minutes)
+# make site      the documentation site, into docs/_build/html; warnings are errors (three minutes)
+# make docs      the same, then every page in a browser, at two widths (six minutes)
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
@@ -67,9 +68,11 @@ test-all: lint
 	$(PYTEST) -m "not cuda"
 	$(BIN)/python -m tests.mutate
 
-# Then the built pages are opened in a browser, since a page without its figures passes the build.
-docs: .venv/.docs
+site: .venv/.docs
 	$(BIN)/python -m sphinx -j $(WORKERS) -b html -q -W --keep-going docs docs/_build/html
+
+# The built pages are opened in a browser, since a page without its figures passes the build.
+docs: site
 	SQUASHLENS_SITE=docs/_build/html $(PYTEST) tests/test_site.py
 
 # Each starts a cluster of its own, so one after the other. Slurm needs root, and Debian's slurmctld, slurmd and munge.

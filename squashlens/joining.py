@@ -26,16 +26,24 @@ def joined(results: Mapping[Any, R], dim: str, facts: Sequence[dict[str, Any]] |
     )
     arrays = [one for one in parts if isinstance(one, xr.DataArray)]
     if arrays:
-        found = found[ARRAY].rename(arrays[0].name).assign_attrs(_certified(arrays))
+        found = found[ARRAY].rename(arrays[0].name)
+        found.attrs = _certified(arrays)
     else:
         found = found.assign_attrs(parts[0].attrs)
     return sealed(found, together(dim, labels.values.tolist(), stored))
 
 
 def _certified(arrays: Sequence[xr.DataArray]) -> dict[str, Any]:
-    """The attributes of joined arrays: those of the first, with the certificate of all."""
+    """The attributes that all joined arrays have in common, with the certificate of all."""
     first, stated = arrays[0].attrs, {"rounding": max, "failure_probability": sum}
-    return first | {name: of([one.attrs[name] for one in arrays]) for name, of in stated.items() if name in first}
+    common = {
+        name: value
+        for name, value in first.items()
+        if name not in stated and all(name in one.attrs and one.attrs[name] == value for one in arrays)
+    }
+    if all("estimated_tightness" in one.attrs for one in arrays):
+        stated["estimated_tightness"] = max
+    return common | {name: of([one.attrs[name] for one in arrays]) for name, of in stated.items() if name in first}
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:

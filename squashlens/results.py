@@ -205,7 +205,8 @@ def _require_unchanged(result: Result, text: str, stored: Mapping[str, Any]) -> 
             )
         leave = f" Leave it out with `result.drop_vars({name!r})`." if isinstance(result, xr.Dataset) else ""
         raise InputError(
-            f"The values of {name!r} were computed from a result of {by}, for example by arithmetic or a mean.",
+            f"The values of {name!r} were computed from a result of {by}, for example by arithmetic or a mean, or are "
+            "those of another variable.",
             f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`).{leave} {OWN}",
         )
 

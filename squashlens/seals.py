@@ -51,12 +51,15 @@ def unchanged(result: xr.DataArray | xr.Dataset, provenance: str, measured: Coll
     `measured` names the coordinates of the measurement. Others are left out: the user added them.
     """
     found: dict[str, bool] = {}
-    for name, values in _members(result).items():
-        seal = seal_of(values)
+    seals = {name: seal_of(values) for name, values in _members(result).items()}
+    names = [seal.name for seal in seals.values() if seal is not None]
+    for name, seal in seals.items():
         label = name in result.coords
         if seal is None and label and name not in measured:
             continue
-        found[name] = seal is not None and seal.provenance == provenance and (not label or seal.name == name)
+        # A new name is no other quantity's, and no quantity has two names.
+        named = seal is not None and (seal.name == name or not (label or name in names or names.count(seal.name) > 1))
+        found[name] = named and seal is not None and seal.provenance == provenance
     return found
 
 

@@ -215,3 +215,11 @@ def test_another_norm_or_constant_is_refused(tiny: Any) -> None:
     for several in (norms, bounds, distances):
         with pytest.raises(InputError, match="is not the same quantity in"):
             sl.concat(several, dim="which")
+
+
+def test_attributes_that_differ_are_not_those_of_the_first() -> None:
+    one, two = (odd.result("path_bound").assign_attrs(estimated_tightness=t, mine=t) for t in (2.5, 2.8))
+    both = sl.concat({"one": one, "two": two}, dim="run")
+    assert both.attrs["estimated_tightness"] == 2.8
+    assert "mine" not in both.attrs
+    assert both.attrs["units"] == one.attrs["units"]

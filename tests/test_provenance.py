@@ -99,6 +99,8 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "labels 'length' of this result are not",
     ),
     "increased": (lambda r: r.assign_coords(length=r["length"] + 1), "labels 'length' of this result are not"),
+    "swapped variables": (lambda r: r.rename(distance="rms", rms="distance"), "those of another variable"),
+    "a variable twice": (lambda r: r.assign(rms=r["distance"]), "values of 'rms' .* those of another variable"),
     "swapped labels": (lambda r: r.isel(layer=0).rename(length="layer", layer="length"), "labels '(length|layer)' of"),
 }
 

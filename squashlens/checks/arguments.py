@@ -362,7 +362,9 @@ def _kind(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "not allowed"
     kind = f"of type {type(value).__name__}"
-    if hasattr(value, "dtype") and hasattr(value, "__len__"):  # for a NumPy scalar the type is enough
+    if (
+        hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__")
+    ):  # for a NumPy scalar the type is enough
         kind += f", dtype {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
     return kind
 

@@ -117,9 +117,12 @@ def _add(layout: _Layout, found: Contents, grid: str) -> None:
         if known != labels:
             layout.whole = False
             layout.labels[dim] = _union(known, labels)
+    before = {*layout.coords}
     for group, parts in ((found.variables, layout.variables), (found.coords, layout.coords)):
         for name, one in group.items():
             _add_part(parts, name, one, grid, keep=group is found.coords and name not in found.dims)
+    for name in set() if new else before ^ {*found.coords}:  # a coordinate that some cells lack
+        layout.coords[name].same = False
 
 
 def _add_part(parts: dict[str, _Part], name: str, one: Variable, grid: str, *, keep: bool) -> None:

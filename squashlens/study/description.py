@@ -20,6 +20,7 @@ from squashlens.errors import InputError
 from squashlens.saving.files import as_path
 
 ENTRIES = ("measurement", "arguments", "each", "over", "name")
+RESERVED = "cells"  # the table of all cells, for `sql`
 EXAMPLE = "Give a mapping such as {'measurement': 'path_bound', 'arguments': {…}, 'each': {'model': […]}}."
 
 
@@ -83,8 +84,8 @@ def _grid(given: Any) -> Grid:
     over, name = plain.get("over"), plain.get("name", measurement)
     if over is not None and not isinstance(over, dict):
         raise InputError(f"over={short_repr(over)} is not a mapping.", "Give {'file': …, 'column': …}.")
-    if not isinstance(name, str) or not name:
-        raise InputError(f"name={short_repr(name)} is not a name.", "Give text.")
+    if not isinstance(name, str) or not name or name == RESERVED:
+        raise InputError(f"name={short_repr(name)} is not a name for a grid.", f"Give text, other than {RESERVED!r}.")
     axes = {argument: _labelled(argument, values) for argument, values in parts["each"].items()}
     for argument in axes:
         if argument in parts["arguments"]:
@@ -123,7 +124,7 @@ def _labelled(argument: str, values: Any) -> dict[Any, Any]:
     plain = all(isinstance(value, str) for value in values) or all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     )
-    labels = values if plain else [json.dumps(value, ensure_ascii=False) for value in values]
+    labels = values if plain else [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
     if len(set(labels)) < len(labels):
         raise InputError(f"each: {argument} has a value twice.", "Give each value once.")
     return dict(zip(labels, values, strict=True))

@@ -13,6 +13,9 @@ def test_the_figure_draws_influence_law_and_heads(tiny: Any) -> None:
     found = sl.profile(tiny, "How many ones are in 1101 =", method="none", progress=False)
     figure = sl.figures.of(found)
     assert figure.layout.title.text == "All queries of a prompt, by layer"
+    two = sl.profile(tiny, "110 =", queries=[2, 4], method="none", n_random_models=0, progress=False)
+    assert sl.figures.of(two).layout.title.text == "Queries 2, 4 of a prompt, by layer"
+    assert "norm" not in sl.figures.of(two).layout.title.subtitle.text
     points = next(t for t in figure.data if t.name == "path bound" and t.mode == "markers")
     one = found.sel(quantity="path_bound", layer=0)
     there = one["influence"].values > 0

@@ -18,6 +18,11 @@ def square(x: int, y: int = 0) -> xr.Dataset:
     return xr.Dataset({"area": ("place", values, {"units": "1", "long_name": "x² + y"})}, {"place": [10, 20, 30]})
 
 
+def labelled(x: int) -> xr.Dataset:
+    """Only 2 has a further coordinate."""
+    return square(x).assign_coords(low=("place", [2.0, 2.0, 2.0])) if x == 2 else square(x)
+
+
 def slow(x: int, seconds: float = 0.05) -> xr.Dataset:
     time.sleep(seconds)
     return square(x)

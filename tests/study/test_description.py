@@ -136,3 +136,13 @@ def test_every_verb_is_a_measurement_or_says_why_not() -> None:
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")
     assert all(any(argument in parameters(name) for name in MEASUREMENTS) for argument in NOT_GIVEN)
+
+
+def test_a_text_is_its_own_label_beside_numbers() -> None:
+    (grid,) = sl.Study([{**BOUND, "each": {"to_layer": ["y", 3]}}], store="unused").grids
+    assert grid.axes == {"to_layer": {"y": "y", "3": 3}}
+
+
+def test_a_grid_is_not_called_as_the_table_of_all_cells() -> None:
+    with pytest.raises(InputError, match="name='cells'"):
+        cells({**BOUND, "name": "cells"})

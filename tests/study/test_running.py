@@ -203,3 +203,11 @@ def test_arguments_of_run(tmp_path: Path) -> None:
             one.run(**wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="no grid"):
         one.combine("other")
+
+
+def test_a_coordinate_that_some_cells_lack_is_theirs_alone(tmp_path: Path) -> None:
+    one = study(tmp_path, "labelled", {"x": [1, 2, 3]})
+    one.run(progress=False)
+    found = one.combine().load()
+    assert found["low"].dims == ("x", "place")
+    np.testing.assert_array_equal(found["low"], [[np.nan] * 3, [2, 2, 2], [np.nan] * 3])

@@ -135,6 +135,7 @@ def test_a_prompt_grows_into_a_sequence(tmp_path: Path, tiny: Any) -> None:
         ({"file": "broken.parquet"}, "not a Parquet"),
         ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
         ({"file": "good.parquet", "shard": 0}, "shard"),
+        ({"file": "good.jsonl", "column": "text"}, "Its first rows have: prompt, n"),
     ],
 )
 def test_what_cannot_be_scanned_is_refused(
@@ -143,6 +144,8 @@ def test_what_cannot_be_scanned_is_refused(
     monkeypatch.chdir(tmp_path)
     written("parquet", tmp_path, PROMPTS)
     Path("prompts.parquet").rename("good.parquet")
+    written("jsonl", tmp_path, PROMPTS)
+    Path("prompts.jsonl").rename("good.jsonl")
     for name, text in (("prompts.txt", "text"), ("empty.jsonl", ""), ("broken.parquet", "PAR1")):
         Path(name).write_text(text)
     with pytest.raises(InputError, match=words):

@@ -6,7 +6,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.facts import norm_named, notes_of
+from squashlens.figures.drawing.facts import facts_of, norm_named, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
@@ -79,8 +79,12 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     figure.update_xaxes(title="block", dtick=1, row=2, col=1)
     figure.update_yaxes(range=[-0.03, 1.03], row=2, col=1)
     figure.update_xaxes(title="layer", dtick=1, row=2, col=2)
-    notes = notes_of(found, *norm_named(found))
-    return finish(figure, title="All queries of a prompt, by layer", height=440, notes=notes)
+    notes = notes_of(found, *(norm_named(found) if "jacobian" in found["quantity"].values else ()))
+    call = facts_of(found).get("call")
+    asked = call.get("queries") if isinstance(call, dict) else None
+    which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
+    said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
+    return finish(figure, title=f"{said} of a prompt, by layer", height=440, notes=notes)
 
 
 def _influence(figure: go.Figure, one: xr.Dataset, text: str, colour: str, dash: str) -> None:

@@ -106,6 +106,8 @@ def search_separators(
     tokens, periods = {str(token): one_token(model, token) for token in separators}, list(every)
     if not tokens or not periods:
         raise InputError("separators= or every= is empty.", "Give at least one separator and one number of tokens.")
+    if len(set(periods)) < len(periods):
+        raise InputError(f"every={periods} has a number twice.", "Give each number of tokens once.")
     plain = sequence_of(sequence).separated((), ())
     comparison = Comparison(plain, answer, n_samples, seed)
     # The sequence that is run has no separators, so the lengths of a capture must be taken from the capture itself.

@@ -8,6 +8,7 @@ in memory. `limit` reads the first rows only.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from squashlens.errors import InputError, SquashlensError
 
 ENTRIES = ("file", "dataset", "config", "split", "revision", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default
+LOOKED_AT = 100  # rows of a JSONL file that are searched for the column
 READ = 1024  # rows of a Parquet file that are read at a time
 
 
@@ -75,7 +77,23 @@ def _of_file(given: Mapping[str, Any]) -> tuple[str, int]:
         rows = file.metadata.num_rows
     elif path.suffix not in (".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
+    else:
+        _require_column(path, given["column"])
     return digest, rows
+
+
+def _require_column(path: Path, column: str) -> None:
+    """Raise an error for a JSONL file of which none of the first rows has the column."""
+    seen: dict[str, None] = {}
+    with path.open("rb") as file:
+        for line in itertools.islice(file, LOOKED_AT):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            seen |= dict.fromkeys(map(str, row)) if isinstance(row, Mapping) else {}
+    if seen and column not in seen:
+        raise InputError(f"{path.name} has no column {column!r}.", f"Its first rows have: {', '.join(seen)}.")
 
 
 @cache

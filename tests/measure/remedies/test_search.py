@@ -358,6 +358,7 @@ def test_every_period_counts_content(content: list[int], every: int, lead: int) 
         ({"n_placements": 6.5}, "n_placements=6.5 is"),
         ({"separators": []}, "separators= or every= is empty"),
         ({"every": []}, "separators= or every= is empty"),
+        ({"every": [2, 2]}, "has a number twice"),
         ({"every": [0]}, "every=0"),
         ({"every": [3, 11]}, "every= has 11, with which no separator is within 11 content tokens"),
         ({"every": [8], "lengths": [4, 7]}, "every= has 8, with which no separator is within 7 content tokens"),

@@ -76,9 +76,9 @@ def jacobian_norms(
             most d), between 0 and 1; by default exactly `n_probes` are taken. The result then has the coordinates
             `low` and `high`.
         tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
-            more directions until the quotient is estimated to be at most this at every position; by default exactly
-            `n_probes` are taken. The estimate is cautious: with 3, it took 194 directions on a random model with d of
-            512, where 96 gave 2.6.
+            more directions until the quotient is estimated to be at most this at every position, and `n_probes` is not
+            used; by default exactly `n_probes` are taken. The estimate is cautious: with 3, it took 194 directions on a
+            random model with d of 512, where 96 gave 2.6.
         seed: random seed of the directions of a sketch; 0 by default.
         rows: storage of the Jacobian's rows for spectral norms: ``"hold"`` keeps all in memory, ``"spill"`` writes
             them to a temporary file, ``"repeat"`` repeats the products for a few positions at a time; ``"auto"`` (the
