@@ -20,7 +20,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report paper test quick lint typed unit processors test-all docs engines bench train clean
+.PHONY: report paper test quick lint typed unit processors test-all site docs engines bench train clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
