@@ -19,7 +19,8 @@ from squashlens.study.cells import Cell
 from squashlens.study.combine import axis_name
 from squashlens.study.contents import contents
 from squashlens.study.description import Grid
-from squashlens.study.scans.shards import column_of, extra
+from squashlens.study.extras import extra
+from squashlens.study.scans.shards import column_of
 from squashlens.study.storing.places import Remote
 from squashlens.study.storing.store import Store, folder_of
 

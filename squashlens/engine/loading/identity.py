@@ -9,7 +9,6 @@ from pathlib import Path
 from squashlens.engine.loading.hub import unreachable
 from squashlens.engine.loading.load import nearest, resolve
 
-READ = 1 << 20  # bytes that are hashed at a time
 LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")  # files that `load` does not read
 READ_ANYWAY = ("merges.txt", "vocab.txt")
 
@@ -59,11 +58,8 @@ def _is_read(file: Path) -> bool:
 @cache
 def _digest(path: str, size: int, changed: int) -> str:
     """The SHA-256 of a file; size and time of its last change are part of the cache's key."""
-    found = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(READ):
-            found.update(part)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _commit(source: str, revision: str | None) -> str:

@@ -7,11 +7,11 @@ same Parquet files, but knows nothing of shards that were written before an inte
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from squashlens.errors import InputError
 from squashlens.study.engines.worker import outcome
+from squashlens.study.extras import extra
 
 
 @dataclass
@@ -24,13 +24,7 @@ class Ray:
     """Workers as actors, with one GPU each if the cluster has GPUs; `options` are those of an actor."""
 
     def __init__(self, options: Mapping[str, Any], threads: int) -> None:
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise InputError(
-                'engine="ray" needs ray, which is not installed.', 'Install it: pip install "squashlens[ray]".'
-            ) from None
-        self.ray = ray
+        self.ray = ray = extra("ray", 'engine="ray"', "ray")
         if not ray.is_initialized():  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
             ray.init(include_dashboard=False, log_to_driver=False)
         gpus = 1 if ray.cluster_resources().get("GPU") else 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from squashlens.errors import InputError
 from squashlens.study.engines.worker import outcome
+from squashlens.study.extras import extra
 
 ASK = 5.0  # seconds between two questions to Slurm about a job
 REQUEUES = 1000  # times that a job is put into the queue again after a time-out
@@ -31,13 +32,7 @@ class Slurm:
     """Workers as jobs; `parameters` are those of submitit's executor."""
 
     def __init__(self, parameters: Mapping[str, Any], threads: int) -> None:
-        try:
-            submitit: Any = import_module("submitit")
-        except ImportError:
-            raise InputError(
-                'engine="slurm" needs submitit, which is not installed.', 'Install it: pip install "squashlens[slurm]".'
-            ) from None
-        self.submitit = submitit
+        self.submitit = extra("submitit", 'engine="slurm"', "slurm")
         self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
         self.threads = threads
 

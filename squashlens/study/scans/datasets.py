@@ -102,9 +102,7 @@ def _index(path: str, size: int, changed: int, every: int) -> tuple[str, int, tu
     whole, rows, offset, starts = hashlib.sha256(), 0, 0, []
     with open(path, "rb") as file:
         if path.endswith(".parquet"):
-            while part := file.read(1 << 20):
-                whole.update(part)
-            return whole.hexdigest(), 0, ()
+            return hashlib.file_digest(file, "sha256").hexdigest(), 0, ()
         for line in file:
             if rows % every == 0:
                 starts.append(offset)

@@ -12,19 +12,7 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.saving.stored import Result
-
-
-def extra(package: str, what: str) -> Any:
-    """A package of the extra `study`, or an error that says how to install it."""
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError:
-        raise InputError(
-            f"{what} needs {package.partition('.')[0]}, which is not installed.",
-            'Install it: pip install "squashlens[study]".',
-        ) from None
+from squashlens.study.extras import extra
 
 
 def shard(rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], labels: dict[str, Any]) -> bytes:

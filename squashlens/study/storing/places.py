@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import as_path, refusing, require_folder, write
+from squashlens.study.extras import extra
 from squashlens.study.storing.claims import claimed
 
 
@@ -105,12 +106,7 @@ class Remote:
     """A place that fsspec opens. It has no locks, so two workers may compute the same cell; the results are equal."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import fsspec
-        except ImportError:
-            raise InputError(
-                f"store={url!r} needs fsspec, which is not installed.", 'Install it: pip install "squashlens[study]".'
-            ) from None
+        fsspec = extra("fsspec", f"store={url!r}")
         try:
             self.files, root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError) as error:
