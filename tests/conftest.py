@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ if os.environ.get("SQUASHLENS_TYPED") and not HANDS_OUT:
     )
 
 warnings.filterwarnings("ignore", category=UserWarning, module="transformer_lens")
+BROWSER_FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 PROMPT = "How many ones are in the following sequence? 1101 ="
 
 
@@ -64,6 +68,23 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest")):
         return ">>>" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, without requests of its own. Tests are skipped without it, or fail where it is required."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = "chromium is not installed, so nothing was opened in a browser"
+        if os.environ.get("SQUASHLENS_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,9 @@
 """What CircuitsVis, BertViz and inseq get is what was measured, and tokens are text in what they draw."""
 
 import json
-import os
 import re
-import shutil
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -167,19 +164,6 @@ def test_tokens_end_no_script(tiny: Any) -> None:
     assert Elements(sl.export.bertviz(capture).data).names == Elements(usual).names
     (patterns,) = drawn_by_bertviz(capture)["attention"]
     assert [text.replace(JOINER, "") for text in patterns["left_text"]] == AS_TEXT
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None and "SQUASHLENS_REQUIRE_BROWSER" not in os.environ:
-        pytest.skip("chromium is not installed, so nothing was drawn in a browser")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.browser

@@ -5,8 +5,6 @@ build. So every page is opened here, wide and light, and narrow and dark.
 """
 
 import os
-import shutil
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +21,7 @@ if SITE is None:
 
 HTML = Path(SITE).resolve()
 PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html"))
-CHROMIUM = shutil.which("chromium")
 PATIENCE = 300_000  # milliseconds for a page, of which some have many figures, on a machine that does other things too
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 WAYS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 DRAWN = """() => [...document.querySelectorAll('.sl-figure')].every(
     (one) => one.querySelector('.main-svg') && one.querySelector('.plot path, .hm image, .plot rect, .trace path'))"""
@@ -60,18 +53,6 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def parsed() -> dict[Path, Page]:
     return {HTML / page: Page((HTML / page).read_text(encoding="utf-8")) for page in PAGES}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None and "SQUASHLENS_REQUIRE_BROWSER" not in os.environ:
-        pytest.skip("chromium is not installed, so no page was opened in a browser")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
 
 
 def test_there_is_a_page_for_each_section() -> None:

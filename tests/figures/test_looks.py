@@ -1,9 +1,6 @@
 """Figures as they are seen: nothing is cut or covered at any width, and curves differ without their colours."""
 
 import itertools
-import os
-import shutil
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -15,7 +12,6 @@ import squashlens as sl
 from squashlens.errors import InputError
 from tests.figures import looks, specimens
 
-CHROMIUM = shutil.which("chromium")
 SIZES: dict[str, dict[str, Any]] = {
     "notebook": {},
     "page": {"theme": "paper", "width": "page"},
@@ -35,18 +31,8 @@ def drawn(kind: str) -> dict[str, go.Figure]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    if CHROMIUM is None:
-        reason = "chromium is not installed, so no figure was looked at"
-        if os.environ.get("SQUASHLENS_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield looks.opened(browser)
-        browser.close()
+def page(browser: Any) -> Any:
+    return looks.opened(browser)
 
 
 @pytest.mark.browser

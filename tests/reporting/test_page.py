@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,6 @@ from squashlens.reporting.page import render
 from squashlens.results import sealed
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
-CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
 @pytest.fixture(scope="module")
@@ -99,21 +95,6 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
 def test_where_it_cannot_be_written(tiny: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no folder"):
         sl.report(tiny, out=tmp_path / "missing" / "x.html")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        reason = "chromium is not installed, so the page was not opened in a browser"
-        if os.environ.get("SQUASHLENS_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.mark.browser
