@@ -31,6 +31,7 @@ R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
 OWN = "To draw values of your own, remove the attribute: `del values.attrs['provenance']`."
+DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError)  # while a provenance is read
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
 
@@ -126,9 +127,21 @@ def provenance(result: Result) -> dict[str, Any]:
         _require_unchanged(result, text, stored)
         _require_parts(result, stored)
         return told(stored, labels_of(result))
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except DAMAGED:
+        raise _unreadable(text) from None
+
+
+def joined_along(result: Result) -> list[str]:
+    """The dimensions along which a result was joined from several, the outer first."""
+    text = text_of(result)
+    if text is None:
+        return []
+    stored = stored_facts(result)
+    try:
+        return list(joints(stored))
+    except DAMAGED:
         raise _unreadable(text) from None
 
 

@@ -17,7 +17,6 @@ from squashlens.figures.collapse.mechanism import mechanism
 from squashlens.figures.collapse.precision import bits_needed, runs
 from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
-from squashlens.figures.drawing.facts import joined_dims
 from squashlens.figures.drawing.panels import Share, composed
 from squashlens.figures.remedies.changes import changes, windows
 from squashlens.figures.squashing.attribution import attribution
@@ -27,6 +26,7 @@ from squashlens.figures.squashing.paths import composition, depth_limit, hops, s
 from squashlens.figures.squashing.profile import profile
 from squashlens.figures.squashing.tokens import by_token, next_token
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
+from squashlens.results import joined_along
 
 Result = xr.Dataset | xr.DataArray
 
@@ -86,7 +86,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     one: Any = whole if _is_result(result) else next(iter(whole.values()), None)
     if one is None:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
-    joined = [dim for dim in joined_dims(one) if dim in one.dims]
+    joined = [dim for dim in joined_along(one) if dim in one.dims]
     for figure in FIGURES:
         if _fits(one, figure) and not _leaves_open(one, figure, joined):
             return figure(result)

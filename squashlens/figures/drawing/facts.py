@@ -7,7 +7,7 @@ import xarray as xr
 
 from squashlens.checks.results import is_relative
 from squashlens.figures.drawing.text import escaped
-from squashlens.results import provenance, stored_facts
+from squashlens.results import provenance
 from squashlens.seals import text_of
 
 Result = xr.Dataset | xr.DataArray
@@ -23,19 +23,6 @@ FEW = 3  # names that the line under the title lists
 def facts_of(found: Result) -> dict[str, Any]:
     """The provenance of a result; empty for an array that squashlens did not measure."""
     return {} if text_of(found) is None else provenance(found)
-
-
-def joined_dims(found: Result) -> list[str]:
-    """The dimensions along which a result was joined from several, the outer first."""
-
-    def walk(facts: Any) -> Iterator[str]:
-        joined = facts.get("joined") if isinstance(facts, dict) else None
-        if isinstance(joined, dict):
-            yield str(joined.get("dim"))
-            for inner in (joined.get("shared"), *joined.get("parts", ())):
-                yield from walk(inner)
-
-    return [] if text_of(found) is None else list(dict.fromkeys(walk(stored_facts(found))))
 
 
 def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
