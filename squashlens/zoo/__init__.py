@@ -2,7 +2,7 @@
 
 `squashlens.load(name)` loads one. `bundled()` lists their names, `folder(name)` is the path, and `summary(name)` the
 first sentence of the model card. The modules `tokenizer` (vocabulary), `curriculum` (training data), `train` and
-`evaluate` (which writes the model card) show how a model was made.
+`evaluate` (which writes the model card) show how `tiny-gemma` was made, and the package `prose` how `tiny-prose` was.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from squashlens.errors import InputError
 __all__ = ["EXAMPLE_PROMPT", "bundled", "folder", "summary", "trained_length"]
 
 _HERE = Path(__file__).parent
-# The default prompt of measurements; the bundled model answers it correctly.
+# The default prompt of measurements; tiny-gemma answers it correctly.
 EXAMPLE_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 
 
@@ -69,8 +69,8 @@ def trained_length(name: str) -> int | None:
         name: name of a model.
 
     Returns:
-        The number of digits; `None` if this is not a bundled model.
+        The number of digits; `None` if this is not a bundled model that was trained on digits.
     """
     from squashlens.zoo.curriculum import MAX_TRAINED
 
-    return MAX_TRAINED if name in bundled() else None
+    return MAX_TRAINED if name == "tiny-gemma" else None

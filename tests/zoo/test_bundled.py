@@ -22,7 +22,7 @@ def table() -> pd.DataFrame:
 
 
 def test_it_is_an_ordinary_folder_of_modest_size() -> None:
-    assert zoo.bundled() == ("tiny-gemma",)
+    assert "tiny-gemma" in zoo.bundled()
     assert sum(f.stat().st_size for f in FOLDER.iterdir()) <= 8_000_000
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {f.name for f in FOLDER.iterdir()}
 

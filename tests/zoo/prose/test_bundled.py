@@ -1,0 +1,126 @@
+"""tiny-prose is what its card says, reads any text, and is measured like any other model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.zoo.prose.abilities import abilities
+from squashlens.zoo.prose.corpus import HELD, SOURCES
+from squashlens.zoo.prose.evaluate import MEASURED, card, evaluate, open_reader
+from squashlens.zoo.prose.train import HISTORY, Recipe, config
+
+FOLDER = sl.zoo.folder("tiny-prose")
+CORPUS = Path(__file__).parents[3] / "runs" / "prose"
+TEXT = "It was late when the last ferry came in, and the harbour was empty."
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return sl.load("tiny-prose", progress=False)
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    return json.loads((FOLDER / MEASURED).read_text(encoding="utf-8"))
+
+
+def test_it_is_an_ordinary_folder_of_modest_size() -> None:
+    assert sl.zoo.bundled() == ("tiny-gemma", "tiny-prose")
+    assert sum(f.stat().st_size for f in FOLDER.iterdir()) <= 12_000_000
+    both = sum(f.stat().st_size for name in sl.zoo.bundled() for f in sl.zoo.folder(name).iterdir())
+    assert both <= 20_000_000  # a wheel of at most 25 MB
+    assert sl.zoo.trained_length("tiny-prose") is None
+
+
+def test_it_is_gemma_2_with_windows_and_soft_caps() -> None:
+    stored, expected = json.loads((FOLDER / "config.json").read_text()), config().to_dict()
+    assert stored["architectures"] == ["Gemma2ForCausalLM"]
+    assert stored["dtype"] == "float32"
+    for name in ("layer_types", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "vocab_size"):
+        assert stored[name] == expected[name]
+
+
+def test_the_card_has_the_stored_numbers_sources_and_licences() -> None:
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert text == card(FOLDER)
+    for source in SOURCES:
+        assert source.package in text
+        assert source.licence in text
+    recipe = json.loads((FOLDER / HISTORY).read_text())["recipe"]
+    assert recipe == Recipe().__dict__, "train-prose has the recipe of the bundled weights"
+
+
+def test_the_abilities_are_what_the_model_does(measured: dict[str, Any]) -> None:
+    found = abilities(open_reader(FOLDER))
+    assert found.keys() == measured["abilities"].keys()
+    for name, value in found.items():
+        # One sentence pair or answer may fall otherwise on another processor; code lengths hardly move.
+        assert value == pytest.approx(measured["abilities"][name], rel=1e-3, abs=0.13 if value <= 1 else 0), name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CORPUS / HELD).exists(), reason="make card-prose builds the text from Debian packages")
+def test_every_number_again(measured: dict[str, Any]) -> None:
+    found = evaluate(FOLDER, CORPUS)
+    for package, row in measured["code_lengths"].items():
+        assert found["code_lengths"][package] == pytest.approx(row, rel=1e-3)
+    assert found["distinct_2"]["mean"] == pytest.approx(measured["distinct_2"]["mean"], abs=0.02)
+    assert found["training_tokens"] == measured["training_tokens"]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.text(min_size=1, max_size=24).filter(lambda t: t.strip() and "<" not in t))
+def test_any_text_is_tokenized_and_measured(model: Any, text: str) -> None:
+    ids = sl.tokenize(model, text)
+    assert model.tokenizer.decode(ids[0, 1:]) == text
+    bound = sl.path_bound(model, text)
+    assert bound.sizes["position"] == ids.shape[1]
+    assert np.isfinite(bound).all()
+    assert float(bound.sum()) > 0
+
+
+def test_windows_and_soft_caps_take_effect(model: Any) -> None:
+    """A token beyond the windows of three blocks is still reached by the others; a window's block gives it nothing."""
+    run = sl.capture(model, " ".join([TEXT] * 6), residuals=False)
+    far = {block: float(pattern[0, :, -1, :-64].max()) for block, pattern in run.patterns.items()}
+    assert all(far[block] == 0 for block in (0, 2, 4))
+    assert all(far[block] > 0 for block in (1, 3, 5))
+    with torch.no_grad():
+        assert float(model(TEXT).abs().max()) <= 30
+
+
+def test_the_loss_is_that_of_the_plain_model(model: Any) -> None:
+    reader = open_reader(FOLDER)
+    ids = sl.tokenize(model, TEXT)
+    with torch.no_grad():
+        logs = model(ids)[0, :-1].log_softmax(-1)
+    nats = -logs.gather(1, ids[0, 1:, None])[:, 0].numpy()
+    assert reader.nats([ids[0].tolist()])[0] == pytest.approx(nats, rel=1e-3, abs=1e-3)
+    assert nats.mean() < np.log(model.cfg.d_vocab)
+
+
+def test_every_kind_of_measurement_passes_on_it(model: Any) -> None:
+    bound = sl.path_bound(model, TEXT, constants="measured", edges="exact", progress=False)
+    norms = sl.jacobian_norms(model, TEXT, progress=False)
+    assert (bound.values >= norms.values).all()
+    found = sl.profile(model, TEXT, method="none", n_random_models=0, progress=False)
+    assert 0 <= float(found["sink_rate"].min()) <= float(found["sink_rate"].max()) <= 1
+    words = sl.prompts.repeated(model, " and", 12)
+    assert np.isfinite(sl.collapse(model, words)["distance"]).all()
+    assert float(sl.next_token(model, TEXT).sum()) <= 1 + 1e-6
+
+
+@pytest.mark.slow
+def test_the_report_takes_any_prompt(tmp_path: Path) -> None:
+    from squashlens.cli import main
+
+    out = tmp_path / "report.html"
+    main(["report", "--model", "tiny-prose", "--prompt", TEXT, "--out", str(out)])
+    assert "tiny-prose" in out.read_text(encoding="utf-8")

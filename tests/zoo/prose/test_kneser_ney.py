@@ -1,0 +1,103 @@
+"""The n-gram baseline: by hand, beside a slow twin of dictionaries, and with probabilities that sum to one."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from squashlens.zoo.prose.kneser_ney import KneserNey, _discounts
+
+BOS = 0
+
+
+def test_a_bigram_model_by_hand() -> None:
+    """`0 1 2` and `0 1 1`: the bigrams are 01 twice, 12 once, 11 once. The discounts are 1/2 and 1.
+
+    Continuations: 1 follows 0 and 1, 2 follows 1, three in all. p(1) = (2 − 1)/3 + (1 + 1/2)/3 · 1/4 = 11/24 and
+    p(2) = (1 − 1/2)/3 + 1/2 · 1/4 = 7/24. p(1 | 0) = (2 − 1)/2 + 1/2 · 11/24 = 35/48, and
+    p(2 | 1) = (1 − 1/2)/2 + (1/2 + 1/2)/2 · 7/24 = 19/48. Token 3 is new: p(3 | 3) = 1/2 · 1/4 = 1/8.
+    """
+    model = KneserNey([np.array([0, 1, 2]), np.array([0, 1, 1])], vocabulary=4, order=2)
+    assert model.probabilities(np.array([0, 1, 2])) == pytest.approx([35 / 48, 19 / 48])
+    assert model.probabilities(np.array([0, 3, 3]))[1] == pytest.approx(1 / 8)
+
+
+def test_the_discounts_are_chen_and_goodmans() -> None:
+    """n₁ … n₄ = 8, 4, 2, 1: Y = 1/2, so D₁ = 1 − 1/2, D₂ = 2 − 3/4 and D₃ = 3 − 1."""
+    counts = np.array([1] * 8 + [2] * 4 + [3] * 2 + [4])
+    assert _discounts(counts) == pytest.approx([0, 0.5, 1.25, 2.0])
+
+
+documents = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, st.lists(st.integers(1, 4), max_size=6), st.integers(1, 5))
+def test_probabilities_sum_to_one(texts: list[list[int]], context: list[int], order: int) -> None:
+    model = KneserNey([np.array([BOS, *text]) for text in texts], vocabulary=5, order=order)
+    total = sum(model.probabilities(np.array([BOS, *context, token]))[-1] for token in range(5))
+    assert total == pytest.approx(1)
+
+
+class Twin:
+    """The same model from dictionaries of tuples and exact fractions, by recursion."""
+
+    def __init__(self, texts: list[list[int]], order: int) -> None:
+        self.order = order
+        self.counts: dict[int, Counter[tuple[int, ...]]] = {order: Counter()}
+        for text in texts:
+            padded = [BOS] * (order - 1) + text
+            self.counts[order].update(tuple(padded[i : i + order]) for i in range(len(text)))
+        for n in range(order - 1, 0, -1):
+            before = defaultdict(set)
+            for gram in self.counts[n + 1]:
+                before[gram[1:]].add(gram[0])
+            self.counts[n] = Counter({gram: len(tokens) for gram, tokens in before.items()})
+
+    def discount(self, n: int, count: int) -> Fraction:
+        of = Counter(self.counts[n].values())
+        if any(of[c] == 0 for c in (1, 2, 3, 4)):
+            return Fraction(min(count, 3), 2)
+        c = min(count, 3)
+        return c - (c + 1) * Fraction(of[1], of[1] + 2 * of[2]) * Fraction(of[c + 1], of[c])
+
+    def p(self, context: Sequence[int], token: int, n: int) -> Fraction:
+        if n == 0:
+            return Fraction(1, 5)
+        h = tuple(context[len(context) - n + 1 :])
+        seen = {gram: c for gram, c in self.counts[n].items() if gram[:-1] == h}
+        lower = self.p(context, token, n - 1)
+        if not seen:
+            return lower
+        own, total = seen.get((*h, token), 0), sum(seen.values())
+        left = sum(self.discount(n, c) for c in seen.values())
+        return ((own - self.discount(n, own)) if own else Fraction(0)) / total + left / total * lower
+
+
+@settings(deadline=None, max_examples=40)
+@given(documents, st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 5))
+def test_equals_a_twin_of_dictionaries(texts: list[list[int]], text: list[int], order: int) -> None:
+    model = KneserNey([np.array([BOS, *t]) for t in texts], vocabulary=5, order=order)
+    twin = Twin(texts, order)
+    padded = [BOS] * order + text
+    expected = [float(twin.p(padded[: order + i], token, order)) for i, token in enumerate(text)]
+    assert model.probabilities(np.array([BOS, *text])) == pytest.approx(expected, rel=1e-9)
+
+
+def test_equals_the_twin_with_estimated_discounts() -> None:
+    rng = np.random.default_rng(5)
+    texts = [rng.geometric(0.5, size=60).clip(1, 3).tolist() for _ in range(8)]
+    model, twin = KneserNey([np.array([BOS, *t]) for t in texts], vocabulary=5, order=4), Twin(texts, 4)
+    assert all(min(Counter(twin.counts[4].values())[c] for c in (1, 2, 3, 4)) > 0 for _ in texts)
+    padded = [BOS] * 4 + texts[0]
+    expected = [float(twin.p(padded[: 4 + i], token, 4)) for i, token in enumerate(texts[0])]
+    assert model.probabilities(np.array([BOS, *texts[0]])) == pytest.approx(expected, rel=1e-9)
+
+
+def test_too_long_for_a_key() -> None:
+    with pytest.raises(ValueError, match="63 bits"):
+        KneserNey([np.array([0, 1])], vocabulary=2048, order=6)

@@ -1,0 +1,153 @@
+"""What a step sees, its learning rate, and that an interrupted run goes on as if nothing had been."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+from squashlens.zoo.prose import train as training
+from squashlens.zoo.prose.corpus import MANIFEST
+from squashlens.zoo.prose.tokenizer import BOS, EOS, PAD, TOKENIZER, TOKENS, encode, train_tokenizer
+from squashlens.zoo.prose.train import Recipe, Rows, halves_of
+
+TEXTS = [f"The {word} of the {other} is in the house, and nobody saw it.\n" * 4 for word in "abc" for other in "defg"]
+RECIPE = Recipe(steps=6, decay_from=4, tokens=64, first_length=16, warmup=2)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus folder with a tokenizer and tokens."""
+    folder = tmp_path_factory.mktemp("corpus")
+    tokenizer = train_tokenizer(TEXTS, vocabulary=300)
+    tokenizer.save_pretrained(folder / TOKENIZER)
+    np.save(folder / TOKENS, np.concatenate([np.array(encode(t, tokenizer), np.uint16) for t in TEXTS]))
+    (folder / MANIFEST).write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same architecture, made small."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8, "vocab_size": 300}
+    config = {**training.config().to_dict(), **sizes, "layer_types": None, "sliding_window": 4}
+    monkeypatch.setattr(training, "CONTEXT", 32)
+    monkeypatch.setattr(training, "config", lambda: Gemma2Config(**config, attn_implementation="eager"))
+
+
+def test_every_token_of_the_text_is_in_one_row_of_an_epoch() -> None:
+    tokens = np.array([2, 5, 6, 1, 2, 7, 8, 9, 1, 2, 10, 11, 12, 13, 14, 1], np.uint16)
+    rows = Rows(tokens, seed=0)
+    batch = rows.batch(0, 5, length=4)
+    assert batch.shape == (5, 4)
+    assert (batch[:, 0] == 2).all()
+    assert sorted(batch[:, 1:].flatten().tolist()) == sorted(rows._stream[:15].tolist())
+    assert torch.equal(rows.batch(3, 4, 4), torch.cat([rows.batch(3, 2, 4), rows.batch(5, 2, 4)]))
+    documents = {(2, 5, 6, 1), (2, 7, 8, 9, 1), (2, 10, 11, 12, 13, 14, 1)}
+    stream = tuple(rows._stream.tolist())
+    assert all(any(stream[i : i + len(d)] == d for i in range(len(stream))) for d in documents)
+
+
+def test_another_epoch_has_another_order() -> None:
+    tokens = np.array([2, *range(3, 64)], np.uint16)
+    rows = Rows(tokens, seed=0)
+    first, second = rows.batch(0, 20, 4), rows.batch(20, 20, 4)
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort(dim=0).values, second.sort(dim=0).values)
+
+
+def test_a_step_is_two_halves_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "CONTEXT", 32)
+    rows = Rows(np.array([2, *range(3, 900)], np.uint16), seed=0)
+    assert [tuple(h.shape) for h in halves_of(3, rows, RECIPE)] == [(2, 16), (2, 16)]
+    assert [tuple(h.shape) for h in halves_of(4, rows, RECIPE)] == [(1, 32), (1, 32)]
+    seen = torch.cat([h for step in range(4) for h in halves_of(step, rows, RECIPE)])
+    assert len({tuple(row) for row in seen.tolist()}) == 16
+
+
+def test_the_learning_rate() -> None:
+    factors = [Recipe(steps=10, decay_from=6, warmup=4).factor(step) for step in range(10)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+
+
+def test_the_model_is_gemma_2_with_windows_and_soft_caps() -> None:
+    config = training.config()
+    assert config.layer_types == ["sliding_attention", "full_attention"] * 3
+    assert (config.sliding_window, config.attn_logit_softcapping, config.final_logit_softcapping) == (64, 50.0, 30.0)
+    assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (0, 1, 2)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_interrupted_run_goes_on_from_its_checkpoint(text: Path, tmp_path: Path) -> None:
+    """Stopped in each phase, and with the end moved before the decay begins: the same bits."""
+    training.train(text, tmp_path / "whole", tmp_path / "whole.pt", RECIPE, every=2)
+    for stop in (2, 5):
+        part = replace(RECIPE, steps=stop, decay_from=9) if stop < 4 else RECIPE
+        checkpoint = tmp_path / f"{stop}.pt"
+        if stop < 4:
+            training.train(text, tmp_path / "part", checkpoint, part, every=2)
+        else:
+            _stopped(text, tmp_path, checkpoint, stop)
+        training.train(text, tmp_path / f"resumed{stop}", checkpoint, RECIPE, every=2)
+        whole, resumed = (
+            Gemma2ForCausalLM.from_pretrained(tmp_path / n).state_dict() for n in ("whole", f"resumed{stop}")
+        )
+        assert all(torch.equal(whole[k], resumed[k]) for k in whole)
+        losses = [json.loads((tmp_path / n / training.HISTORY).read_text()) for n in ("whole", f"resumed{stop}")]
+        assert losses[0] == losses[1]
+        assert len(losses[0]["losses"]) == RECIPE.steps
+
+
+def _stopped(text: Path, tmp_path: Path, checkpoint: Path, step: int) -> None:
+    """Train until an interruption in step `step`, in the decay."""
+    count, whole = iter(range(100)), training.backward
+
+    def interrupted(*args: object) -> float:
+        if next(count) == step:
+            raise KeyboardInterrupt
+        return whole(*args)  # type: ignore[arg-type]
+
+    training.backward = interrupted
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            training.train(text, tmp_path / "part", checkpoint, RECIPE, every=2)
+    finally:
+        training.backward = whole
+    assert len(torch.load(checkpoint)["losses"]) == 4
+
+
+@pytest.mark.usefixtures("small")
+def test_a_checkpoint_of_another_recipe_is_refused(text: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run.pt"
+    training.train(text, tmp_path / "out", checkpoint, RECIPE)
+    for other in (replace(RECIPE, seed=1), replace(RECIPE, steps=9), replace(RECIPE, decay_from=5)):
+        with pytest.raises(SystemExit, match="was saved after 6 steps"):
+            training.train(text, tmp_path / "out", checkpoint, other)
+
+
+@pytest.mark.usefixtures("small")
+def test_two_halves_are_the_whole_batch(text: Path) -> None:
+    """The gradient of the halves is that of all rows at once."""
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(training.config())
+    rows = Rows(np.load(text / TOKENS), seed=0)
+    halves = halves_of(0, rows, RECIPE)
+    loss = training.backward(model, halves, workers=1)
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    together = training.loss_of(model, torch.cat(halves))
+    together.backward()
+    assert loss == pytest.approx(together.item(), rel=1e-2)  # products in bfloat16 have eight bits
+    for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):
+        assert other is not None
+        assert torch.linalg.norm(one - other) <= 0.03 * torch.linalg.norm(other)
+
+
+def test_ids_of_special_tokens_are_gemmas(text: Path) -> None:
+    tokens = np.load(text / TOKENS)
+    tokenizer = train_tokenizer(TEXTS, vocabulary=300)
+    assert tokenizer.convert_tokens_to_ids([PAD, EOS, BOS]) == [training.PAD, training.EOS, training.BOS] == [0, 1, 2]
+    assert (tokens == 2).sum() == (tokens == 1).sum() == len(TEXTS)
