@@ -1,8 +1,8 @@
 """Interventions on a model's activations, as values to pass to `squashlens.applied(model, *hooks)`.
 
 - Hold constant: `freeze_attention`, `freeze_norms`, `freeze_gates`.
-- Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `attention_temperature`, `scale_attention`,
-  `uniform_attention`, `zero_pattern`.
+- Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `scale_attention`, `uniform_attention`, `zero_pattern`.
+- Temperature of attention: `attention_temperature`, `adaptive_temperature`, `log_scaling`. Gates: `constant_gate`.
 - Remove or replace: `zero_values`, `zero_heads`, `zero_residual`; `mean_heads`, `mean_residual`; `patch_heads`,
   `patch_residual`, `resample_residual`.
 - Precision: `rounding`.
@@ -13,8 +13,8 @@ These functions do not touch the model: only `applied` does. `squashlens.hooks.H
 
 from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.engine.hooking.hook import Hook
+from squashlens.hooks.gates import constant_gate
 from squashlens.hooks.interventions import (
-    attention_temperature,
     mask_attention,
     mask_tokens,
     scale_attention,
@@ -29,14 +29,18 @@ from squashlens.hooks.patches import mean_heads, patch_heads, patch_residual
 from squashlens.hooks.positions import find_positions
 from squashlens.hooks.reference import mean_residual, resample_residual
 from squashlens.hooks.rounding import rounding
+from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
 
 __all__ = [
     "Hook",
+    "adaptive_temperature",
     "attention_temperature",
+    "constant_gate",
     "find_positions",
     "freeze_attention",
     "freeze_gates",
     "freeze_norms",
+    "log_scaling",
     "mask_attention",
     "mask_tokens",
     "mean_heads",

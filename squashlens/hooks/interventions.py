@@ -4,7 +4,7 @@ Masks change attention logits, so the weights of a row renormalize over the rema
 because a token always attends to itself. Positions are counted from the first token of the prompt; positions beyond the
 end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions would be
 counted from another token (`squashlens.engine.hooking.continued`). Query head h reads key/value group
-h // (heads / groups).
+h // (heads / kv_heads).
 """
 
 import math
@@ -19,7 +19,7 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.proving.fingerprint import digest
-from squashlens.errors import InputError, RangeError
+from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 
 Blocks = tuple[int, ...] | None
@@ -93,38 +93,6 @@ def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: 
 
 
 @validated
-def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
-    """Divide the attention logits by `temperature`: each weight α becomes ``α^(1/T)``, divided by its row's sum.
-
-    Args:
-        temperature: T > 0. Values below 1 sharpen attention, values above 1 flatten it.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
-
-    Raises:
-        RangeError: in the forward pass, if the divided logits exceed the range of the model's dtype.
-    """
-    if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
-        raise InputError(
-            f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
-        )
-
-    def divided(scores: Tensor) -> Tensor:
-        scaled = scores / temperature
-        if not bool((scaled.isfinite() | ~unmasked(scores)).all()):
-            raise RangeError(
-                f"attention_temperature: the logits divided by {temperature!r} exceed the range of {scores.dtype}.",
-                "Give a higher temperature.",
-            )
-        return scaled
-
-    return _rescored(f"attention_temperature({temperature!r})", divided, blocks, heads)
-
-
-@validated
 def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Make all attention weights of a row equal: 1 over the number of keys that the query may attend to.
 
@@ -137,7 +105,7 @@ def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = No
     Returns:
         The hook, for `squashlens.applied`.
     """
-    return _rescored("uniform_attention", torch.zeros_like, blocks, heads)
+    return rescored("uniform_attention", torch.zeros_like, blocks, heads)
 
 
 @validated
@@ -165,7 +133,7 @@ def scale_attention(
     places, added = positions_of(positions, "scale_attention"), math.log(factor) if factor else -math.inf
 
     def change(scores: Tensor) -> Tensor:
-        query, key = _grid(scores)
+        query, key = grid(scores)
         return torch.where(_among(key, places) & (query > key) & unmasked(scores), scores + added, scores)
 
     name = f"scale_attention({float(factor)!r} at {listed(places)})"
@@ -189,20 +157,20 @@ def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iter
     places = positions_of(positions, "zero_pattern")
 
     def change(pattern: Tensor) -> Tensor:
-        query, key = _grid(pattern)
+        query, key = grid(pattern)
         return pattern.masked_fill(_among(key, places) & (query > key), 0.0)
 
     return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads, positional=True)
 
 
 @validated
-def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iterable[int] | None = None) -> Hook:
+def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: Iterable[int] | None = None) -> Hook:
     """Set the value vectors of the tokens at `positions` to 0, biases included. Attention weights do not change.
 
     Args:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
-        groups: key/value heads to act in; all by default.
+        kv_heads: key/value heads to act in; all by default.
 
     Returns:
         The hook, for `squashlens.applied`.
@@ -213,7 +181,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, groups: Iter
         place = torch.arange(values.shape[1], device=values.device)
         return values.masked_fill(_among(place, places)[:, None, None], 0.0)
 
-    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, groups, dim=2, positional=True)
+    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, kv_heads, dim=2, positional=True)
 
 
 @validated
@@ -271,15 +239,21 @@ def _masked(
     """A hook that sets logits to −∞ where `hidden(query, key)` is true and the key is an earlier token."""
 
     def change(scores: Tensor) -> Tensor:
-        query, key = _grid(scores)
+        query, key = grid(scores)
         return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf)
 
     return _in_heads(name, SCORES, change, blocks, heads, positional=positional)
 
 
-def _rescored(name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None) -> Hook:
+def rescored(
+    name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, positional: bool = False
+) -> Hook:
     """A hook that replaces the logits of visible keys by `to(scores)`; masked keys remain masked."""
-    return _in_heads(name, SCORES, lambda scores: torch.where(unmasked(scores), to(scores), scores), blocks, heads)
+
+    def change(scores: Tensor) -> Tensor:
+        return torch.where(unmasked(scores), to(scores), scores)
+
+    return _in_heads(name, SCORES, change, blocks, heads, positional=positional)
 
 
 def _in_heads(
@@ -290,7 +264,7 @@ def _in_heads(
     if heads is None:
         return Hook(name, site, change, blocks, positional)
     chosen = _counted(heads, "", "heads", "counted from 0; leave it out for all")
-    name += f" in {'groups' if site == VALUES else 'heads'} {listed(chosen)}"
+    name += f" in {'key/value heads' if site == VALUES else 'heads'} {listed(chosen)}"
     return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
 
 
@@ -301,7 +275,7 @@ def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: i
         if before.ndim != 4:
             raise InputError(
                 f"This hook point has no axis for heads: its tensor has shape {tuple(before.shape)}.",
-                "Leave heads= and groups= out: interventions on single heads need a separate axis.",
+                "Leave heads= and kv_heads= out: interventions on single heads need a separate axis.",
             )
         outside = [h for h in chosen if h >= before.shape[dim]]
         if outside:
@@ -312,7 +286,7 @@ def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: i
     return edit
 
 
-def _grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor]:
+def grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor]:
     """Query positions as a column, and key positions as a row."""
     queries, keys = scores.shape[-2:]
     place = torch.arange(keys, device=scores.device)

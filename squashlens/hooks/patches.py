@@ -145,14 +145,14 @@ def patch_heads(
 @validated
 def mean_heads(
     heads: Iterable[int],
-    reference: Prompts,
+    source: Prompts,
     blocks: Blocks = None,
     *,
     positions: Iterable[int] | None = None,
     over: Over = "prompts",
     bos: Bos = "family",
 ) -> Recipe:
-    """Replace the outputs of attention heads by their mean over `reference` prompts (mean ablation).
+    """Replace the outputs of attention heads by their mean over the prompts of `source` (mean ablation).
 
     ``z⁽ᵇʰ⁾_i ← mean over prompts p of z⁽ᵇʰ⁾_i(p)`` for each h in `heads` of each b in `blocks`, position by position.
     With ``over="positions"`` the mean is taken over prompts and all their positions, so the same vector is inserted
@@ -161,19 +161,19 @@ def mean_heads(
 
     Args:
         heads: query heads, counted from 0.
-        reference: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
+        source: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
             hook is applied.
         blocks: blocks to act in; all by default.
         positions: positions of the measured prompt, counted from 0; all by default.
         over: ``"prompts"`` or ``"positions"``, see above.
-        bos: how the reference prompts get their BOS token, as in `squashlens.tokenize`.
+        bos: how the prompts of `source` get their BOS token, as in `squashlens.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
 
     Raises:
-        InputError: if the reference lacks one of the positions; with ``over="prompts"`` and without `positions`, in the
-            forward pass, if the prompt is longer than the reference.
+        InputError: if the prompts of `source` lack one of the positions; with ``over="prompts"`` and without
+            `positions`, in the forward pass, if the prompt is longer than they are.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -190,7 +190,7 @@ def mean_heads(
 
     def make(model: Bridge) -> list[Hook]:
         chosen = _blocks(model, what, OUTPUTS, blocks)
-        found = mean_activations(model, tokenize(model, reference, bos=bos), OUTPUTS, chosen)
+        found = mean_activations(model, tokenize(model, source, bos=bos), OUTPUTS, chosen)
         _require_reach(found, here if over == "prompts" else None, what)
         return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, here, over == "positions")
 

@@ -10,14 +10,14 @@ from squashlens.errors import InputError
 
 @exclusive
 def find_positions(
-    model: Bridge, prompt: Prompts, what: str | Callable[[str], bool], *, bos: Bos = "family"
+    model: Bridge, prompt: Prompts, token: str | Callable[[str], bool], *, bos: Bos = "family"
 ) -> tuple[int, ...]:
     """Positions of the tokens of a prompt that equal a given text, or for which a given function is true.
 
     Args:
         model: a model with a tokenizer.
         prompt: one prompt, as text or token ids.
-        what: the text of a token, compared without surrounding spaces; or a function from a token's text to True or
+        token: the text of a token, compared without surrounding spaces; or a function from a token's text to True or
             False. The text of a token is the one in the `token` coordinate of every result.
         bos: how the prompt gets its BOS token, as in `squashlens.tokenize`.
 
@@ -38,9 +38,9 @@ def find_positions(
     if len(ids) != 1:
         raise InputError(f"find_positions takes one prompt, and there are {len(ids)}.", "Call it once for each prompt.")
     texts = display_tokens(model, ids)[0]
-    wanted = what if callable(what) else lambda text: text.strip() == what.strip()
+    wanted = token if callable(token) else lambda text: text.strip() == token.strip()
     found = tuple(place for place, text in enumerate(texts) if wanted(text))
     if not found:
-        wanted_text = "one for which what= is true" if callable(what) else repr(what)
+        wanted_text = "one for which token= is true" if callable(token) else repr(token)
         raise InputError(f"No token of this prompt is {wanted_text}.", f"Its tokens are {', '.join(map(repr, texts))}.")
     return found

@@ -52,25 +52,23 @@ class StandIn:
 
 
 @validated
-def mean_residual(
-    positions: Iterable[int], reference: Prompts, blocks: Blocks = None, *, bos: Bos = "family"
-) -> Recipe:
-    """Replace the residual stream at `positions` by its mean over `reference` prompts.
+def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, bos: Bos = "family") -> Recipe:
+    """Replace the residual stream at `positions` by its mean over the prompts of `source`.
 
     It is replaced at the input of each of `blocks`. The inserted mean counts as a constant in derivatives.
 
     Args:
         positions: positions counted from 0.
-        reference: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
+        source: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
             hook is applied.
         blocks: blocks to act in; all by default.
-        bos: how the reference prompts get their BOS token, as in `squashlens.tokenize`.
+        bos: how the prompts of `source` get their BOS token, as in `squashlens.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
 
     Raises:
-        InputError: if the reference prompts lack one of the positions.
+        InputError: if the prompts of `source` lack one of the positions.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -83,24 +81,24 @@ def mean_residual(
     places = positions_of(positions, "mean_residual")
     return Recipe(
         f"mean_residual{listed(places)}",
-        lambda model: mean_of(model, tokenize(model, reference, bos=bos), places).hooks(blocks),
+        lambda model: mean_of(model, tokenize(model, source, bos=bos), places).hooks(blocks),
     )
 
 
 @validated
 def resample_residual(
-    positions: Iterable[int], reference: Prompts, blocks: Blocks = None, *, seed: int, bos: Bos = "family"
+    positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, seed: int, bos: Bos = "family"
 ) -> Recipe:
-    """Replace the residual stream at `positions` by that of one prompt drawn from `reference`, in each of `blocks`.
+    """Replace the residual stream at `positions` by that of one prompt drawn from `source`, in each of `blocks`.
 
     The same prompt is used for all positions and blocks, so that the inserted activations belong together.
 
     Args:
         positions: positions counted from 0.
-        reference: texts or token ids, as in `mean_residual`.
+        source: texts or token ids, as in `mean_residual`.
         blocks: blocks to act in; all by default.
         seed: random seed of the draw.
-        bos: how the reference prompts get their BOS token, as in `squashlens.tokenize`.
+        bos: how the prompts of `source` get their BOS token, as in `squashlens.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -111,7 +109,7 @@ def resample_residual(
     places = positions_of(positions, "resample_residual")
     return Recipe(
         f"resample_residual{listed(places)}",
-        lambda model: one_of_them(model, tokenize(model, reference, bos=bos), places, seed).hooks(blocks),
+        lambda model: one_of_them(model, tokenize(model, source, bos=bos), places, seed).hooks(blocks),
     )
 
 
@@ -136,7 +134,7 @@ def _streams(
     """The residual streams of the reference prompts at `places`, at the input of each block; one pass per prompt."""
     n, here = reference.shape[1], list(places)
     if max(here) >= n:
-        raise InputError(f"The reference prompts have no position {max(here)}.", f"Their positions are 0 to {n - 1}.")
+        raise InputError(f"The source has no position {max(here)}.", f"Its positions are 0 to {n - 1}.")
     found: list[list[Tensor]] = [[] for _ in range(n_blocks(model))]
 
     def keep(block: int) -> Callable[[Tensor], None]:

@@ -28,15 +28,17 @@ SITES: dict[Rounded, str] = {
 
 
 @validated
-def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
+def rounding(
+    round_to: Stored | Short | int, activation: Rounded = "residual", blocks: tuple[int, ...] | None = None
+) -> Hook:
     """Round activations to a number format, or to a number of mantissa bits, in each of `blocks`.
 
     Args:
-        to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, or the short forms
+        round_to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, or the short forms
             ``"bf16"`` and ``"fp16"``); or a number of mantissa bits after the leading one, 0 to 52, which keeps the
             range of the exponent. bfloat16 has 7 mantissa bits and float16 has 10.
-        what: ``"residual"``, the residual stream at the input of a block; ``"keys"`` or ``"values"``, as projected,
-            before any rotary embedding; ``"patterns"``, the output of the softmax.
+        activation: ``"residual"``, the residual stream at the input of a block; ``"keys"`` or ``"values"``, as
+            projected, before any rotary embedding; ``"patterns"``, the output of the softmax.
         blocks: blocks to act in; all by default.
 
     Returns:
@@ -45,11 +47,11 @@ def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple
     Raises:
         RangeError: in the forward pass, if a number exceeds the range of the format.
     """
-    one_of(what, Rounded, "what")
-    form: Stored | int = full_name(to)
+    one_of(activation, Rounded, "activation")
+    form: Stored | int = full_name(round_to)
     if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and 0 <= form <= MOST_BITS)):
         raise InputError(
-            f"rounding: to={short_repr(to)} is not a format.",
+            f"rounding: round_to={short_repr(round_to)} is not a format.",
             f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",
         )
 
@@ -57,7 +59,7 @@ def rounding(to: Stored | Short | int, what: Rounded = "residual", blocks: tuple
         return tensor + (rounded(tensor.detach(), form) - tensor.detach())
 
     label = f"{form} bits" if isinstance(form, int) else form
-    return Hook(f"rounding({what} to {label})", SITES[what], edit, blocks)
+    return Hook(f"rounding({activation} to {label})", SITES[activation], edit, blocks)
 
 
 def rounded(tensor: Tensor, to: Stored | int) -> Tensor:

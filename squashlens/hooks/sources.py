@@ -119,7 +119,7 @@ def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[in
     if missing:
         raise InputError(
             f"{who}: the capture has no residual stream of layer {missing[0]}.",
-            "Capture without layers=, or give in blocks= only layers that the capture has.",
+            "Capture without layers=, or choose blocks= whose layers the capture has.",
         )
     rows = {block: source.residuals[block][0].clone() for block in blocks}
     name = digest(source.ids.tolist()) if not source.ambient_hooks else f"a capture {_contents(rows)}"

@@ -17,7 +17,7 @@ from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.tokens import rows_of
-from squashlens.errors import SquashlensError
+from squashlens.errors import InputError, SquashlensError
 from squashlens.joining import joined, restated
 
 T = TypeVar("T", xr.DataArray, xr.Dataset)
@@ -46,6 +46,11 @@ def one_by_one(*, always: bool = False) -> Callable[[Callable[P, T]], Callable[P
             if isinstance(given, Capture | str) or _single(given):
                 return function(*args, **kwargs)
             model = require_sound(arguments["model"])
+            if arguments.get("spans") is not None:
+                raise InputError(
+                    "spans= is for a single prompt, and this call has several.",
+                    "Measure prompts one by one: each has spans of its own.",
+                )
             lengths = [len(row) for row in rows_of(model, given, arguments["bos"])]
             if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
                 return function(*args, **kwargs)

@@ -10,13 +10,14 @@ queries, so only sums over each group have to be kept: memory grows with the pro
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 GROUPS = 16  # contiguous groups of queries
 FEWEST = 4  # fewest groups of queries that have an interval
 RESAMPLES = 200
 SLOWEST, FASTEST, POINTS = 0.01, 16.0, 400  # exponents that are tried
+NEAR = 1e-3  # relative distance from an end of that range at which an exponent counts as being there
 GOLDEN = (5**0.5 - 1) / 2
 STEPS, FEW = 60, 12  # of a golden-section search: to rounding, and to 10⁻⁴ of the exponent
 
@@ -27,6 +28,16 @@ class Law(NamedTuple):
     floor: Float[Tensor, "*many"]
     amplitude: Float[Tensor, "*many"]
     exponent: Float[Tensor, "*many"]
+
+    @property
+    def at_end(self) -> Bool[Tensor, "*many"]:
+        """Whether the exponent is at an end of the range that is tried, so that no power law describes the values.
+
+        >>> r = torch.arange(40, dtype=torch.float64)
+        >>> [fitted(means, torch.ones(40)).at_end.item() for means in (1 / (r + 1), -torch.log(r + 1))]
+        [False, True]
+        """
+        return (self.exponent <= SLOWEST * (1 + NEAR)) | (self.exponent >= FASTEST * (1 - NEAR))
 
 
 class ByDistance:

@@ -134,7 +134,7 @@ Norms = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
 
 
 def with_rounding(
-    edges: Float[Tensor, "row key"], reached: Bool[Tensor, "row key"], rounding: float
+    edges: Float[Tensor, "row key"], reached: Bool[Tensor, "row key"], rounding: float | Float[Tensor, "#row #key"]
 ) -> Float[Tensor, "row key"]:
     """Raise edges by the rounding error of their computation, so that they bound the exact block.
 

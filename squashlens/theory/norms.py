@@ -8,6 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 FOLDS = 4  # parts of a sketch, of which each judges what the others find
+ROUNDED = 1e-6  # what is added to gaps of eigenvalues, relative to the largest; far above their rounding in float64
 
 
 def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "*position"]:
@@ -21,6 +22,22 @@ def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "
     wide = blocks.double()
     gram = wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
     return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
+
+
+def side_by_side(rows: Float[Tensor, "prompt place out in"]) -> Float[Tensor, "prompt out _"]:
+    """A matrix with as many rows as each block, and the singular values and left vectors of the blocks side by side.
+
+    It is the root of the sum of the blocks' Gram matrices: a wide matrix is never built.
+
+    >>> blocks = torch.tensor([[[[3.0, 0.0], [0.0, 0.0]], [[0.0, 4.0], [0.0, 0.0]]]])
+    >>> torch.linalg.matrix_norm(side_by_side(blocks), ord=2).tolist()
+    [5.0]
+    """
+    if rows.shape[1] == 1:
+        return rows[:, 0]
+    gram = torch.stack([wide @ wide.mT for wide in rows.double().unbind(dim=1)]).sum(dim=0)
+    values, vectors = torch.linalg.eigh(gram)
+    return vectors * values.clamp(min=0).sqrt()[:, None]
 
 
 def away_from_singular(metric: Float[Tensor, "stack stack"], floor: float) -> Float[Tensor, "stack stack"]:
@@ -66,7 +83,7 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
 
 
 def direction_factor(probes: int, chance: float) -> float:
-    """The factor by which ‖GJ‖ bounds ‖J‖₂, except with probability `chance`; G has `probes` standard normal rows.
+    """The factor by which `spike_sizes` or ‖GJ‖_F bound ‖J‖₂, except with probability `chance`; G has `probes` rows.
 
     With σ₁, u, v the top singular triple of J, ``‖GJ‖ ≥ ‖GJv‖ = σ₁ ‖Gu‖`` in the spectral and in the Frobenius norm,
     and ‖Gu‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, where q is its quantile at `chance`.
@@ -75,6 +92,52 @@ def direction_factor(probes: int, chance: float) -> float:
     (0.377, 8.4)
     """
     return float(stats.chi2.ppf(chance, probes)) ** -0.5
+
+
+def spike_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*position"]:
+    """A size of the sketch GJ, at most ‖GJ‖₂, that bounds ‖J‖₂ by the same factor `direction_factor` as ‖GJ‖₂ does.
+
+    It is ``√ Π_i (λ₁ − λ_{i+1})^(1/k)``, where λ₁ ≥ … ≥ λ_k are the eigenvalues of the k × k matrix ``A = GJ(GJ)ᵀ``
+    and λ_{k+1} = 0. What other directions than the top one of J add to λ₁ also shows in the other eigenvalues:
+
+    ``A = σ₁² g gᵀ + B``, where g = Gu is standard normal and independent of B ≥ 0. Its largest eigenvalue solves
+    ``σ₁² W(λ₁) = 1`` with ``W(t) = gᵀ(t − B)⁻¹g = Σ_i g_i²/(t − b_i)``, which falls with t. An ellipsoid has at most
+    the Gaussian measure of the ball of its volume, so ``P(W(t) < q Π_i (t − b_i)^(−1/k)) ≤ P(χ²_k < q)`` for each t.
+    At the t where the right side of the inequality is 1/σ₁², this says that λ₁ < t with at most this probability, and
+    otherwise ``σ₁² ≤ Π_i (λ₁ − b_i)^(1/k) / q``. By interlacing, b_i ≥ λ_{i+1}.
+
+    Eigenvalues are rounded, so `ROUNDED` times λ₁ is added to each gap. If J has rank one, the size is ‖GJ‖₂.
+
+    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    >>> round(spike_sizes(rows).item() ** 4, 4)  # (4 − 1) · (4 − 0)
+    12.0
+    """
+    wide = rows.double()
+    values = torch.linalg.eigvalsh(wide @ wide.mT).clamp(min=0)
+    largest = values[..., -1:]
+    others = torch.nn.functional.pad(values[..., :-1], (1, 0))
+    gaps = (largest - others) / largest.where(largest > 0, torch.ones_like(largest)) + ROUNDED
+    return (gaps.log().mean(dim=-1) / 2).exp() * largest[..., 0].sqrt()
+
+
+def moment_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*position"]:
+    """An estimate of ``√(Σσ⁶/Σσ⁴) ≤ ‖J‖₂`` from the sketch GJ, where σ are the singular values of J.
+
+    With ``A = GJ(GJ)ᵀ``, the means of A_ij A_ji over i < j and of A_ij A_jl A_li over i < j < l have the expected
+    values Σσ⁴ and Σσ⁶, because different rows of G are independent. Their ratio is too small on average if G has few
+    rows. It is 0 for two rows, and NaN where one of the estimates is not positive.
+
+    Source: Kong and Valiant 2017, "Spectrum estimation from samples".
+
+    >>> bool(moment_sizes(torch.ones(8, 1)).isclose(torch.tensor(1.0, dtype=torch.float64)))
+    True
+    """
+    wide, k = rows.double(), rows.shape[-2]
+    gram = wide @ wide.mT
+    above = gram.triu(1)
+    once = (above * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 2))
+    twice = ((above @ above) * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 3))
+    return (twice / once).sqrt()
 
 
 def sketch_stages(first: int, d: int) -> list[int]:

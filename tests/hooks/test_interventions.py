@@ -142,7 +142,7 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
     assert (streams[1][0, 5] != 0).any()
     seen: list[torch.Tensor] = []
     look = sl.hooks.Hook("look", "blocks.0.attn.hook_v", lambda v: seen.append(v[0].detach().clone()))
-    with sl.applied(model, change.zero_values((1,), groups=(0,)), look):
+    with sl.applied(model, change.zero_values((1,), kv_heads=(0,)), look):
         logits(model)
     assert (seen[-1][1, 0] == 0).all()
     assert (seen[-1][2] != 0).any()

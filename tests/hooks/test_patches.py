@@ -127,7 +127,7 @@ def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path
     """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
     model = bridge_of("llama")
     held = sl.capture(model, OTHER, **GIVEN)
-    on_disk = sl.capture(model, OTHER, store="disk", folder=tmp_path / "capture", **GIVEN)
+    on_disk = sl.capture(model, OTHER, folder=tmp_path / "capture", **GIVEN)
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):

@@ -28,7 +28,7 @@ def test_nothing_found_is_refused(tiny: Any) -> None:
         sl.hooks.find_positions(tiny, PROMPT, ";")
     with pytest.raises(InputError, match="No token of this prompt is 'one'"):  # a part of "ones"
         sl.hooks.find_positions(tiny, PROMPT, "one")
-    with pytest.raises(InputError, match="one for which what= is true"):
+    with pytest.raises(InputError, match="one for which token= is true"):
         sl.hooks.find_positions(tiny, PROMPT, str.isspace)
     with pytest.raises(InputError, match="one prompt"):
         sl.hooks.find_positions(tiny, torch.stack([sl.tokenize(tiny, PROMPT)[0]] * 2), "1")

@@ -94,7 +94,7 @@ def test_texts_as_reference(tiny: Any) -> None:
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     for hook, complaint in (
-        (sl.hooks.mean_residual([10], OTHERS, bos="as-given"), "have no position 10"),
+        (sl.hooks.mean_residual([10], OTHERS, bos="as-given"), "has no position 10"),
         (sl.hooks.mean_residual([2], OTHERS, blocks=(3,), bos="as-given"), "has block 3"),
     ):
         with pytest.raises(InputError, match=complaint), sl.applied(model, hook):

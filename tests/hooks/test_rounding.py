@@ -87,5 +87,5 @@ def test_derivatives_go_straight_through(bridge_of: Callable[..., Any]) -> None:
 def test_formats_that_are_none(to: Any) -> None:
     with pytest.raises(InputError, match="is not a format"):
         raw(sl.hooks.rounding)(to)
-    with pytest.raises(InputError, match="what="):
+    with pytest.raises(InputError, match="activation="):
         raw(sl.hooks.rounding)(7, "everything")

@@ -31,11 +31,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "null": lambda m: sl.path_bound(m, PROMPT, attention="uniform"),
     "composition": lambda m: sl.paths.composition(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, progress=False),
+    "blocks": lambda m: sl.jacobian(m, "110 =", positions=[3], progress=False),
     "jacobian_frozen": lambda m: sl.jacobian_norms(m, PROMPT, freeze="attention", progress=False),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, progress=False),
     "next_token": lambda m: sl.next_token(m, PROMPT),
     "collapse": lambda m: captured.collapse(
-        m, commas(m), heads="value", baselines=["unrelated"], noise_lengths=1, progress=False
+        m, commas(m), by_head="value", baselines=["unrelated"], noise_lengths=1, progress=False
     ),
     "mechanism": lambda m: captured.mechanism(m, commas(m), progress=False),
     "separator_ablation": lambda m: sl.separator_ablation(m, commas(m), from_blocks=[1], progress=False),

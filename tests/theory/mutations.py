@@ -3,6 +3,10 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("a one-sided sign test", "theory/paired.py", "np.minimum(1.0, 2 * np.asarray", "np.minimum(1.0, 1 * np.asarray", "test_paired.py"),
+    Mutation("zeros counted as signs", "theory/paired.py", "(differences < 0).sum(dim=-1)", "(differences <= 0).sum(dim=-1)", "test_paired.py"),
+    Mutation("an interval one sample too narrow", "theory/paired.py", "ordered[..., rank - 1], ordered[..., n - rank]", "ordered[..., rank], ordered[..., n - rank - 1]", "test_paired.py"),
+    Mutation("Clopper and Pearson one sided", "theory/paired.py", "right.shape[-1], (1 - LEVEL) / 2", "right.shape[-1], 1 - LEVEL", "test_paired.py"),
     Mutation("key term without its length", "theory/local_edges.py", "terms = terms + deviation * (key_slope", "terms = terms + 0 * deviation * (key_slope", "test_local_edges.py"),
     Mutation("pairs of coordinates once", "theory/local_edges.py", "torch.where(left == right, 1.0, 2.0)", "torch.where(left == right, 1.0, 1.0)", "test_local_edges.py"),
     Mutation("what F adds left out", "theory/local_edges.py", "self.closing_factor[block, None] * total)", "total)", "test_local_edges.py"),
@@ -58,6 +62,9 @@ MUTATIONS = (
     Mutation("directions that seldom fail", "theory/norms.py", "stats.chi2.ppf(chance, probes)", "stats.chi2.ppf(4 * chance, probes)", "test_norms.py"),
     Mutation("Chernoff's exponent without its half", "theory/norms.py", "goal = 2 * math.log(chance) / probes", "goal = 4 * math.log(chance) / probes", "test_norms.py"),
     Mutation("lower and upper factors exchanged", "theory/norms.py", "return solution(1.0, 2 - 2 * goal + 2) ** -0.5, solution(1.0, math.exp(goal - 1)) ** -0.5", "return solution(1.0, math.exp(goal - 1)) ** -0.5, solution(1.0, 2 - 2 * goal + 2) ** -0.5", "test_norms.py"),
+    Mutation("gaps of the wrong eigenvalues", "theory/norms.py", "torch.nn.functional.pad(values[..., :-1], (1, 0))", "torch.nn.functional.pad(values[..., 1:], (1, 0))", "test_norms.py"),
+    Mutation("a mean of gaps for their geometric mean", "theory/norms.py", "(gaps.log().mean(dim=-1) / 2).exp()", "gaps.mean(dim=-1).sqrt()", "test_norms.py"),
+    Mutation("pairs of a row with itself", "theory/norms.py", "above = gram.triu(1)", "above = gram.triu(0)", "test_norms.py"),
     Mutation("lengths that are seldom too long", "theory/norms.py", "stats.chi2.isf(chance, probes)", "stats.chi2.isf(4 * chance, probes)", "test_norms.py"),
     Mutation("a quarter that judges itself", "theory/norms.py", "if place != fold], dim=-2)", "if place == fold], dim=-2)", "test_norms.py"),
     Mutation("directions not undone", "theory/norms.py", "return u.mT / s[:, None]", "return u.mT", "test_norms.py"),

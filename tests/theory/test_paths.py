@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.theory.paths import sweep, uniform_attention
+from squashlens.theory.paths import Uniform, Visible, sweep, uniform_attention
 from tests.references import path_sum
 
 
@@ -69,6 +69,15 @@ def test_null_window_counts_the_query_itself(n: int, window: int) -> None:
         seen = np.flatnonzero(null[query])
         assert seen.tolist() == list(range(max(0, query - window + 1), query + 1))
         np.testing.assert_allclose(null[query, seen], 1 / len(seen))
+
+
+@given(n=st.integers(1, 15), window=st.none() | st.integers(1, 20), seed=st.integers(0, 10**6))
+def test_products_without_a_matrix(n: int, window: int | None, seed: int) -> None:
+    rows = np.random.default_rng(seed).standard_normal((2, n))
+    visible = np.array([[0 <= j - i < (window or n) for i in range(n)] for j in range(n)], dtype=float)
+    for pattern, matrix in ((Visible(window), visible), (Uniform(window), visible / visible.sum(1, keepdims=True))):
+        pushed = pattern.pushed(torch.tensor(rows)).numpy()
+        np.testing.assert_allclose(pushed, rows @ matrix, rtol=0, atol=1e-13 * n)
 
 
 def test_null_favours_early_tokens_by_itself() -> None:

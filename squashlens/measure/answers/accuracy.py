@@ -1,6 +1,6 @@
 """Accuracy on growing sequences: greedy decoding compared with an answer that is computed from the content."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +73,30 @@ def accuracy(
         positive(batch_size, "batch_size", "a number of prompts")
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None, progress=progress)
     session = sequence_session(run.model, run, "accuracy")
-    tokenizer = require_tokenizer(run.model)
-    if not outputs_are_tokens(run.model):
+    right = answered_right(run.model, given, answer, run.lengths, batch_size=batch_size, progress=progress)
+    facts = {**session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
+    found = xr.DataArray(
+        right.mean(axis=0),
+        dims=("length",),
+        coords={"length": np.array(run.lengths)},
+        name="accuracy",
+        attrs=attributes("share of right answers, greedy decoding", "1"),
+    )
+    return sealed(found, facts)
+
+
+def answered_right(
+    model: Bridge,
+    sequences: Sequence[GrowingSequence],
+    answer: Answer,
+    lengths: Sequence[int],
+    *,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> np.ndarray:
+    """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
+    tokenizer = require_tokenizer(model)
+    if not outputs_are_tokens(model):
         raise InputError(
             "The outputs of this model are not tokens, so that it cannot give an answer in text.", "Use `next_token`."
         )
@@ -85,28 +107,18 @@ def accuracy(
 
     questions = [
         question
-        for number, sequence in enumerate(given)
-        for length in run.lengths
-        for question in _questions(run.model, sequence, number, length, answer)
+        for number, sequence in enumerate(sequences)
+        for length in lengths
+        for question in _questions(model, sequence, number, length, answer)
     ]
-    right = np.ones((len(given), len(run.lengths)), dtype=bool)
-    column = {length: place for place, length in enumerate(run.lengths)}
+    right = np.ones((len(sequences), len(lengths)), dtype=bool)
+    column = {length: place for place, length in enumerate(lengths)}
     prompts = [question.ids for question in questions]
-    predicted = at_last_tokens(
-        run.model, prompts, batch_size=batch_size, progress=progress, label="answers"
-    ).next.tolist()
+    predicted = at_last_tokens(model, prompts, batch_size=batch_size, progress=progress, label="answers").next.tolist()
     for question, token in zip(questions, predicted, strict=True):
         expected = ends_answer(token) if question.token is None else token == question.token
         right[question.sequence, column[question.length]] &= expected
-    facts = {**session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
-    found = xr.DataArray(
-        right.mean(axis=0),
-        dims=("length",),
-        coords={"length": np.array(run.lengths)},
-        name="accuracy",
-        attrs=attributes("share of right answers, greedy decoding", "1"),
-    )
-    return sealed(found, facts)
+    return right
 
 
 @dataclass(frozen=True)

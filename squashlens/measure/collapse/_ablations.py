@@ -125,14 +125,14 @@ def hooked(run: PairRun, kind: Ablation, from_block: int, make: MakeHooks) -> Va
 
 
 def makers(
-    run: PairRun, kinds: Sequence[Ablation], reference: Sequence[GrowingSequence] | None, seed: int
+    run: PairRun, kinds: Sequence[Ablation], source: Sequence[GrowingSequence] | None, seed: int
 ) -> dict[Ablation, MakeHooks]:
     """A function for each kind that makes its hooks; reference prompts are run only if one of the kinds needs them."""
     plain = {"mask": mask_tokens, "zero_pattern": zero_pattern, "zero_value": zero_values, "zero_resid": zero_residual}
     found: dict[Ablation, MakeHooks] = {kind: _one_hook(plain[kind]) for kind in kinds if kind in plain}
     if len(found) < len(kinds):
         model, places = run.model, separators_within(run)
-        ids = _reference_ids(run, reference, seed).to(device_of(model))
+        ids = _source_ids(run, source, seed).to(device_of(model))
         if "mean_resid" in kinds:
             found["mean_resid"] = _replacing(mean_of(model, ids, places))
         if "resample_resid" in kinds:
@@ -150,13 +150,13 @@ def _replacing(stand_in: StandIn) -> MakeHooks:
     return lambda places, blocks: stand_in.hooks(blocks, tokens=max(places) + 1)
 
 
-def _reference_ids(run: PairRun, reference: Sequence[GrowingSequence] | None, seed: int) -> Tensor:
+def _source_ids(run: PairRun, source: Sequence[GrowingSequence] | None, seed: int) -> Tensor:
     """Token ids of the reference prompts: those that were given, or of the same form with other random content."""
     sequence, rng = run.sequence, Random(f"reference {seed}")
-    given = [sequence.unrelated(rng) for _ in range(REFERENCES)] if reference is None else list(reference)
+    given = [sequence.unrelated(rng) for _ in range(REFERENCES)] if source is None else list(source)
     if not given or not all(isinstance(one, GrowingSequence) for one in given):
         raise InputError(
-            "reference= is not a list of growing sequences.", "Give at least one sequence from `squashlens.prompts`."
+            "source= is not a list of growing sequences.", "Give at least one sequence from `squashlens.prompts`."
         )
     return stacked(given)
 

@@ -47,8 +47,8 @@ def held_by(given: Any) -> Bridge:
         return given
     if not (callable(given) and hasattr(given, "get_vocab") and hasattr(given, "convert_ids_to_tokens")):
         raise InputError(
-            f"tokenizer= is of type {type(given).__name__}, neither a Hugging Face tokenizer nor a model that has one.",
-            "Give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)` around it.",
+            f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
+            "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
         )
     return cast(Bridge, _Holder(given))
 

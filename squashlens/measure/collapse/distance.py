@@ -28,7 +28,7 @@ def collapse(
     sequence: SequenceOrCapture,
     *,
     norm: Distance = "linf",
-    heads: Heads | None = None,
+    by_head: Heads | None = None,
     scale: Scale = "absolute",
     round_to: torch.dtype | None = None,
 ) -> xr.Dataset:
@@ -44,7 +44,7 @@ def collapse(
         sequence: a growing sequence from `squashlens.prompts`, measured at all its lengths; or a `capture` of one,
             which is not run again. The capture determines the lengths, the baselines and the noise floor.
         norm: norm of the distance: ``"linf"`` (the default), as in figure 5; ``"l1"``, as in the theorem; or ``"l2"``.
-        heads: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or
+        by_head: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or
             ``"slice"``, the residual stream cut into as many equal slices as there are heads; the paper's "averaged
             over each head" may mean either. No distances per head by default.
         scale: unit of the distance: ``"absolute"`` (the default), the model's units, or ``"relative"``, the root mean
@@ -62,14 +62,14 @@ def collapse(
         number of layers. Each of these also has a variable with `_y`, for y.
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats) and `same_argmax`. With
-        `heads`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
+        `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
         at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of
         tokens in a prompt, and `before_separator` says whether a separator follows its last content token.
 
     Raises:
-        InputError: something that is not a sequence or its capture, a capture without what `heads` needs, or
+        InputError: something that is not a sequence or its capture, a capture without what `by_head` needs, or
             coordinates that cannot be cut into equal slices.
 
     Source: Barbero et al. 2024, Theorem 4.2, figure 5.
@@ -83,9 +83,9 @@ def collapse(
     True
     """
     metric = Metric(norm, scale, round_to)
-    _check(heads, round_to)
+    _check(by_head, round_to)
     session, pairs = captured(
-        model, sequence, "collapse", patterns=heads == "value", norm=norm, heads=heads, scale=scale,
+        model, sequence, "collapse", patterns=by_head == "value", norm=norm, by_head=by_head, scale=scale,
         round_to=None if round_to is None else str(round_to).removeprefix("torch."),
     )  # fmt: skip
     gaps = metric.between(pairs)
@@ -96,8 +96,8 @@ def collapse(
         found |= with_y(name, values, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)
     found |= _next_token(session.model, *(metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star)))
-    if heads:
-        found |= _by_head(metric, int(session.model.cfg.n_heads), heads, pairs)
+    if by_head:
+        found |= _by_head(metric, int(session.model.cfg.n_heads), by_head, pairs)
     if pairs.contrast is not None:
         contrast = metric.gap(pairs.v.values, pairs.contrast.values)
         found |= with_y("contrast", contrast, "distance of v and v with another last token", metric.units)
@@ -113,10 +113,10 @@ def collapse(
     return session.dataset("representational collapse", over, found)
 
 
-def _check(heads: object, round_to: torch.dtype | None) -> None:
+def _check(by_head: object, round_to: torch.dtype | None) -> None:
     """Raise for an unknown choice of heads, or a dtype that is not floating-point."""
-    if heads is not None:
-        one_of(heads, Heads, "heads")
+    if by_head is not None:
+        one_of(by_head, Heads, "by_head")
     if round_to is not None and not round_to.is_floating_point:
         raise InputError(f"round_to={round_to!r} is not a floating-point dtype.", "Give one, such as torch.bfloat16.")
 
@@ -157,7 +157,7 @@ def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> 
     if heads == "slice":
         width = pairs.v.values.shape[-1]
         if width % n_heads:
-            raise InputError(f"{width} coordinates cannot be cut into {n_heads} equal slices.", "Use heads='value'.")
+            raise InputError(f"{width} coordinates cannot be cut into {n_heads} equal slices.", "Use by_head='value'.")
         axis, text = "layer", "distance of v and v* in one slice of the residual stream"
         sides = [rearrange(s.values[:-1], "layer n (h e) -> layer h n e", h=n_heads) for s in both]
     else:

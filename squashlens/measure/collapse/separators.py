@@ -19,7 +19,7 @@ Two identities hold and are tested: `delete` equals `none`, the sequence without
 equals `delete_keep_positions`, because no token ever attends to the separators.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -28,14 +28,13 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Passes, Scale, one_of, positive
+from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, one_of, positive
 from squashlens.bars import bar
-from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, prepare_run, sequence_of
+from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
-from squashlens.joining import joined
 from squashlens.measure.collapse._ablations import (
     Variant,
     edited,
@@ -46,7 +45,7 @@ from squashlens.measure.collapse._ablations import (
 )
 from squashlens.measure.collapse.metric import NOISE, NOISE_FLOORS, Metric, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, coords, sequence_session, with_passes
-from squashlens.prompts import Token, one_token
+from squashlens.prompts import Token
 from squashlens.results import Variable
 from squashlens.sequences import GrowingSequence
 
@@ -62,16 +61,12 @@ def separator_ablation(
     kinds: Collection[Kind] = get_args(Kind),
     lengths: Iterable[int] | None = None,
     from_blocks: Iterable[int] | None = None,
-    separators: Iterable[Token] | None = None,
-    every: Iterable[int] | None = None,
     substitute: Token | None = None,
-    reference: Sequence[GrowingSequence] | None = None,
+    source: Sequence[GrowingSequence] | None = None,
     norm: Distance = "linf",
     scale: Scale = "absolute",
     seed: int = 0,
     noise_lengths: int = REPLAYED,
-    passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
@@ -83,30 +78,22 @@ def separator_ablation(
     Args:
         model: as in `collapse`.
         sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
-            sequence and lengths are used; each ablation is a run of its own.
+            sequence, lengths and way of running passes are used; each ablation is a run of its own.
         kinds: kinds of ablation to measure; all by default.
         lengths: numbers of content tokens at which D is measured, in increasing order; by default those of the
             capture, or all from 1.
         from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default each block in
             turn.
-        separators: separators to try in place of the sequence's own, as texts that are one token each or as ids; adds
-            a leading dimension `separator`. By default only the sequence's own.
-        every: numbers of content tokens between separators to try in place of the sequence's own; adds a leading
-            dimension `every`. By default only the sequence's own places.
         substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
             is not in the sequence.
-        reference: growing sequences of the same form, whose residual streams at the separators' positions are used by
+        source: growing sequences of the same form, whose residual streams at the separators' positions are used by
             ``"mean_resid"`` and ``"resample_resid"``; by default eight with random content.
         norm: as in `collapse`.
         scale: as in `collapse`.
-        seed: random seed of the random places, the substitute, the reference sequences and the choice among them; 0
+        seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0
             by default.
         noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;
             4 by default. With 0, `noise_floor` and `retained` are NaN.
-        passes: how prompts share forward passes: ``"auto"`` (the default) shares them where shared and separate
-            passes agree, ``"separate"`` runs each prompt by itself, and ``"shared"`` raises where sharing would be
-            wrong.
-        tokens_per_pass: number of tokens in one shared pass; chosen to fit in about a gigabyte by default.
         progress: whether to show a progress bar; yes by default.
 
     Returns:
@@ -136,68 +123,31 @@ def separator_ablation(
     for kind in kinds:
         one_of(kind, Kind, "kinds")
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    given = sequence_of(sequence)
-    chosen = prepare_run(model, sequence, lengths, passes, tokens_per_pass, progress=False).lengths
-
-    def measured(one: GrowingSequence) -> xr.Dataset:
-        run = prepare_run(model, one, chosen, passes, tokens_per_pass, progress=False)
-        if not separators_within(run):
-            raise InputError(
-                "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
-            )
-        found, over, ways, facts = _ablated(
-            run, metric, kinds, from_blocks, substitute, reference, seed, noise_lengths, progress
-        )
-        session = sequence_session(
-            run.model, run, "separator_ablation", kinds=list(kinds), norm=norm, scale=scale, seed=seed,
-            noise_lengths=noise_lengths,
-            reference="drawn" if reference is None else [other.name for other in reference],
-        )  # fmt: skip
-        return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
-
-    if separators is None and every is None:
-        return measured(given)
-    if reference is not None:
+    run = prepare_run(model, sequence, lengths, *passes_of(sequence), progress=False)
+    if not separators_within(run):
         raise InputError(
-            "reference= cannot be combined with separators= or every=, because its separators have fixed places.",
-            "Leave out separators= and every=, or leave out reference=.",
+            "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
         )
-    return _by_design(model, given, separators, every, measured)
-
-
-def _by_design(
-    model: Bridge, sequence: GrowingSequence, separators: Iterable[Token] | None, every: Iterable[int] | None,
-    measured: Callable[[GrowingSequence], xr.Dataset],
-) -> xr.Dataset:  # fmt: skip
-    """The ablations for each separator and each period, along leading dimensions."""
-    periods = None if every is None else list(every)
-    if separators is None and len(set(sequence.separators)) != 1:
-        raise InputError(
-            "every= was given for a sequence that does not have exactly one kind of separator.", "Give separators= too."
-        )
-    tokens = {"": sequence.separators[0]} if separators is None else {str(t): one_token(model, t) for t in separators}
-    if not tokens or periods == []:
-        raise InputError("separators= or every= is empty.", "Give at least one separator and one number of tokens.")
-
-    def by_period(token: int) -> xr.Dataset:
-        if periods is None:
-            return measured(sequence.separated([token] * len(sequence.breaks), sequence.breaks))
-        return joined({period: measured(sequence.every(period, token)) for period in periods}, "every")
-
-    found = {name: by_period(token) for name, token in tokens.items()}
-    return found[""] if separators is None else joined(found, "separator")
+    found, over, ways, facts = _ablated(
+        run, metric, kinds, from_blocks, substitute, source, seed, noise_lengths, progress
+    )
+    session = sequence_session(
+        run.model, run, "separator_ablation", kinds=list(kinds), norm=norm, scale=scale, seed=seed,
+        noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
+    )  # fmt: skip
+    return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 
 
 def _ablated(
     run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, substitute: Token | None,
-    reference: Sequence[GrowingSequence] | None, seed: int, replay: int, progress: bool,
+    source: Sequence[GrowingSequence] | None, seed: int, replay: int, progress: bool,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
     sequence, blocks = run.sequence, _blocks(run, from_blocks)
     other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
     inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
     inputs |= {kind: edited(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
-    hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], reference, seed)
+    hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], source, seed)
     acting = {(kind, block): hooked(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []

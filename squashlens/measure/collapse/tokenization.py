@@ -7,8 +7,8 @@ Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the
     other merges       111 → 1111        111 → 11·11             earlier tokens change: not a pair
     single digits      1,1 → 1,1,1       1·,·1 → 1·,·1·,·1       two tokens are added: not a pair
 
-`splits` shows how each form is tokenized, for any tokenizer. `tokenization` measures the distance of the two *texts* in
-a model, and the distance D of the true pair.
+`tokenization` shows how each form is tokenized, for any tokenizer. For a model it also measures the distance of the two
+*texts*, and the distance D of the true pair.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Passes, Scale, one_of
-from squashlens.checks.arguments import validated
+from squashlens._typing import Bridge, Distance, Passes, Scale
 from squashlens.engine.capturing.pairs import PairRun
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import measured
@@ -32,23 +31,45 @@ from squashlens.measure.session import Session
 from squashlens.results import signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
+PASSES: Passes = "auto"
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
 
 
-@validated
-def splits(
-    tokenizer: Any, n: int = 12, *, repeat: str = "1", joiners: Mapping[str, str] = FORMS, prefix: str = ""
+@measured
+def tokenization(
+    model: Any,
+    n: int = 12,
+    *,
+    repeat: str = "1",
+    joiners: Mapping[str, str] = FORMS,
+    prefix: str = "",
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    progress: bool = True,
 ) -> xr.Dataset:
-    """The tokens of texts that repeat a digit or word 1 to n times, in several ways of writing (forms).
+    """How text that repeats a digit or word is tokenized, and what that does to the distance D.
+
+    The text is written in several forms, with 1 to n repeats. In a model, two distances are measured as well. Let t(n)
+    be the tokens of n repeats in a form, after BOS and the prefix, and let a be the last token of t(n)::
+
+        naive     ‖ last(t(n)) − last(t(n + 1)) ‖      distance of the two texts
+        distance  ‖ last(t(n)) − last([t(n), a]) ‖     distance D of the pair of Theorem 4.2
+
+    Where `pair` holds, t(n + 1) equals [t(n), a], and the two distances are equal. Otherwise the texts
+    differ in more than a repeated token, and their distance is not a measurement of collapse.
 
     Args:
-        tokenizer: a Hugging Face tokenizer, or a model that has one. No BOS or other token is added to the text.
+        model: the model to measure; or only a Hugging Face tokenizer, for which no distance is measured.
         n: largest number of repeats, 12 by default. The text with n + 1 repeats is tokenized too, for comparison.
         repeat: text that is repeated, a digit or a word; ``"1"`` by default.
         joiners: forms by name, each with the text between two repeats; by default nothing, a space, a comma, and a
             comma with a space.
         prefix: text before the repeats, used exactly as given, with its spaces; empty by default. Its tokens are not
             counted, except a token that it shares with the first repeat.
+        norm: as in `collapse`.
+        scale: unit of the distance: ``"relative"`` (the default), the root mean square of the representation of t(n),
+            or ``"absolute"``, the model's units.
+        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
@@ -57,77 +78,29 @@ def splits(
         start with all ids of this text, so that no token is merged anew; `pair`, whether they are the ids of this
         text with the *last token* repeated, that is v and v* of Theorem 4.2. Over (form, repeats, place): `piece` and
         `token_id`, the tokens one by one (``""`` and −1 after the last). The coordinate `between` is the joiner.
+        With a model, over (form, layer, repeats): `naive` and `distance`, dimensionless, or in the model's units if
+        absolute. Each also has a variable with `_y`, for y.
 
     Raises:
-        InputError: something that is not a tokenizer, text that the tokenizer cannot encode, or a joiner that
-            contains the repeated text or forms it together with a repeat.
-
-    >>> import squashlens as sl
-    >>> ds = sl.splits(sl.load("tiny-gemma", progress=False), n=3)
-    >>> ds["pieces"].sel(form="commas").values.tolist()
-    ['1', '1·,·1', '1·,·1·,·1']
-    >>> ds["pair"].any("repeats").to_series().to_dict()
-    {'joined': True, 'spaced': True, 'commas': False, 'commas spaced': False}
-    """
-    held = held_by(tokenizer)
-    texts = written_texts(held, n, repeat, joiners, prefix)
-    call = {"function": "splits", "n": n, "repeat": repeat, "joiners": dict(joiners), "prefix": prefix}
-    facts = {**facts_of(held), "versions": versions(), "call": call}
-    return signed("tokenization of repeats", coords_of(n, joiners), table_of(held, texts, repeat), facts)
-
-
-@measured
-def tokenization(
-    model: Bridge,
-    n: int = 12,
-    *,
-    repeat: str = "1",
-    joiners: Mapping[str, str] = FORMS,
-    prefix: str = "",
-    norm: Distance = "linf",
-    scale: Scale = "relative",
-    passes: Passes = "auto",
-    progress: bool = True,
-) -> xr.Dataset:
-    """The distance between texts with n and n + 1 repeats, and the distance D of the true pair, in several forms.
-
-    Let t(n) be the tokens of n repeats in a form, after BOS and the prefix, and let a be the last token of t(n)::
-
-        naive     ‖ last(t(n)) − last(t(n + 1)) ‖      distance of the two texts
-        distance  ‖ last(t(n)) − last([t(n), a]) ‖     distance D of the pair of Theorem 4.2
-
-    Where `pair` of `splits` holds, t(n + 1) equals [t(n), a], and the two distances are equal. Otherwise the texts
-    differ in more than a repeated token, and their distance is not a measurement of collapse.
-
-    Args:
-        model: as in `collapse`.
-        n: as in `splits`.
-        repeat: as in `splits`.
-        joiners: as in `splits`.
-        prefix: as in `splits`.
-        norm: as in `collapse`.
-        scale: unit of the distance: ``"relative"`` (the default), the root mean square of the representation of t(n),
-            or ``"absolute"``, the model's units.
-        passes: as in `separator_ablation`.
-        progress: whether to show a progress bar; yes by default.
-
-    Returns:
-        Dataset: that of `splits`; and over (form, layer, repeats) `naive` and `distance`, dimensionless, or in the
-        model's units if absolute. Each also has a variable with `_y`, for y.
-
-    Raises:
-        InputError: arguments for which `splits` raises, or texts longer than the model's context.
+        InputError: something that has no tokenizer, text that the tokenizer cannot encode, a joiner that contains the
+            repeated text or forms it together with a repeat, or texts longer than the model's context.
 
     Source: Barbero et al. 2024, Theorem 4.2.
 
     >>> import squashlens as sl
-    >>> ds = sl.tokenization(sl.load("tiny-gemma", progress=False), n=4, progress=False)
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> sl.tokenization(model.tokenizer, n=3)["pieces"].sel(form="commas").values.tolist()
+    ['1', '1·,·1', '1·,·1·,·1']
+    >>> ds = sl.tokenization(model, n=4, progress=False)
+    >>> ds["pair"].any("repeats").to_series().to_dict()
+    {'joined': True, 'spaced': True, 'commas': False, 'commas spaced': False}
     >>> artefact = abs(ds["naive"] - ds["distance"]).sel(layer=6).max("repeats")
     >>> (artefact > 0).to_series().to_dict()
     {'joined': False, 'spaced': False, 'commas': True, 'commas spaced': True}
     """
     metric = Metric(norm, scale)
-    one_of(passes, Passes, "passes")
+    if getattr(model, "original_model", None) is None:
+        return splits(model, n, repeat=repeat, joiners=joiners, prefix=prefix)
     sound = require_sound(model)
     texts = written_texts(sound, n, repeat, joiners, prefix)
     lead = start_ids(sound, "family")
@@ -137,9 +110,9 @@ def tokenization(
         tokenize(sound, torch.tensor(ids))
     session = Session.without_prompt(
         sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat, joiners=dict(joiners),
-        prefix=prefix, norm=norm, scale=scale, passes=passes,
+        prefix=prefix, norm=norm, scale=scale,
     )  # fmt: skip
-    streams = [_run(sound, row, passes, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
+    streams = [_run(sound, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
     true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
@@ -151,6 +124,17 @@ def tokenization(
     return with_passes(session, *streams, **facts_of(sound)).dataset("tokenization and collapse", coords, found)
 
 
+def splits(
+    tokenizer: Any, n: int = 12, *, repeat: str = "1", joiners: Mapping[str, str] = FORMS, prefix: str = ""
+) -> xr.Dataset:
+    """The part of `tokenization` that needs only a tokenizer, or a model that has one."""
+    held = held_by(tokenizer)
+    texts = written_texts(held, n, repeat, joiners, prefix)
+    call = {"function": "tokenization", "n": n, "repeat": repeat, "joiners": dict(joiners), "prefix": prefix}
+    facts = {**facts_of(held), "versions": versions(), "call": call}
+    return signed("tokenization of repeats", coords_of(n, joiners), table_of(held, texts, repeat), facts)
+
+
 def _compared(lead: Ids, row: list[Text]) -> list[Ids]:
     """The prompts with 1 … n repeats, the same with one more repeat, and v* of each prompt with 1 … n repeats."""
     whole = [(*lead, *text.ids) for text in row]
@@ -158,8 +142,8 @@ def _compared(lead: Ids, row: list[Text]) -> list[Ids]:
     return [*whole[:-1], *whole[1:], *(pair.v_star for pair in pairs)]
 
 
-def _run(model: Bridge, row: list[Ids], passes: Passes, progress: bool) -> PairRun:
+def _run(model: Bridge, row: list[Ids], progress: bool) -> PairRun:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
-    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), passes, None, progress)
+    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), PASSES, None, progress)

@@ -7,76 +7,100 @@ a remedy.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Scale, positive
+from squashlens._typing import Bridge, Distance, Method, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
-from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.hooking.pairs import HookPair, is_pair, one_or_several
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.proving.registry import measured
+from squashlens.engine.text.prompts import Prompts
 from squashlens.errors import InputError
 from squashlens.joining import joined
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
+from squashlens.measure.remedies.bench import Bench
+from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.results import as_variable
 from squashlens.sequences import GrowingSequence
-
-AS_IT_IS = "as it is"
-Change = Hook | Recipe | HookPair | GrowingSequence
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measured
 def compare(
     model: Bridge,
-    sequence: SequenceOrCapture,
-    interventions: Mapping[str, Change | Iterable[Change]],
+    sequence: SequenceOrCapture | Mapping[str, GrowingSequence],
+    interventions: Changes,
     *,
-    answer: Answer | None = None,
+    answer: Answer | Mapping[str, Answer] | None = None,
+    prompt: Prompts | None = None,
     n_samples: int = 16,
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
     scale: Scale = "relative",
     seed: int = 0,
     noise_lengths: int = 0,
+    method: Method | None = "exact",
     progress: bool = True,
 ) -> xr.Dataset:
-    """Collapse, path bound and accuracy under each intervention, and for the unchanged model.
+    """What each intervention does to collapse, to the path bound or the Jacobian, and to the answers of a model.
+
+    For one sequence, it is measured as given. For families of sequences, `n_samples` sequences of each are drawn; the
+    result then has differences to the unchanged model with exact intervals and tests over these samples, and what each
+    intervention costs on unrelated text.
 
     Args:
         model: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, whose sequence and lengths
-            are used.
-        interventions: interventions by name, each one or several hooks as `applied` takes them, or another sequence
-            with the same number of content tokens (for example without BOS), or both.
-        answer: function from the texts of the content tokens to the text of the right answer; accuracy is not measured
-            by default.
-        n_samples: number of sequences of the same form on which accuracy is measured, with content drawn uniformly
-            from the sequence's alphabet; 16 by default.
-        lengths: numbers of content tokens, in increasing order; by default those of the capture, or all from 1.
+            are used; or several sequences by the name of their family.
+        interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
+            with the same number of content tokens (for example without BOS), or a function that makes it of the given
+            sequence, as ``lambda sequence: sequence.every(3, comma)``; or both.
+        answer: function from the texts of the content tokens to the text of the right answer, for families also one
+            for each; accuracy is not measured by default.
+        prompt: for families, texts or token ids that have nothing to do with them, on which the cost is measured. By
+            default 16 questions about a first or last digit for the bundled model; the cost is not measured for others.
+        n_samples: number of sequences of the same form on which accuracy is measured, for families everything, with
+            content drawn uniformly from the sequence's alphabet; 16 by default.
+        lengths: numbers of content tokens, in increasing order. By default those of the capture, or all from 1; for
+            families, the largest that all have.
         norm: as in `collapse`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
-        seed: random seed of the sequences on which accuracy is measured; 0 by default.
+        seed: random seed of the drawn sequences, and of a sketch; 0 by default.
         noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 0, no noise floor,
             by default.
+        method: for families, way to compute the norms of the Jacobian, as in `jacobian_norms`; None leaves them out.
         progress: whether to show a progress bar; yes by default.
 
     Returns:
-        Dataset. Over (change, layer, length): `distance`, and over (change, length) `distance_y`, as `collapse` gives
-        them; with `noise_lengths` also `noise_floor`. Over (change, length): `same_argmax` and `total_variation` of
-        the next token; with `answer` also `accuracy`. Over (change, content): `bound`, the path bound of each content
-        token on the longest prompt, from its last token, with the paper's constants. The first `change` is the
-        unchanged model, named ``"as it is"``.
+        Dataset, whose first `change` is the unchanged model, named ``"as it is"``. For one sequence, over (change,
+        layer, length): `distance`, and over (change, length) `distance_y`, as `collapse` gives them; with
+        `noise_lengths` also `noise_floor`. Over (change, length): `same_argmax` and `total_variation` of the next
+        token; with `answer` also `accuracy`. Over (change, content): `bound`, the path bound of each content token on
+        the longest prompt, from its last token, with the paper's constants.
+
+        For families, over (change, family, length, sample): `distance`, D at the last layer; `right`, whether the
+        answer is right; over (…, place, …) `jacobian_norm`, the norm ‖∂y/∂v⁽⁰⁾_i‖ at the first, middle and last
+        content token; over (change, family, sample) `noise_floor`; over (change, text) `kl`, the divergence
+        ``KL(p ‖ q)`` in nats of the next token, where p is the unchanged model and q the changed one, mean over the
+        positions of a text; NaN for a change without hooks, which leaves text as it is.
+
+        Without the last dimension, of `distance` and `jacobian_norm`: `<name>_median`, and `<name>_ratio`, the median
+        of the quotient with the unchanged model, each with `_low` and `_high`, the ends of its 95 % interval from order
+        statistics (NaN for fewer than 6 samples); `accuracy` with its exact interval (Clopper–Pearson), and
+        `accuracy_difference`; `kl_median` with its interval over texts. For the paired differences to the unchanged
+        model, `<name>_p` of the exact sign test (for accuracy, McNemar's), and `<name>_p_holm`, corrected for all tests
+        in the result. `least_p` and `least_p_holm` are the smallest values that these can take with this number of
+        samples.
 
     Raises:
         InputError: an intervention named ``"as it is"``, one that is neither hooks nor a sequence, or a sequence with
-            another number of content tokens.
+            another number of content tokens; a family whose samples are all equal; `prompt` without families.
         UnsoundModelError: hooks at points that have no effect in this model.
 
     >>> import squashlens as sl
@@ -88,21 +112,22 @@ def compare(
     ... )
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
+    >>> ds = sl.compare(
+    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, n_samples=6, progress=False,
+    ... )
+    >>> ds["jacobian_norm_ratio"].dims, float(ds["kl_median"][0]), bool(ds["kl_median"][1] > 0)
+    (('change', 'family', 'length', 'place'), 0.0, True)
     """
+    every = by_name(interventions)
+    if isinstance(sequence, Mapping):
+        families = Bench.of(model, sequence, answer, prompt, lengths, n_samples, seed)
+        return families.compared(model, every, norm, scale, method, noise_lengths, progress)
+    if prompt is not None or method != "exact" or isinstance(answer, Mapping):
+        raise InputError(
+            "prompt=, method= and several answers= are for families of sequences, and one sequence is given.",
+            'Give the sequence by the name of its family, as {"counting": sequence}, or leave them out.',
+        )
     comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
-    every: dict[str, tuple[Change, ...]] = {AS_IT_IS: ()}
-    for name, change in interventions.items():
-        if name in every:
-            raise InputError(
-                f"interventions= has the name {name!r}, which is reserved for the unchanged model.",
-                "Give the intervention another name.",
-            )
-        every[name] = one_or_several(change)
-        if not all(is_pair(part) or isinstance(part, Hook | Recipe | GrowingSequence) for part in every[name]):
-            raise InputError(
-                f"The intervention {name!r} is neither hooks nor a growing sequence.",
-                "Give a hook, a sequence, or a list of them.",
-            )
     chosen = list(prepare_run(model, sequence, lengths, "auto", None, progress=False).lengths)
     progress_bar = bar(every.items(), desc="interventions", progress=progress)
     found = {
@@ -124,19 +149,13 @@ class Comparison:
         positive(self.n_samples, "n_samples", "a number of sequences")
 
     def measured(
-        self, model: Bridge, parts: Iterable[Change], lengths: list[int], norm: Distance, scale: Scale,
+        self, model: Bridge, parts: Iterable[Any], lengths: list[int], norm: Distance, scale: Scale,
         noise_lengths: int,
     ) -> xr.Dataset:  # fmt: skip
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
         parts = list(parts)
-        forms = [part for part in parts if isinstance(part, GrowingSequence)] or [self.sequence]
-        if len(forms) > 1 or len(forms[0]) != len(self.sequence):
-            raise InputError(
-                f"An intervention has {len(forms)} sequences, the first with {len(forms[0])} content tokens.",
-                f"Give one sequence, with {len(self.sequence)} content tokens.",
-            )
-        form = forms[0]
-        with applied(model, *(part for part in parts if not isinstance(part, GrowingSequence))):
+        form = form_under(parts, self.sequence)
+        with applied(model, *hooks_of(parts)):
             pairs = capture_pairs(
                 model, form, lengths=lengths, patterns=False, noise_lengths=noise_lengths, progress=False
             )

@@ -23,7 +23,8 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.estimates import NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
+from squashlens.measure.squashing.attributions import captum_for
+from squashlens.measure.squashing.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import require_choices
 from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
@@ -55,7 +56,11 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the substitution
-    effect; and the proxies rollout, all-ones cotangent and top-logit gradient.
+    effect; and the proxies rollout, all-ones cotangent and top-logit gradient. From the embeddings to ``"y"`` they are
+    also attribution methods that other libraries offer, and the metric by which Jacobian Scopes (arXiv 2601.16407)
+    judges them: gradient times input, integrated gradients and occlusion (captum), AttnLRP (LXT), value-weighted
+    attention, and leave-one-out KL, the change of the next token's distribution when a token's embedding is set to 0.
+    captum and LXT come with ``pip install "squashlens[compare]"``.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
@@ -78,15 +83,17 @@ def audit(
         progress: as in `path_bound`.
 
     Returns:
-        Dataset. Over (estimate, prompt, position): `value`, dimensionless, or in the model's units for the substitution
-        effect; `tightness`, a bound divided by the spectral norm of the Jacobian that it bounds (same freeze set),
-        NaN for an estimate that is not a bound; `over_jacobian`, the value divided by the true spectral norm, NaN for
-        the substitution effect, which is a distance. Over (estimate): `cost`, the time divided by that of the exact
-        spectral norm in this run. Over (estimate, reference, way): `agreement`, Spearman's ρ with the Jacobian or
-        with the substitution effect over `positions`, mean over prompts. The coordinate `way` is ``"raw"``;
-        ``"partial"``, which controls for the position; or ``"over_null"``, which divides the estimate by the null.
-        `agreement_low` and `agreement_high` are the ends of its 95 % bootstrap interval over prompts, NaN for one
-        prompt. An estimate that the model does not support is NaN, and the coordinate `refused` has the reason.
+        Dataset. Over (estimate, prompt, position): `value`, dimensionless, in logits for attributions, in nats for
+        leave-one-out KL, in the model's units for the substitution effect and value-weighted attention; `tightness`, a
+        bound divided by the spectral norm of the Jacobian that it bounds (same freeze set), NaN for an estimate that is
+        not a bound; `over_jacobian`, the value divided by the true spectral norm, NaN for what is not the norm of a
+        derivative: attributions, leave-one-out KL and the substitution effect. Over (estimate): `cost`, the time
+        divided by that of the exact spectral norm in this run. Over (estimate, reference, way): `agreement`, Spearman's
+        ρ with the Jacobian, the substitution effect or leave-one-out KL over `positions`, mean over prompts. The
+        coordinate `way` is ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides
+        the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % bootstrap interval over
+        prompts, NaN for one prompt. An estimate that the model does not support, or whose library is missing, is NaN,
+        and the coordinate `refused` has the reason.
 
     Raises:
         InputError: a model in half precision or with quantized weights, whose bounds and Jacobians describe different
@@ -126,8 +133,9 @@ def audit(
         start = time.perf_counter()
         try:
             found = estimate.measure(session.model, session.ids).values
-        except UnsoundModelError as error:  # a model that does not support one estimate may support the others
-            if estimate.name in (TRUTH, NULL):
+        except (UnsoundModelError, InputError) as error:  # a model that does not support one may support the others
+            missing = isinstance(error, InputError) and estimate.kind != "attribution"
+            if estimate.name in (TRUTH, NULL) or missing:
                 raise
             found, refused[estimate.name] = np.full(session.ids.shape, np.nan), str(error)
         seconds[estimate.name] = np.nan if estimate.name in refused else time.perf_counter() - start
@@ -150,6 +158,8 @@ def _require_comparable(session: Session) -> None:
 
 def _warm_up(session: Session, query: int) -> None:
     """Run all checks that happen once per model before any estimate is timed."""
+    with suppress(InputError):  # the row of a method says that its library is missing
+        captum_for("The audit")
     for freeze in ((), *choices_of(Freezable)):
         with suppress(UnsoundModelError):  # the estimate itself raises it again
             jacobian_norms(
@@ -183,8 +193,8 @@ def _assemble(
         if estimate.bounds is not None:
             tight[place] = values[estimate.name] / values[estimate.bounds]
     over = stacked / values[TRUTH]
-    over[[estimate.kind == "swap" for estimate in estimates]] = np.nan  # a distance is not the norm of a derivative
-    references = [name for name in (TRUTH, SWAP) if name in values]
+    over[[estimate.kind in ("swap", "attribution") for estimate in estimates]] = np.nan  # not norms of a derivative
+    references = [name for name in (TRUTH, SWAP, LEFT_OUT) if name in values]
     null, position = _at(values[NULL], places), torch.tensor(places, dtype=torch.float64)
     table = torch.full((3, len(names), len(references), len(WAYS)), torch.nan, dtype=torch.float64)
     for (i, name), (j, reference) in itertools.product(enumerate(names), enumerate(references)):
@@ -206,7 +216,7 @@ def _assemble(
          "bounds": ("estimate", [r.bounds or "" for r in estimates]), "prompt": np.arange(len(session.ids)),
          "position": np.arange(query + 1), "content": ("position", np.isin(np.arange(query + 1), places))},
         {
-            "value": (dims, stacked, "sensitivity measure", "1 (substitution effect: model units)"),
+            "value": (dims, stacked, "sensitivity measure", "1, or the unit of the estimate"),
             "tightness": (dims, tight, "bound divided by the Jacobian norm that it bounds", "1"),
             "over_jacobian": (dims, over, "measure divided by the spectral Jacobian norm", "1"),
             "cost": (("estimate",), [seconds[n] / seconds[TRUTH] for n in names], COST, "1"),

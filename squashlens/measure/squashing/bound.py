@@ -6,8 +6,21 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Constants, Edges, Freezable, Target, one_of, positive
+from squashlens._typing import (
+    AttentionKind,
+    Bos,
+    Bridge,
+    Constants,
+    Edges,
+    Freezable,
+    Pieces,
+    Target,
+    one_of,
+    positive,
+)
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing
@@ -16,9 +29,12 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
+from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.results import attributes, sealed
 from squashlens.theory.paths import sweep
+
+PRINTED = ("beta1", "beta2", "beta3", "sigma_psi")  # constants of the printed formula, which are 1 unless given
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
@@ -28,25 +44,22 @@ def path_bound(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    constants: Constants = "paper",
+    constants: Constants | Mapping[str, float] = "paper",
     attention: AttentionKind = "model",
     query: int = -1,
     from_layer: int = 0,
     to_layer: Target | Sequence[Target] = "y",
-    beta1: float = 1.0,
-    beta2: float = 1.0,
-    beta3: float = 1.0,
-    sigma_psi: float = 1.0,
     freeze: Freezable | Collection[Freezable] = (),
     edges: Edges = "analytic",
     group: int = 1,
+    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     vjp_batch_size: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.DataArray:
     """An upper bound on how much each token i influences position n: the weighted path sum of Theorem 5.1.
 
-    With ``constants="paper"`` it is the printed formula ``C · [ Ā⁽ᴸ⁻¹⁾ ⋯ Ā⁽⁰⁾ ]_{n,i}``, where
+    Unless ``constants="measured"``, it is the printed formula ``C · [ Ā⁽ᴸ⁻¹⁾ ⋯ Ā⁽⁰⁾ ]_{n,i}``, where
     ``ᾱ_ji = mean_h α^h_ji / β₁ + δ_ji`` and ``C = (1/β₃) (σ_ψ/β₂ + 1)^L``. The factor 1/β₃ applies only if the target
     is y. The printed formula omits the value and output weights, the sum over heads and the derivative of the softmax.
     For a real model it is therefore a **shape to compare, not a bound**.
@@ -61,21 +74,20 @@ def path_bound(
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
             (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
-        constants: the constants of the bound: ``"paper"`` (the default) for the printed formula with the β and σ_ψ
-            given here, ``"measured"`` for certified constants of this model at this input.
+        constants: the constants of the bound: ``"paper"`` (the default) for the printed formula with all β and σ_ψ 1;
+            a dict with some of ``"beta1"`` (β₁, the effect of the norm before attention), ``"beta2"`` (β₂, that of the
+            norm before the MLP), ``"beta3"`` (β₃, that of the final norm) and ``"sigma_psi"`` (σ_ψ, the Lipschitz
+            constant of the MLPs, which may be 0) for other values; or ``"measured"`` for certified constants of this
+            model at this input.
         attention: attention weights of the printed formula: ``"model"`` (the default), those of the model;
             ``"uniform"``, the null, in which each token attends evenly to all tokens that its block lets it see;
-            ``"topological"``, weight 1 for each visible token, which with sigma_psi=0 counts the paths from i to n
+            ``"topological"``, weight 1 for each visible token, which with σ_ψ = 0 counts the paths from i to n
             (attending to itself and staying in the residual stream are two different edges).
         query: query position n, an index into the tokens; negative values count from the end. The last token by
             default.
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start of the paths; 0, the embeddings, by default.
         to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
             final norm. A list of them gives a leading dimension `to_layer`, whose labels are text: ``"3"``, ``"y"``.
-        beta1: constant β₁ of the printed formula, the effect of the norm before attention; 1 by default.
-        beta2: constant β₂ of the printed formula, the effect of the norm before the MLP; 1 by default.
-        beta3: constant β₃ of the printed formula, the effect of the final norm; 1 by default.
-        sigma_psi: constant σ_ψ of the printed formula, the Lipschitz constant of the MLPs; 1 by default, may be 0.
         freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns; ``"norms"``,
             the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs. Nothing by default. Only with
             measured constants.
@@ -85,6 +97,8 @@ def path_bound(
             norm of each block's Jacobian, by autograd for blocks of an unknown form.
         group: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from the
             top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
+        spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds;
+            with measured constants it is a certified bound on the norm of the span's blocks side by side.
         vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
             memory by default.
         bos: tokens before the prompt: ``"family"`` (the default), those that the checkpoint's tokenizer adds;
@@ -97,7 +111,8 @@ def path_bound(
         the coordinate `length`, values are NaN, `token` is "" and `token_id` is −1. With measured constants, the
         attribute `rounding` is the relative allowance for rounding that the values include, and
         `failure_probability` the chance that any value is too low. The provenance has the whole `certificate`: what is
-        certified, how norms were computed, and how much the derived edges did not cover.
+        certified, how norms were computed, and how much the derived edges did not cover. With `spans`, one
+        value for each, labelled as in `jacobian_norms`.
 
     Raises:
         InputError: an argument that has no effect with these `constants`, a query or layer that does not exist, or,
@@ -119,52 +134,66 @@ def path_bound(
     >>> bool((certified >= sl.jacobian_norms(model, prompt, progress=False)).all())
     True
     """
-    one_of(constants, Constants, "constants")
+    betas = _constants(constants)
     one_of(attention, AttentionKind, "attention")
     one_of(edges, Edges, "edges")
     positive(group, "group", "a number of blocks")
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     frozen = [hook.name.removeprefix("freeze_") for hook in freezing(freeze)]
-    betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
-    for name, value in betas.items():
-        if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
-            raise InputError(f"{name}={value!r} is not a positive finite number.", "Give one; sigma_psi may also be 0.")
     unused = {"freeze": bool(frozen), "edges": edges != "analytic", "group": group != 1}
     if constants == "measured":
-        unused = {name: value != 1 for name, value in betas.items()}
-        unused |= {"attention": attention != "model"}
+        unused = {"attention": attention != "model"}
     for name, given in unused.items():
         if given:
             raise InputError(f"{name}= has no effect with constants={constants!r}.", f"Leave {name}= out.")
     if group != 1 and edges != "exact":
         raise InputError(f"group={group} is possible only with exact edges.", "Use edges='exact', or leave group= out.")
-    arguments: dict[str, Any] = {"constants": constants, "query": query, "from_layer": from_layer, "to_layer": to_layer}
-    arguments |= {"attention": attention} | betas if constants == "paper" else {}
+    kind = constants if isinstance(constants, str) else "paper"
+    arguments: dict[str, Any] = {"constants": kind, "query": query, "from_layer": from_layer, "to_layer": to_layer}
+    arguments |= {"attention": attention} | betas if constants != "measured" else {}
+    arguments |= recorded(spans)
     arguments |= {"freeze": frozen, "edges": edges, "group": group} if constants == "measured" else {}
     session = Session.start(model, prompt, bos, "path_bound", **arguments)
-    spans = session.spans(from_layer, to_layer)
+    layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     if constants == "measured":
         n = session.query(query)
         rows, certificate = certified_bounds(
-            session, spans, from_layer, n, frozen, edges, group, vjp_batch_size, progress
+            session, layers, from_layer, n, frozen, edges, group, vjp_batch_size, progress
         )
         long_name = f"certified path bound, {edges} edges" + (f", {' and '.join(frozen)} frozen" if frozen else "")
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
-            to: session.label(row, "path_bound", long_name, "1", certificate=certificate).assign_attrs(stated)
+            to: _labelled(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
             for to, row in rows.items()
         }
         return session.by_layer(to_layer, labelled)
-    return session.by_layer(to_layer, _as_printed(session, spans, attention, query, from_layer, betas))
+    return session.by_layer(to_layer, _as_printed(session, layers, attention, query, from_layer, betas, groups))
+
+
+def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
+    """The constants of the printed formula. Raises for an unknown name or an impossible value."""
+    betas: dict[str, float] = {name: 1.0 for name in PRINTED}
+    if isinstance(given, str):
+        one_of(given, Constants, "constants")
+        return betas
+    for name, value in given.items():
+        if name not in betas:
+            raise InputError(f"constants= has the unknown name {name!r}.", f"Use some of {', '.join(PRINTED)}.")
+        if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
+            raise InputError(
+                f"constants= has {name}={value!r}, which is not a positive finite number.",
+                "Give a positive number; sigma_psi may also be 0.",
+            )
+    return betas | dict(given)
 
 
 def _as_printed(
-    session: Session, spans: Mapping[Target, int], attention: AttentionKind, query: int, from_layer: int,
-    betas: Mapping[str, float],
+    session: Session, layers: Mapping[Target, int], attention: AttentionKind, query: int, from_layer: int,
+    betas: Mapping[str, float], groups: Spans | None,
 ) -> dict[Target, xr.DataArray]:  # fmt: skip
     """The printed formula of Theorem 5.1 for each target."""
-    patterns = patterns_of(session, attention, range(from_layer, max(spans.values())))
+    patterns = patterns_of(session, attention, range(from_layer, max(layers.values())))
     gain = betas["sigma_psi"] / betas["beta2"] + 1
     long_name = {
         "model": "path bound of Theorem 5.1",
@@ -172,13 +201,23 @@ def _as_printed(
         "topological": "path bound with all attention weights 1",
     }[attention]
     found: dict[Target, xr.DataArray] = {}
-    for to, top in spans.items():
+    for to, top in layers.items():
         stack = [patterns[b] for b in reversed(range(from_layer, top))]
         start = one_hot(session, query)
         *_, row = start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)
         row = row / betas["beta3"] if to == "y" else row
-        found[to] = session.label(row, "path_bound", long_name, "1")
+        found[to] = _labelled(session, groups, row, long_name)
     return found
+
+
+def _labelled(
+    session: Session, groups: Spans | None, row: Float[Tensor, "prompt position"], long_name: str, **extra: Any
+) -> xr.DataArray:
+    """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
+    if groups is None:
+        return session.label(row, "path_bound", long_name, "1", **extra)
+    long_name += ", root of the sum of squares over the span"
+    return groups.label(session, groups.root_sum_squares(row), "path_bound", long_name, "1", **extra)
 
 
 @measured

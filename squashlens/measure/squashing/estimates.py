@@ -1,4 +1,7 @@
-"""The estimates that the audit compares: bounds, Jacobians, proxies and replacements, each with its name and call."""
+"""The estimates that the audit compares, each with its name and call.
+
+They are bounds, Jacobians, proxies, attribution methods of other libraries, and replacements.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -7,14 +10,22 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, Freezable, Target, choices_of
+from squashlens._typing import Attribution, Bridge, Freezable, Target, choices_of
 from squashlens.errors import InputError
+from squashlens.measure.squashing.attributions import attribution
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.proxies import one_cotangent, rollout
 from squashlens.measure.squashing.substitution import substitution_effect
 
-TRUTH, NULL, SWAP = "Jacobian", "null", "substitution effect"
+TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
+ATTRIBUTIONS: dict[str, Attribution] = {
+    "gradient times input": "gradient_times_input",
+    "integrated gradients": "integrated_gradients",
+    "occlusion": "occlusion",
+    "AttnLRP": "attn_lrp",
+    "value-weighted attention": "value_weighted",
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,7 @@ class Estimate:
     any."""
 
     name: str
-    kind: str  # printed, bound, derivative, proxy, swap
+    kind: str  # printed, bound, derivative, proxy, attribution, swap
     measure: Callable[[Bridge, Any], xr.DataArray]
     bounds: str | None = None
 
@@ -43,6 +54,9 @@ def all_estimates(
         measure: Any = lambda model, ids: path_bound(model, ids, constants="measured", **arguments)  # noqa: E731
         return Estimate(name + _named(freeze), "bound", measure, TRUTH + _named(freeze))
 
+    def attributed(name: str, kind: str, of: Attribution) -> Estimate:
+        return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **read))
+
     def derivative(name: str, **options: Any) -> Estimate:
         arguments: dict[str, Any] = quiet | options
         return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
@@ -59,6 +73,8 @@ def all_estimates(
     if to_layer == "y":
         if from_layer == 0:
             yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
+            for name, of in ATTRIBUTIONS.items():
+                yield attributed(name, "attribution", of)
         yield Estimate(
             "top-logit gradient", "proxy", lambda model, ids: one_cotangent(model, ids, of="top_logit", **walk)
         )
@@ -76,6 +92,8 @@ def all_estimates(
         "to_layer": to_layer, "n_replacements": n_replacements, "seed": seed, "progress": False,
         "candidates": candidates,
     }  # fmt: skip
+    if from_layer == 0 and to_layer == "y":
+        yield attributed(LEFT_OUT, "swap", "leave_one_out")
     yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
 
 

@@ -35,7 +35,7 @@ TOGETHER = 16  # prompts of one length that are measured together
 @measured
 def needle(
     model: Bridge,
-    prompts: Sequence[Sequence[int]],
+    prompt: Sequence[Sequence[int]],
     positions: Sequence[int],
     groups: Sequence[str],
     at: Sequence[int],
@@ -52,7 +52,7 @@ def needle(
 
     Args:
         model: as in `path_bound`.
-        prompts: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
+        prompt: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
             growing sequence with n content tokens.
         positions: position of the token of interest in each prompt; negative values count from the end.
         groups: name of the group of each prompt.
@@ -90,27 +90,27 @@ def needle(
     True
     """
     one_of(norm, Norm, "norm")
-    counts = [len(given) for given in (prompts, positions, groups, at)]
+    counts = [len(given) for given in (prompt, positions, groups, at)]
     if len(set(counts)) != 1 or not counts[0]:
         raise InputError(
             f"There are {counts[0]} prompts, {counts[1]} positions, {counts[2]} groups and {counts[3]} numbers in at=.",
             "Give one of each for every prompt, and at least one prompt.",
         )
     found: dict[str, np.ndarray] = {}
-    tokens = [""] * len(prompts)
-    counter = bar(total=len(prompts), desc="needle", unit="prompt", progress=progress)
+    tokens = [""] * len(prompt)
+    counter = bar(total=len(prompt), desc="needle", unit="prompt", progress=progress)
     swaps: dict[str, Any] = {"candidates": candidates, "n_replacements": n_replacements, "seed": seed}
-    asked = {"prompt": [list(ids) for ids in prompts], "norm": norm, "certified": certified}
+    asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
     sessions = []
-    for rows, present in _alike(prompts):
-        ids = torch.tensor([list(prompts[k]) for k in rows])
+    for rows, present in _alike(prompt):
+        ids = torch.tensor([list(prompt[k]) for k in rows])
         session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
         sessions.append(session)
         places = [_checked(session, positions[k]) for k in rows]
         texts = display_tokens(session.model, session.ids)
         every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
         for name, values in _by_position(session, places, norm, certified, every).items():
-            found.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
+            found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
         for place, (k, position) in enumerate(zip(rows, places, strict=True)):
             tokens[k] = texts[place][position]
         counter.update(len(rows))

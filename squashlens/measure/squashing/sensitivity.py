@@ -1,18 +1,20 @@
 """The path bound, its null and the true Jacobian norm of every token, in one call and one result."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Norm
+from squashlens._typing import AttentionKind, Bos, Bridge, Norm, Pieces
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.results import as_variable, attributes, sealed
 from squashlens.theory.trends import association, difference
@@ -28,6 +30,7 @@ def sensitivity(
     *,
     norm: Norm = "spectral",
     query: int = -1,
+    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.Dataset:
@@ -42,6 +45,8 @@ def sensitivity(
         norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
             root of the sum of squares.
         query: as in `path_bound`.
+        spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
+            query token or BOS.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
 
@@ -59,10 +64,10 @@ def sensitivity(
 
         Several prompts have a leading dimension `prompt`, and each has the numbers of a call for it alone. After a
         prompt's own tokens, whose number is the coordinate `length`, values are NaN, `token` is "" and `token_id` is
-        −1.
+        −1. With `spans`, values are those of spans, labelled as in `jacobian_norms`.
 
     Raises:
-        InputError: a query outside the prompt.
+        InputError: a query or span outside the prompt, or spans of several prompts.
 
     Source: Barbero et al. 2024, Theorem 5.1.
 
@@ -72,8 +77,10 @@ def sensitivity(
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query)
-    shared = {"query": session.query(query), "bos": "as-given"}
+    session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query, **recorded(spans))
+    groups = Spans.of(session, spans)
+    named = None if groups is None else dict(zip(map(str, range(len(groups.names))), groups.positions, strict=True))
+    shared: dict[str, Any] = {"query": session.query(query), "bos": "as-given", "spans": named}
     ids, reach = session.ids, session.query(query) + 1
     derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
     found: dict[str, xr.DataArray] = {}
@@ -88,13 +95,20 @@ def sensitivity(
         for name, freeze in derived.items():
             found[name] = jacobian_norms(model, ids, norm=norm, freeze=freeze, progress=progress, **shared)
             progress_bar.update()
-    dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()}).isel(position=slice(reach))
-    plain = slice(session.facts["bos_count"], reach - 1)
-    inner = dataset.isel(position=plain)
+    dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
+    first, facts = session.facts["bos_count"], session.facts
+    if groups is None:
+        dataset = dataset.isel(position=slice(reach))
+        inner = dataset.isel(position=slice(first, reach - 1))
+    else:
+        kept = groups.places(0, reach, some=True)
+        facts = {**facts, "spans": [groups.positions[k] for k in kept]}
+        dataset = dataset.assign_coords(groups.coords()).isel(position=kept)
+        inner = dataset.isel(position=[kept.index(k) for k in groups.places(first, reach - 1)])
     for name, (dims, values, text) in _ranks(inner).items():
         dataset[name] = (dims, values, attributes(text, "1"))
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
-    return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), session.facts)
+    return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
 
 
 def _ranks(inner: xr.Dataset) -> dict[str, tuple[tuple[str, ...], Any, str]]:

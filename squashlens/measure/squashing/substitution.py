@@ -1,13 +1,15 @@
 """The substitution effect: how far the output moves when a token is replaced, which a derivative cannot tell you."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Target, positive
+from squashlens._typing import Bos, Bridge, Pieces, Target, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.budget import batch_memory, pass_bytes
@@ -19,6 +21,7 @@ from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
+from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence
@@ -34,6 +37,7 @@ def substitution_effect(
     candidates: Sequence[int] | None = None,
     n_replacements: int = 8,
     positions: Iterable[int] | None = None,
+    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     query: int = -1,
     to_layer: Target = "y",
     seed: int = 0,
@@ -51,9 +55,12 @@ def substitution_effect(
         prompt: as in `path_bound`.
         candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS
             (of each prompt by itself, if the prompts are of unequal lengths).
-        n_replacements: number of random replacements for each token, 8 by default. If fewer other candidates exist,
-            each of them is used once. A token is never replaced by itself.
+        n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
+            exist for a token, each of them is used once. A token is never replaced by itself.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
+        spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
+            random candidate other than itself, independently of the others; a draw that occurs twice counts once.
+            Cannot be used with `positions`.
         query: as in `path_bound`.
         to_layer: layer at which the distance is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
             of the final norm.
@@ -67,10 +74,11 @@ def substitution_effect(
         standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
         the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
         NaN; positions after the query are zero, by causality. Results of prompts of unequal lengths are padded as in
-        `path_bound`.
+        `path_bound`. With `spans` there is one value for each, labelled as in `jacobian_norms`.
 
     Raises:
-        InputError: positions after the query, or no candidate that differs from a token that is to be replaced.
+        InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
+            that have BOS, are of several prompts, or are given with positions.
         CapacityError: a forward pass does not fit into memory.
 
     >>> import squashlens as sl
@@ -87,43 +95,66 @@ def substitution_effect(
     session = Session.start(
         model, prompt, bos, "substitution_effect",
         candidates=None if candidates is None else list(candidates), n_replacements=n_replacements,
-        query=query, to_layer=to_layer, seed=seed,
+        query=query, to_layer=to_layer, seed=seed, **recorded(spans),
     )  # fmt: skip
     session.spans(0, to_layer)
     n, first = session.query(query), session.facts["bos_count"]
-    chosen = list(range(first, n + 1) if positions is None else dict.fromkeys(positions))  # each once
-    if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= n for p in chosen):
-        raise InputError(
-            f"positions={chosen!r} has a token that cannot be replaced." if chosen else "positions= is empty.",
-            f"Give at least one position from {first} to {n}.",
-        )
-    choices = require_choices(session, candidates, chosen)
+    groups = Spans.of(session, spans)
+    together = _positions(positions, first, n) if groups is None else _within(groups, positions, first, n)
+    choices = require_choices(session, candidates, list(chain(*together.values())))
     generator = torch.Generator().manual_seed(seed)
-    shape = session.ids.shape
+    shape = session.ids.shape if groups is None else (1, len(groups.names))
     found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
     for values in found.values():
-        values[:, [p for p in range(n + 1) if p not in chosen]] = torch.nan
-    drawn = [_variants(ids, chosen, choices, n_replacements, generator) for ids in session.ids.cpu()]
+        values[:, [p for p in range(n + 1) if p not in together] if groups is None else []] = torch.nan
+    drawn = [_variants(ids, together, choices, n_replacements, generator) for ids in session.ids.cpu()]
     progress_bar = bar(total=sum(map(len, drawn)), desc="substitution", unit="prompt", progress=progress)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids, variants, n, to_layer, batch_size, progress_bar.update)
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = _kl(session, moved) if to_layer == "y" else torch.zeros(len(gaps), dtype=torch.float64)
-        for place in chosen:
-            here = variants[1:, 0] == place
+        owners = torch.tensor([variant.of for variant in variants[1:]])
+        for place in together:
+            here = owners == place
             found["effect"][row, place] = gaps[here].mean()
             found["effect_std"][row, place] = gaps[here].std(correction=0)
             found["kl"][row, place] = apart[here].mean()
     progress_bar.close()
-    dims, coords = session.coords()
+    dims, coords = session.coords() if groups is None else (("position",), groups.coords())
+    what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
-        "effect": ("mean distance that the output moves when the token is replaced", MODEL_UNITS),
+        "effect": (f"mean distance that the output moves when {what} replaced", MODEL_UNITS),
         "effect_std": ("standard deviation of that distance over replacements", MODEL_UNITS),
-        "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
+        "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
     }
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
     variables = {name: (dims, kept[name], *text) for name, text in texts.items() if name != "kl" or to_layer == "y"}
-    return session.dataset("substitution effect", coords, variables)
+    facts = {} if groups is None else groups.facts()
+    labelled = Session(session.model, session.ids, {**session.facts, **facts}, session.capture)
+    return labelled.dataset("substitution effect", coords, variables)
+
+
+def _positions(given: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
+    """The positions that are replaced, each by itself."""
+    chosen = list(range(first, query + 1) if given is None else given)
+    if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= query for p in chosen):
+        raise InputError(
+            f"positions={chosen!r} has a token that cannot be replaced." if chosen else "positions= is empty.",
+            f"Give at least one position from {first} to {query}.",
+        )
+    return {place: [place] for place in chosen}
+
+
+def _within(groups: Spans, positions: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
+    """The tokens of each span, by its number, that are replaced together; spans after the query are left out."""
+    if positions is not None:
+        raise InputError("positions= and spans= are given, which exclude each other.", "Give one of them.")
+    if any(place < first for inside in groups.positions for place in inside):
+        raise InputError("A span of spans= has the BOS token, which is not replaced.", f"Give positions from {first}.")
+    found = {number: inside for number, inside in enumerate(groups.within(query + 1)) if inside}
+    if not found:
+        raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
+    return found
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
@@ -152,24 +183,37 @@ def _choices(session: Session, candidates: Sequence[int] | None, first: int) -> 
     return sorted(set(candidates))
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A prompt with some tokens replaced, for the position or span `of`."""
+
+    of: int
+    places: list[int]
+    tokens: list[int]
+
+
 def _variants(
-    ids: Int[Tensor, " position"], positions: list[int], choices: list[int], n_replacements: int,
+    ids: Int[Tensor, " position"], together: Mapping[int, Sequence[int]], choices: list[int], n_replacements: int,
     generator: torch.Generator,
-) -> Int[Tensor, "variant 2"]:  # fmt: skip
-    """Each variant of a prompt as a position and the token put there; the first variant is the prompt itself.
+) -> list[Variant]:  # fmt: skip
+    """The variants of a prompt, which differ from each other; the first is the prompt itself.
 
     The variants are not written out as prompts, because those of a long prompt would not fit into memory.
     """
-    drawn = [torch.tensor([[0, int(ids[0])]])]
-    for place in positions:
-        others = torch.tensor([t for t in choices if t != int(ids[place])])
-        tokens = others[torch.randperm(len(others), generator=generator)[:n_replacements]]
-        drawn.append(torch.stack([torch.full_like(tokens, place), tokens], dim=1))
-    return torch.cat(drawn)
+    drawn = [Variant(-1, [], [])]
+    for number, places in together.items():
+        others = [torch.tensor([t for t in choices if t != int(ids[place])]) for place in places]
+        if len(places) == 1:
+            rows = others[0][torch.randperm(len(others[0]), generator=generator)[:n_replacements]][:, None]
+        else:
+            picked = [each[torch.randint(len(each), (n_replacements,), generator=generator)] for each in others]
+            rows = torch.stack(picked, dim=1).unique(dim=0)
+        drawn += [Variant(number, list(places), row) for row in rows.tolist()]
+    return drawn
 
 
 def _read(
-    session: Session, ids: Int[Tensor, " position"], variants: Int[Tensor, "variant 2"], query: int, to_layer: Target,
+    session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], query: int, to_layer: Target,
     batch_size: int | None, done: Callable[[int], object],
 ) -> Tensor:  # fmt: skip
     """The target at the query for each variant of a prompt, with `batch_size` variants in a forward pass."""
@@ -179,9 +223,11 @@ def _read(
     kept: list[Tensor] = []
     watch = [(residual_site(to_layer, model), lambda t: kept.append(t[:, query].detach().clone()))]
     with torch.no_grad():
-        for part in variants.split(size):
+        for start in range(0, len(variants), size):
+            part = variants[start : start + size]
             rows = ids.repeat(len(part), 1)
-            rows[torch.arange(len(part)), part[:, 0]] = part[:, 1]
+            for row, variant in zip(rows, part, strict=True):
+                row[variant.places] = torch.tensor(variant.tokens, dtype=rows.dtype)
             forward(model, rows.to(session.ids.device), watch)
             done(len(part))
     return torch.cat(kept)

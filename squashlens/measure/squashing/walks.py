@@ -1,10 +1,14 @@
 """The attention paths that the path bound sums over: by number of hops, the strongest ones, and their depth limit."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive
 from squashlens.engine.anatomy import n_blocks
@@ -135,27 +139,50 @@ def strongest_paths(
     patterns = patterns_of(session, attention, range(from_layer, top))
     down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
-    if down:
-        weights, walks = heaviest_paths(down, session.query(query), k)
-    else:
-        weights, walks = torch.ones(1, dtype=torch.float64), torch.tensor([[session.query(query)]])
-    null = torch.ones(len(weights), dtype=torch.float64)
-    uniform, same = patterns_of(session, "uniform", range(from_layer, top)), walks[:, 1:] == walks[:, :-1]
-    for step, block in enumerate(range(from_layer, top)):
-        alpha = written_out(session, uniform[block])[walks[:, step + 1], walks[:, step]]
-        null *= alpha + same[:, step].double()
+    uniform = patterns_of(session, "uniform", range(from_layer, top))
+    null = [written_out(session, uniform[b]) for b in reversed(range(from_layer, top))]
+    best = strongest(down, null, session.query(query), k)
     _, coords = session.coords()
-    coords |= {"path": np.arange(len(weights)), "layer": np.arange(from_layer, top + 1)}
+    coords |= {"path": np.arange(len(best.weights)), "layer": np.arange(from_layer, top + 1)}
     return session.dataset(
         "strongest attention paths into the query",
         coords,
         {
-            "position_at": (("path", "layer"), walks, "position of the path in each layer", "position"),
-            "weight": (("path",), weights, "product of attention and residual weights", "1"),
-            "share": (("path",), weights / everything.sum(), "share of all paths' weight", "1"),
-            "over_null": (("path",), weights / null, "weight over that of the same walk under uniform attention", "1"),
+            "position_at": (("path", "layer"), best.places, "position of the path in each layer", "position"),
+            "weight": (("path",), best.weights, "product of attention and residual weights", "1"),
+            "share": (("path",), best.weights / everything.sum(), "share of all paths' weight", "1"),
+            "over_null": (
+                ("path",),
+                best.weights / best.null,
+                "weight over that of the same walk under uniform attention",
+                "1",
+            ),
         },
     )
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """Paths of largest weight: their weights, their positions in each layer, and their weights under the null."""
+
+    weights: Float[Tensor, " path"]
+    places: Int[Tensor, "path layer"]
+    null: Float[Tensor, " path"]
+
+
+def strongest(
+    down: Sequence[Float[Tensor, "query key"]], uniform: Sequence[Float[Tensor, "query key"]], query: int, k: int
+) -> Strongest:
+    """The k strongest paths into the query; both patterns from the top block down."""
+    if not down:
+        one = torch.ones(1, dtype=torch.float64)
+        return Strongest(one, torch.tensor([[query]]), one)
+    weights, places = heaviest_paths(down, query, k)
+    null = torch.ones(len(weights), dtype=torch.float64)
+    for step, pattern in enumerate(reversed(uniform)):
+        below, above = places[:, step], places[:, step + 1]
+        null *= pattern[above, below] + (above == below).double()
+    return Strongest(weights, places, null)
 
 
 @measured

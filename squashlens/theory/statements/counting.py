@@ -85,8 +85,8 @@ def proposition_b9(
         0.0,
         left <= _rounding(many),
         {"tokens in the first": float(len(sequence)), "tokens in the second": float(len(longer))},
-        f"these layers on one sequence and on the same with each symbol {times} times. That they treat tokens alike is "
-        f"tested with {ORDERS} orders, and not proved for all",
+        f"these layers on one sequence and on the same with each symbol {times} times. Whether they treat tokens alike "
+        f"was tested with {ORDERS} orders only",
     )
 
 

@@ -31,7 +31,7 @@ def how(tmp_path: Path) -> dict[str, Any]:
     ("first", "second"),
     [
         (change.uniform_attention(heads=[0]), change.uniform_attention(heads=[1])),
-        (change.zero_values([3], groups=[0]), change.zero_values([3])),
+        (change.zero_values([3], kv_heads=[0]), change.zero_values([3])),
         (change.mask_tokens(range(0, 16, 2)), change.mask_tokens([0, 1, 2, 3, 4, 5, 6, 14])),
         (change.attention_temperature(2.0), change.attention_temperature(2.0000001)),
         (

@@ -164,8 +164,8 @@ def last_scale(tiny: Any, sequence: GrowingSequence) -> np.ndarray:
 
 def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
     sequence, lengths = PANELS["b"](tiny, 40), [5, 40]
-    sliced = captured.collapse(tiny, sequence, lengths=lengths, heads="slice", progress=False)
-    valued = captured.collapse(tiny, sequence, lengths=lengths, heads="value", progress=False)
+    sliced = captured.collapse(tiny, sequence, lengths=lengths, by_head="slice", progress=False)
+    valued = captured.collapse(tiny, sequence, lengths=lengths, by_head="value", progress=False)
     assert sliced["head_distance"].dims == ("layer", "head", "length")
     assert valued["head_distance"].dims == ("block", "head", "length")
     for length in lengths:
@@ -309,7 +309,7 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
         raise UnsoundModelError("The logits do not follow.", "Go on without.")
 
     monkeypatch.setattr(_metric, "require_understood", refuse)
-    for measure, without in ((sl.collapse, "kl"), (sl.precision_by_block, "same_answer")):
+    for measure, without in ((sl.collapse, "kl"), (captured.precision_and_blocks, "same_answer")):
         with pytest.warns(UserWarning, match="The next token is not compared"):
             ds = measure(tiny, PANELS["a"](tiny, 4))
         assert without not in ds
@@ -333,7 +333,7 @@ def test_ambient_hooks_are_honoured(tiny: Any) -> None:
 
 def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
     sequence = PANELS["d"](tiny, 9, suffix="=")
-    ds = captured.collapse(tiny, sequence, baselines=["contrast"], heads="value", noise_lengths=2, progress=False)
+    ds = captured.collapse(tiny, sequence, baselines=["contrast"], by_head="value", noise_lengths=2, progress=False)
     assert ds["distance"].dims == ("layer", "length")
     assert ds["distance_y"].dims == ("length",)
     assert ds["before_separator"].values.tolist() == [n % 3 == 0 for n in range(1, 10)]
@@ -356,7 +356,7 @@ def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
     [
         ({"norm": "l3"}, "norm='l3'"),
         ({"scale": "log"}, "scale='log'"),
-        ({"heads": "query"}, "heads='query'"),
+        ({"by_head": "query"}, "by_head='query'"),
         ({"baselines": ["friends"]}, r"baselines\[0\]='friends' is not a choice"),
         ({"n_samples": 0}, "n_samples=0"),
         ({"noise_lengths": -1}, "noise_lengths=-1"),

@@ -60,7 +60,7 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     others = [sequence.unrelated(Random(seed)) for seed in range(3)]
     kinds = ["zero_resid", "mean_resid", "resample_resid"]
     ds = sl.separator_ablation(
-        model, sequence, kinds=kinds, reference=others, seed=4, from_blocks=[0, 2], noise_lengths=0, progress=False
+        model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0, progress=False
     )
     places = sequence.separator_places(13)
     with torch.no_grad():
@@ -98,33 +98,6 @@ def test_no_hook_acts_on_the_repeated_digit(family: str, bridge_of: Any, plain_o
         expected, scale = distance_of(changed, pair.v, pair.v_star)
         here = ds["distance_from"].sel(hook="zero_value", from_block=0, length=length)
         assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale
-
-
-def test_by_separator_and_period(tiny: Any) -> None:
-    """A grid is each sequence by itself, side by side; its provenance lists what differs."""
-    ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
-    options: Any = {"kinds": ["delete", "mask"], "from_blocks": [1], "progress": False}
-    grid = sl.separator_ablation(tiny, ones, separators=[",", "."], every=[2, 5], **options)
-    assert grid["retained_from"].dims == ("separator", "every", "hook", "from_block", "layer", "length")
-    for separator in (",", "."):
-        for every in (2, 5):
-            own = sl.prompts.repeated(tiny, "1", 12, separator=separator, every=every)
-            alone = sl.separator_ablation(tiny, own, **options)
-            here = grid.sel(separator=separator, every=every)
-            for name in alone.data_vars:
-                np.testing.assert_array_equal(here[name], alone[name])
-            np.testing.assert_array_equal(here["tokens"], alone["tokens"])
-    assert sl.provenance(grid)["sequence"]["separators"] == [",", "."]
-    assert sl.provenance(grid)["sequence"]["separators_after"] == [[2, 4, 6, 8, 10, 12], [5, 10]]
-    by_token = sl.separator_ablation(tiny, ones, separators=["."], **options)
-    np.testing.assert_array_equal(by_token["tokens"].sel(edit="separators"), grid_tokens(tiny))
-    by_period = sl.separator_ablation(tiny, ones, every=[5], **options)
-    np.testing.assert_array_equal(by_period["distance"].sel(every=5), grid["distance"].sel(separator=",", every=5))
-
-
-def grid_tokens(model: Any) -> list[int]:
-    own = sl.prompts.repeated(model, "1", 12, separator=".", every=3)
-    return [len(own.pair(n).v) for n in range(1, 13)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -282,7 +255,9 @@ def test_a_pass_for_each_prompt_gives_the_same(bridge_of: Any) -> None:
     for suffix in ([], [20, 21]):
         sequence = separated(model, "llama", CONTENT[:7], suffix=suffix)
         shared, alone = (
-            sl.separator_ablation(model, sequence, passes=p, noise_lengths=0, progress=False)
+            sl.separator_ablation(
+                model, sl.capture(model, sequence, passes=p, progress=False), noise_lengths=0, progress=False
+            )
             for p in ("shared", "separate")
         )
         for name in ("distance", "distance_from", "distance_from_y"):
@@ -310,12 +285,8 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         ({"norm": "l3"}, "norm='l3'"),
         ({"noise_lengths": -1}, "noise_lengths=-1"),
         ({"substitute": "zebra"}, "not in this model's vocabulary"),
-        ({"every": [0]}, "every=0"),
-        ({"every": [7]}, "no separators to ablate"),
-        ({"every": []}, "separators= or every= is empty"),
-        ({"separators": [], "every": [2]}, "separators= or every= is empty"),
         ({"lengths": [1, 2, 3]}, "no separators to ablate"),
-        ({"kinds": ["mean_resid"], "reference": []}, "not a list of growing sequences"),
+        ({"kinds": ["mean_resid"], "source": []}, "not a list of growing sequences"),
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
@@ -335,13 +306,9 @@ def test_a_vocabulary_without_a_free_token(bridge_of: Any) -> None:
 def test_references_must_fit(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
     short = sl.prompts.repeated(tiny, "7", 6, separator=",", every=3)
-    options: Any = {"kinds": ["resample_resid"], "reference": [short], "progress": False}
-    with pytest.raises(InputError, match="reference prompts have no position"):
+    options: Any = {"kinds": ["resample_resid"], "source": [short], "progress": False}
+    with pytest.raises(InputError, match="source has no position"):
         sl.separator_ablation(tiny, ones, **options)
-    with pytest.raises(InputError, match="Leave out separators="):
-        sl.separator_ablation(tiny, ones, separators=["."], **options)
-    with pytest.raises(InputError, match="exactly one kind of separator"):
-        sl.separator_ablation(tiny, sl.prompts.repeated(tiny, "1", 12), every=[3], progress=False)
 
 
 def test_sequences_that_cannot_be_ablated(tiny: Any) -> None:
@@ -360,7 +327,9 @@ def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
     results = []
     for model in (bridge_of(family), sl.load(folder_of(family), device="cuda", progress=False)):
         sequence = separated(model, family)
-        ds = captured.collapse(model, sequence, heads="value", baselines=["contrast"], noise_lengths=3, progress=False)
+        ds = captured.collapse(
+            model, sequence, by_head="value", baselines=["contrast"], noise_lengths=3, progress=False
+        )
         assert sl.provenance(ds)["passes"] == "shared"
         results.append(
             (

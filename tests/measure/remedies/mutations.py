@@ -3,8 +3,8 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
-    Mutation("hooks of a change left out", "measure/remedies/compare.py", "applied(model, *(part for part in parts if not isinstance(part, GrowingSequence)))", "applied(model)", "test_compare.py"),
-    Mutation("another form of the sequence left out", "measure/remedies/compare.py", "form = forms[0]", "form = self.sequence", "test_compare.py"),
+    Mutation("hooks of a change left out", "measure/remedies/compare.py", "applied(model, *hooks_of(parts))", "applied(model)", "test_compare.py"),
+    Mutation("another form of the sequence left out", "measure/remedies/compare.py", "form = form_under(parts, self.sequence)", "form = self.sequence", "test_compare.py"),
     Mutation("the bound of the first tokens, whatever they are", "measure/remedies/compare.py", "here = bound[places]", "here = bound[: len(places)]", "test_compare.py"),
     Mutation("the bound of the pair's other prompt", "measure/remedies/compare.py", "form.plain(longest).ids(form.trunk)", "form.doubled(longest).ids(form.trunk)", "test_compare.py"),
     Mutation("every draw the same", "measure/remedies/compare.py", 'Random(f"asked {self.seed} {number}")', 'Random(f"asked {self.seed}")', "test_compare.py"),
@@ -14,6 +14,17 @@ MUTATIONS = (
     Mutation("facts inside objects not told apart", "facts.py", "return {name: _merged([each[name] for each in facts]) for name in first}", "return first", "test_compare.py"),
     Mutation("joined where lengths differ", "joining.py", 'join="exact"', 'join="outer"', "test_compare.py"),
     Mutation("token counts of the first alone", "joining.py", 'coords="different"', 'coords="minimal"', "test_compare.py"),
+    Mutation("families run without hooks", "measure/remedies/bench.py", "with applied(model, *hooks_of(parts)):", "with applied(model):", "test_bench.py"),
+    Mutation("passes that differ by rounding", "measure/remedies/bench.py", 'passes="separate", progress=False,', "progress=False,", "test_bench.py::test_what_does_nothing_differs_by_nothing"),
+    Mutation("the divergence the other way round", "measure/remedies/bench.py", "divergence(p, q).mean()", "divergence(q, p).mean()", "test_bench.py"),
+    Mutation("D of y for D of the last layer", "measure/remedies/bench.py", "self.metric.between(pairs)[-2]", "self.metric.between(pairs)[-1]", "test_bench.py"),
+    Mutation("the first token for every place", "measure/remedies/bench.py", "for number in (1, (n + 1) // 2, n)]", "for number in (1, 1, 1)]", "test_bench.py"),
+    Mutation("samples that do not depend on the seed", "measure/remedies/bench.py", 'Random(f"asked {seed} {number}")', 'Random(f"asked {number}")', "test_bench.py"),
+    Mutation("each change divided by itself", "measure/remedies/differences.py", "quotient = ratio(values, values[:1])", "quotient = ratio(values, values)", "test_bench.py"),
+    Mutation("p-values corrected by quantity", "measure/remedies/differences.py", "holm(flat.tolist())", "sum((holm(p.flatten().tolist()) for p in tests.values()), [])", "test_bench.py"),
+    Mutation("the model tested against itself", "measure/remedies/differences.py", "_without_first(sign_test(each))", "sign_test(each)", "test_bench.py"),
+    Mutation("the unchanged form under a function", "measure/remedies/changes.py", "return form(sequence)", "return sequence", "test_bench.py"),
+    Mutation("families of equal samples", "measure/remedies/bench.py", "if len(set(family.alphabet)) < 2:", "if False:", "test_bench.py::test_refusals"),
     Mutation("the worst separator prescribed", "measure/remedies/search.py", "best = max(grid", "best = min(grid", "test_search.py"),
     Mutation("separation as a mean", "measure/remedies/search.py", "np.median(found", "np.mean(found", "test_search.py"),
     Mutation("separation at the first block", "measure/remedies/search.py", '["distance"].isel(layer=-1)', '["distance"].isel(layer=1)', "test_search.py"),

@@ -10,7 +10,7 @@ import torch
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.joining import joined
-from squashlens.measure.remedies.compare import AS_IT_IS
+from squashlens.measure.remedies.changes import AS_IT_IS
 from squashlens.results import signed
 from tests import captured
 from tests.references import fingerprint, last_streams, raw

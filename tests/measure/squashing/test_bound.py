@@ -27,14 +27,14 @@ def plain_patterns(family: str, ids: torch.Tensor = IDS) -> list[np.ndarray]:
 @pytest.mark.parametrize("query", [-1, 2])
 def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., Any]) -> None:
     constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
-    found = sl.path_bound(bridge_of(family), IDS, query=query, bos="one", **constants)
+    found = sl.path_bound(bridge_of(family), IDS, query=query, bos="one", constants=constants)
     paths = path_sum(plain_patterns(family), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
     np.testing.assert_allclose(found.values, paths / 2.5, rtol=1e-5, atol=1e-9)
 
 
 def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
     patterns = plain_patterns("gemma")
-    found = sl.path_bound(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, 3, "y"], beta3=2.0)
+    found = sl.path_bound(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, 3, "y"], constants={"beta3": 2.0})
     assert found.dims == ("to_layer", "position")
     assert found["to_layer"].values.tolist() == ["2", "3", "y"]
     np.testing.assert_allclose(found.sel(to_layer="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-5)
@@ -82,8 +82,9 @@ def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
         ({"from_layer": 7}, InputError, "Use a layer from 0"),
         ({"to_layer": "z"}, InputError, "Use a layer from 0"),
         ({"to_layer": []}, InputError, "empty list"),
-        ({"beta1": 0.0}, InputError, "beta1=0.0 is not a positive finite number"),
-        ({"sigma_psi": float("nan")}, InputError, "sigma_psi"),
+        ({"constants": {"beta1": 0.0}}, InputError, "beta1=0.0, which is not a positive finite number"),
+        ({"constants": {"sigma_psi": float("nan")}}, InputError, "sigma_psi"),
+        ({"constants": {"beta4": 1.0}}, InputError, "unknown name 'beta4'"),
     ],
 )
 def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:

@@ -289,7 +289,6 @@ def test_quantized_weights_are_refused(bridge_of: Callable[..., Any], monkeypatc
     [
         ({"constants": "paper", "freeze": "norms"}, "freeze= has no effect with constants='paper'"),
         ({"constants": "paper", "edges": "exact"}, "edges= has no effect"),
-        ({"constants": "measured", "beta1": 2.0}, "beta1= has no effect with constants='measured'"),
         ({"constants": "measured", "attention": "uniform"}, "attention= has no effect"),
         ({"constants": "measured", "edges": "tight"}, "'analytic', 'attention', 'exact'"),
         ({"constants": "measured", "group": 2}, "Use edges='exact'"),

@@ -293,6 +293,8 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
         found = sl.jacobian_norms(tiny, prompt, tightness=tightness, rows=rows, **shared)[:10]  # pyright: ignore
         said = sl.provenance(found)["sketch"]
         assert said["tightness"] == tightness
+        call = sl.provenance(found)["call"]
+        assert (call["tightness"], call["seed"], call["n_probes"], call["rows"]) == (tightness, 0, 32, rows)
         assert said["estimated_tightness"] == found.attrs["estimated_tightness"] <= tightness
         ratio = (found / exact).values
         assert (ratio >= 1 - 1e-4).all()

@@ -142,7 +142,8 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
         ({"queries": [4, -1]}, "one twice"),
         ({"queries": [9]}, "not a position"),
         ({"queries": "some"}, "'all'"),
-        ({"layers": []}, "layers is an empty list"),
+        ({"layers": []}, "has no layer"),
+        ({"layers": [1, 2, 1]}, "no layer, or one twice"),
         ({"layers": [7]}, "layers"),
         ({"method": "sketch"}, "method"),
         ({"n_probes": 0}, "a number of directions"),
@@ -152,6 +153,16 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
 def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         raw(sl.profile)(tiny, "110 =", **arguments)
+
+
+def test_an_exponent_at_an_end_is_marked(tiny: Any) -> None:
+    found = sl.profile(tiny, "110 = 2", method="none", queries=[-1, -2], n_random_models=0, progress=False)
+    exponents = found["exponent"].values
+    met = (exponents < 0.0101) | (exponents > 15.9)
+    np.testing.assert_array_equal(found["exponent_at_end"], met)
+    assert met.any(), "some of these few values follow no power law"
+    call = sl.provenance(found)["call"]
+    assert (call["n_probes"], call["queries"], call["seed"]) == (32, [-1, -2], 0)
 
 
 def test_one_prompt_that_fits(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

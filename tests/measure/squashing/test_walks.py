@@ -13,6 +13,7 @@ from tests.references import path_sum, plain_outputs, raw
 from tests.theory.test_walks import walks
 
 IDS = torch.tensor([[2, 5, 9, 11, 30]])
+COUNTED = {"sigma_psi": 0.0}
 
 
 def mean_patterns(plain: Any) -> list[np.ndarray]:
@@ -43,10 +44,10 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
     for family in ("gemma", "gemma3", "gpt2"):
         model = bridge_of(family)
         shares = sl.paths.hops(model, IDS, attention=attention, bos="as-given")
-        bound = sl.path_bound(model, IDS, attention=attention, sigma_psi=0.0, bos="as-given")
+        bound = sl.path_bound(model, IDS, attention=attention, constants=COUNTED, bos="as-given")
         np.testing.assert_allclose(shares.sum("hop"), bound / bound.sum(), rtol=1e-7)  # weights are float32
         assert shares.sizes == {"hop": 4, "position": 5}
-        null = sl.path_bound(model, IDS, attention="uniform", sigma_psi=0.0, bos="as-given")
+        null = sl.path_bound(model, IDS, attention="uniform", constants=COUNTED, bos="as-given")
         np.testing.assert_allclose(shares["null"].sum("hop"), null / null.sum(), rtol=1e-9)
         assert shares.sel(hop=0).values.tolist()[:-1] == [0, 0, 0, 0]
         # Attending in every block: the product of the patterns alone.
@@ -62,12 +63,12 @@ def head_means(model: Any) -> list[np.ndarray]:
 
 def test_topological_bound_counts_paths(bridge_of: Any) -> None:
     """(T + I)³ for full attention; windows cut paths."""
-    full = sl.path_bound(bridge_of("llama"), IDS, attention="topological", sigma_psi=0.0, bos="as-given")
+    full = sl.path_bound(bridge_of("llama"), IDS, attention="topological", constants=COUNTED, bos="as-given")
     matrix = np.tril(np.ones((5, 5))) + np.eye(5)
     assert full.values.tolist() == np.linalg.matrix_power(matrix, 3)[-1].tolist()
     long = torch.arange(3, 13)[None]
-    cut = sl.path_bound(bridge_of("mistral"), long, attention="topological", sigma_psi=0.0, bos="as-given")
-    whole = sl.path_bound(bridge_of("llama"), long, attention="topological", sigma_psi=0.0, bos="as-given")
+    cut = sl.path_bound(bridge_of("mistral"), long, attention="topological", constants=COUNTED, bos="as-given")
+    whole = sl.path_bound(bridge_of("llama"), long, attention="topological", constants=COUNTED, bos="as-given")
     assert (cut <= whole).all()
     assert cut.values[0] < whole.values[0]
     with pytest.raises(InputError, match="attention='topological'"):

@@ -1,4 +1,4 @@
-"""Collapse after rounding: the lengths at which a pair is bit-identical once its representations are rounded.
+"""Collapse in low precision: from which lengths on a pair is bit-identical once its representations are rounded.
 
 *Collapsed* in a format means that v and v* are bit-identical after both are rounded to it. This does not decide the
 next token, which may be the same at much shorter lengths, or may still differ.
@@ -21,6 +21,7 @@ from squashlens.errors import InputError
 from squashlens.hooks.rounding import Stored, rounded, within
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
+from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
 
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
@@ -31,12 +32,15 @@ def precision(
     sequence: SequenceOrCapture,
     *,
     formats: Collection[Stored] = get_args(Stored),
+    blocks: Blocks = (),
     norm: Distance = "linf",
     scale: Scale = "relative",
+    progress: bool = True,
 ) -> xr.Dataset:
     """Whether v and v* are bit-identical after rounding, and the mantissa bits that tell them apart.
 
-    The model runs in its own dtype; only the resulting representations are rounded.
+    The model runs in its own dtype, and the resulting representations are rounded. With `blocks` it also runs with the
+    input of one block rounded: the residual streams of all tokens, in one block at a time.
 
     Args:
         model: as in `collapse`.
@@ -44,9 +48,12 @@ def precision(
             capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
         formats: formats to which representations are rounded: ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``,
             ``"float8_e5m2"``; all by default.
-        norm: norm of the noise floor: ``"linf"`` (the default), ``"l1"`` or ``"l2"``.
-        scale: unit of the noise floor: ``"relative"`` (the default), the root mean square of v's coordinates, or
-            ``"absolute"``, the model's units.
+        blocks: numbers of the blocks whose input is rounded, each in a run of its own with the same kind of passes, or
+            ``"all"``; none by default.
+        norm: norm of `distance` and the noise floor: ``"linf"`` (the default), ``"l1"`` or ``"l2"``.
+        scale: unit of `distance` and the noise floor: ``"relative"`` (the default), the root mean square of v's
+            coordinates, or ``"absolute"``, the model's units.
+        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (format, layer, length): `collapsed`, whether v and v* are bit-identical in the format, NaN if
@@ -59,23 +66,38 @@ def precision(
         `_y`, for y. Over (length): `same_argmax`, whether the most likely next token is the same; and the scalar
         `same_argmax_from`.
 
+        With `blocks`, also over (format, block, length), NaN where a coordinate exceeds the range of the format:
+        `distance`, D at the last layer; `enters_as_one`, whether the last token's residual stream at the input of the
+        block is the same in v and v*; `same_answer`, whether v's most likely next token is the same as without
+        rounding. Over (format, length): `first_block`, the first of the blocks whose rounding makes v and v* the same
+        at its input although they differ there by more than three noise floors without it; NaN if there is none, or
+        if no length was replayed.
+
     Raises:
-        InputError: unknown formats, or something that is not a sequence or its capture.
+        InputError: unknown formats or blocks, or something that is not a sequence or its capture.
+        UnsoundModelError: residual-stream hooks that have no effect in this model, with `blocks`.
 
     Source: Barbero et al. 2024, section 4, on low-precision formats.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ones = sl.prompts.repeated(model, "1", 48, prefix="How many ones are in the following sequence?")
-    >>> ds = sl.precision(model, sl.capture(model, ones, lengths=[8, 24, 48], progress=False), formats=["bfloat16"])
+    >>> pairs = sl.capture(model, ones, lengths=[8, 24, 48], progress=False)
+    >>> ds = sl.precision(model, pairs, formats=["bfloat16"])
     >>> bool(ds["collapsed"].sel(format="bfloat16", layer=0).all())   # the same token, embedded
     True
+    >>> ds = sl.precision(model, pairs, formats=["bfloat16"], blocks=[1, 2], progress=False)
+    >>> ds["distance"].dims, ds["block"].values.tolist()
+    (('format', 'block', 'length'), [1, 2])
     """
     metric = Metric(norm, scale)
     check_formats(formats)
+    rounded_at = blocks_of(model, blocks)
     session, pairs = captured(
-        model, sequence, "precision", noise_lengths=REPLAYED, formats=list(formats), norm=norm, scale=scale
-    )
+        model, sequence, "precision", noise_lengths=REPLAYED, formats=list(formats), blocks=rounded_at, norm=norm,
+        scale=scale,
+    )  # fmt: skip
+    answers = None
     v, star = pairs.v.values, pairs.star.values
     floor = metric.floor(pairs.v, pairs.star, pairs.replay)
     identical = torch.stack([_identical(v, star, form) for form in formats])
@@ -87,11 +109,18 @@ def precision(
     found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bits")
     found |= with_y("noise_floor", floor, NOISE, metric.units, ("layer",))
     if next_token_is_known(session.model):
-        same = most_likely(session.model, v[-1]) == most_likely(session.model, star[-1])
+        answers = most_likely(session.model, v[-1])
+        same = answers == most_likely(session.model, star[-1])
         found["same_argmax"] = (("length",), same, "whether the most likely next token is the same", "1")
         text = "smallest measured length such that the next token is the same at it and at all longer measured lengths"
         found["same_argmax_from"] = ((), from_then_on(same, pairs.lengths), text, "tokens")
-    return session.dataset("precision", coords(pairs) | {"format": list(formats)}, found)
+    axes = coords(pairs) | {"format": list(formats)}
+    if rounded_at:
+        axes["block"] = rounded_at
+        found |= rounded_inputs(
+            session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress
+        )  # fmt: skip
+    return session.dataset("precision", axes, found)
 
 
 def check_formats(formats: Collection[Stored]) -> None:

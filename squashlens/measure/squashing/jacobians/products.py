@@ -19,13 +19,16 @@ from squashlens.engine.running.streamed import implementation
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import (
     Batches,
+    Spectral,
     Storage,
     at_query,
     cost_message,
+    frobenius_of,
     require_causal,
     spectral_of,
     storage_for,
 )
+from squashlens.measure.squashing.spans import Spans
 from squashlens.remarks import remark
 from squashlens.theory.norms import mean_interval, spectral_norms
 
@@ -38,10 +41,10 @@ class Products:
 
     def __init__(
         self, session: Session, hooks: Sequence[Hook | Recipe], from_layer: int, top: int, to: Target, query: int,
-        batch_size: int | None, progress: bool,
+        batch_size: int | None, progress: bool, spans: Spans | None = None,
     ) -> None:  # fmt: skip
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
-        self.session, self.query, self.progress = session, query, progress
+        self.session, self.query, self.progress, self.spans = session, query, progress, spans
         blockwise = top > from_layer and replayable(model, hooks)
         if blockwise:
             batch = batch_size or cotangents(model, prompts, n)
@@ -85,8 +88,19 @@ class Products:
 
     def spectral(self, directions: Float[Tensor, "cotangent d"], rows: RowsKept) -> tuple[ByToken, RowsKept]:
         """The spectral norms, and how the rows were stored."""
-        storage, reach, count = self.storage(rows, len(directions)), self.query + 1, len(directions)
-        return spectral_of(self.along(directions), storage, reach, count, spectral_norms, self.progress), storage.way
+        storage = self.storage(rows, len(directions))
+        return self.measured(directions, storage, spectral_norms), storage.way
+
+    def measured(self, directions: Float[Tensor, "cotangent d"], storage: Storage, norms: Spectral) -> Tensor:
+        """What `norms` gives for the rows of each position, or of each span."""
+        reach, count = self.query + 1, len(directions)
+        spans = None if self.spans is None else self.spans.within(reach)
+        return spectral_of(self.along(directions), storage, reach, count, norms, self.progress, spans)
+
+    def frobenius(self, directions: Float[Tensor, "cotangent d"]) -> Tensor:
+        """The root of the sum of squares of the rows of each position, or of each span."""
+        found = frobenius_of(self.along(directions))
+        return found if self.spans is None else self.spans.root_sum_squares(found)
 
 
 def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
@@ -97,7 +111,8 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
     while True:
         more = min(d - taken, max(FIRST, taken // 2))
         directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        squares += [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
+        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
+        squares += new if products.spans is None else [products.spans.sums(part) for part in new]
         taken += more
         mean, half = mean_interval(torch.cat(squares))
         ends = {"low": (mean - half).clamp(min=0).sqrt(), "high": (mean + half).sqrt()}

@@ -8,7 +8,7 @@ repeats the products for the next ones.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -25,7 +25,7 @@ from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.spans import differentiable, vjps
 from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
-from squashlens.theory.norms import squared_frobenius
+from squashlens.theory.norms import side_by_side, squared_frobenius
 
 Batch = Float[Tensor, "cotangent prompt position in"]
 Batches = Callable[[], Iterator[Batch]]  # each call goes through all of them again
@@ -80,10 +80,25 @@ def frobenius_of(batches: Batches) -> Float[Tensor, "prompt position"]:
     return reduce(torch.add, map(squared_frobenius, batches())).sqrt()
 
 
+# More than six arguments that are not options, since all describe the rows.
 def spectral_of(
-    batches: Batches, storage: Storage, reach: int, rows: int, norms: Spectral, progress: bool
-) -> Float[Tensor, "prompt position *several"]:
-    """The spectral norm of the block of each position, or what `norms` gives; zero from position `reach` on."""
+    batches: Batches, storage: Storage, reach: int, rows: int, norms: Spectral, progress: bool,
+    spans: Sequence[Sequence[int]] | None = None,
+) -> Float[Tensor, "prompt position *several"]:  # fmt: skip
+    """The spectral norm of the block of each position, or what `norms` gives; zero from position `reach` on.
+
+    With `spans`, positions below `reach`, the norm of the blocks of each span side by side.
+    """
+    if spans is not None:
+        if storage.positions < reach:
+            raise CapacityError(
+                f"The rows of all {reach} blocks are needed for spans, {human(storage.size)}, and do not fit.",
+                "Point TMPDIR to a larger disk, or use norm='frobenius', which needs no stored rows.",
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            kept, _, device = collected(batches, storage.way, slice(0, reach), rows, folder)
+            each = bar(spans, desc="norms", unit="span", progress=progress)
+            return torch.stack([norms(of_span([kept], inside).to(device)) for inside in each], dim=1)
     found: list[Tensor] = []
     width = 0
     for start in range(0, reach, storage.positions):
@@ -94,6 +109,15 @@ def spectral_of(
             found.append(torch.stack([norms(kept[:, place].to(device)) for place in places], dim=1))
             del kept
     return padded(torch.cat(found, dim=1), width)
+
+
+def of_span(
+    parts: Sequence[Float[Tensor, "prompt place _ in"]], positions: Sequence[int]
+) -> Float[Tensor, "prompt cotangent many"]:
+    """The rows of the blocks at some positions side by side, from rows that were computed in parts."""
+    if not positions:
+        return parts[0].new_zeros(len(parts[0]), sum(part.shape[2] for part in parts), 1)
+    return side_by_side(torch.cat([part[:, list(positions)] for part in parts], dim=2))
 
 
 def padded(values: Float[Tensor, "prompt place *several"], width: int) -> Float[Tensor, "prompt position *several"]:

@@ -26,16 +26,19 @@ from squashlens.engine.differentiating.visibility import derivative_rounding, to
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import FIRST, Products
-from squashlens.measure.squashing.jacobians.rows import Spectral, collected, frobenius_of, padded, spectral_of
+from squashlens.measure.squashing.jacobians.rows import Spectral, collected, of_span, padded
+from squashlens.measure.squashing.spans import Spans
 from squashlens.theory.edges import with_rounding
 from squashlens.theory.norms import (
     FOLDS,
     crossed,
     direction_factor,
     length_factor,
+    moment_sizes,
     sketch_factors,
     sketch_stages,
     spectral_norms,
+    spike_sizes,
     unmixing,
 )
 
@@ -53,29 +56,42 @@ class Ends:
 
     @property
     def tightness(self) -> float:
-        """The largest upper bound ÷ estimate; 1 for blocks of 0."""
+        """The largest quotient of upper bound and estimate; 1 where both are 0."""
         return float((self.high / torch.maximum(self.low, self.likely)).nan_to_num(1.0, posinf=math.inf).max())
 
     def narrowed(self, other: "Ends") -> "Ends":
         """The narrower of two intervals that both hold; the estimate is the second one's."""
         return Ends(torch.minimum(self.high, other.high), torch.maximum(self.low, other.low), other.likely)
 
-    def rounded(self, reached: Tensor, lost: Float[Tensor, " prompt"]) -> "Ends":
+    def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
         """The bounds with an allowance for rounding, which is relative to the largest of them."""
-        rows = zip(self.high[:, None], reached, lost.tolist(), strict=True)
+        rows = zip(self.high[:, None], reached, lost[:, None], strict=True)
         high = torch.cat([with_rounding(row, near, rounding) for row, near, rounding in rows])
-        off = lost[:, None] * (self.low + self.high.amax(dim=1, keepdim=True))
+        off = lost * (self.low + self.high.amax(dim=1, keepdim=True))
         return Ends(high, (self.low - off).clamp(min=0), self.likely)
+
+    def by_span(self, reached: Tensor, lost: Float[Tensor, "prompt 1"], spans: Spans) -> "Ends":
+        """The same for spans, the last of which has all positions; it is left out of the result.
+
+        The blocks of m positions side by side are off by at most ``√Σ ρ²(e_i + e)² ≤ ρ√m (e_S + e)``, where e_i are the
+        norms of the blocks, e is the largest of the row, which the last span bounds, and e_S is the norm of the span.
+        """
+        near = spans.sums(reached[:, 0].double())[:, None] > 0
+        sizes = torch.tensor([len(inside) for inside in spans.positions], dtype=torch.float64)
+        found = self.rounded(near, lost * sizes.sqrt())
+        return Ends(found.high[:, :-1], found.low[:, :-1], found.likely[:, :-1])
 
 
 # More than ten parameters, since it takes all options of `jacobian_norms` that apply.
 def upper_sketch(
     session: Session, spans: Mapping[Target, int], hooks: Sequence[Hook | Recipe], from_layer: int, query: int,
     norm: Norm, n_probes: int, tightness: float | None, seed: int, rows: RowsKept, batch_size: int | None,
-    progress: bool,
+    progress: bool, groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:  # fmt: skip
-    """Bounds on ‖J_i‖ for each target, and their certificate."""
-    model, n, norms = session.model, session.positions, len(spans) * session.ids.numel()
+    """Bounds on ‖J_i‖ for each target, or on the norm of each span, and their certificate."""
+    model, n = session.model, session.positions
+    groups = None if groups is None else groups.and_all(n)
+    norms = len(spans) * (session.ids.numel() if groups is None else len(groups.names))
     found: dict[Target, Ends] = {}
     sketch: dict[str, Any] = {"certifies": CERTIFIES, "rounding": 0.0, "failure_probability": FAILURE}
     with certifying(model):
@@ -83,7 +99,7 @@ def upper_sketch(
         seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         here = torch.arange(n)[None] == query
         for to, top in spans.items():
-            products = Products(session, hooks, from_layer, top, to, query, batch_size, progress)
+            products = Products(session, hooks, from_layer, top, to, query, batch_size, progress, groups)
             if tightness is not None:
                 ends, facts = _grown(products, norms, tightness, seed, rows)
             elif norm == "spectral":
@@ -93,7 +109,8 @@ def upper_sketch(
             inside = range(from_layer, top)
             lost = torch.tensor([derivative_rounding(model, sight, inside, n) for sight in seen], dtype=torch.float64)
             reached = torch.stack([tokens_reaching(sight, inside, here) for sight in seen])
-            found[to] = ends.rounded(reached, lost)
+            lost = lost[:, None]
+            found[to] = ends.rounded(reached, lost) if groups is None else ends.by_span(reached, lost, groups)
             sketch |= {"rounding": max(sketch["rounding"], float(lost.max()))}
             sketch |= {name: max(value, sketch.get(name, 0.0)) for name, value in facts.items()}
     return found, sketch
@@ -109,7 +126,7 @@ def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tup
     """Frobenius norms from ‖GJ_i‖_F, by Chernoff's factor."""
     directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
     factor = sketch_factors(probes, chance)[1] / math.sqrt(probes)
-    size = frobenius_of(products.along(directions)).cpu()
+    size = products.frobenius(directions).cpu()
     return Ends(factor * size, torch.zeros_like(size), size / math.sqrt(probes)), {"factor": factor}
 
 
@@ -119,9 +136,7 @@ def _sketched(
     """Spectral norms from GJ_i with a given number of rows."""
     directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
     measure = Measure(directions)
-    reach, count = products.query + 1, len(directions)
-    storage = products.storage(rows, count)
-    several = spectral_of(products.along(directions), storage, reach, count, measure, products.progress)
+    several = products.measured(directions, products.storage(rows, len(directions)), measure)
     ends = measure.ends(several, chance)
     return ends, {"estimated_tightness": ends.tightness}
 
@@ -141,8 +156,9 @@ def _grown(
             way = products.storage("hold" if rows == "auto" else rows, len(new)).way
             part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
             parts.append(part)
-            places = (torch.cat([p[:, place] for p in parts], dim=1).to(device) for place in range(reach))
-            return padded(torch.stack([measure(block) for block in places], dim=1), n)
+            spans = [[place] for place in range(reach)] if products.spans is None else products.spans.within(reach)
+            several = torch.stack([measure(of_span(parts, inside).to(device)) for inside in spans], dim=1)
+            return several if products.spans is not None else padded(several, n)
 
         for k in stages:
             new = _drawn(products, k - len(directions), generator)
@@ -160,14 +176,15 @@ def _grown(
 
 
 class Measure:
-    """What is computed from the rows GJ_i: their norm, that of J_i in their row space, and the lengths `crossed`."""
+    """What is computed from the rows GJ_i: their `spike_sizes`, the norm of J_i in their row space, estimates of ‖J_i‖₂
+    from their moments, and the lengths `crossed`."""
 
     def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
         self.probes, self.unmixed = len(directions), unmixing(directions)
 
     def __call__(self, rows: Float[Tensor, "many out in"]) -> Float[Tensor, "many several"]:
         straight = self.unmixed.to(rows.device) @ rows.double()
-        found = torch.stack([spectral_norms(rows), spectral_norms(straight)], dim=-1)
+        found = torch.stack([spike_sizes(rows), spectral_norms(straight), moment_sizes(rows)], dim=-1)
         return torch.cat([found, crossed(rows[:, : FOLDS * self.each])], dim=-1) if self.each else found
 
     @property
@@ -177,11 +194,12 @@ class Measure:
 
     def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
         """The bounds that follow; each end fails with probability `chance` at most."""
-        size, least, *lengths = several.cpu().double().unbind(dim=-1)
+        size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
         sure, likely = least, least
         if lengths:
             seen = torch.stack(lengths)
             sure = torch.maximum(least, length_factor(self.each, chance / FOLDS) * seen.amax(dim=0))
             likely = torch.maximum(least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each))
+            likely = torch.fmax(likely, moments)  # which may be NaN
         high = direction_factor(self.probes, chance) * size
         return Ends(high, torch.minimum(sure, high), likely)

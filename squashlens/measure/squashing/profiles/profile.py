@@ -99,12 +99,15 @@ def profile(
         ``"path_bound"``, ``"null"``, ``"certified"``, ``"jacobian"``, and with random models ``"path_bound_random"``
         and ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
         with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
+        `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
+        power law describes the influence.
 
         Over (block, head): `sink_rate`, mean attention to the first token; `attention_entropy` in nat, beside
         `uniform_entropy` (block); `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of
         the others'. Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values;
         `effective_rank`; `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token
-        from that of the prompt with its last token repeated.
+        from that of the prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean
+        square of the last token's stream, `last_token_rms`.
 
     Raises:
         InputError: several prompts, a prompt of one token, or a query or layer that does not exist.
@@ -127,8 +130,8 @@ def profile(
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     session = Session.start(
         model, prompt, bos, "profile",
-        queries=queries, layers=layers, method=method, norm=norm, keep=keep, n_random_models=n_random_models, seed=seed,
-        certified=certified,
+        queries=queries, layers=layers, method=method, norm=norm, n_probes=n_probes, certified=certified, keep=keep,
+        n_random_models=n_random_models, seed=seed,
     )  # fmt: skip
     work = _Work(session, _queries(session, queries), _layers(session, layers), method, norm, n_probes, keep, seed)
     work.require_fits(progress)
@@ -157,13 +160,12 @@ def _queries(session: Session, given: Literal["all"] | Sequence[int]) -> Int[Ten
 
 def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
     """The layers in ascending order."""
-    top = n_blocks(session.model)
-    found = sorted(
-        {check_layer(layer, session.model, "layers") for layer in (range(top + 1) if given is None else given)}
-    )
-    if not found:
-        raise InputError("layers is an empty list.", "Give at least one layer, or leave layers= out.")
-    return found
+    if given is None:
+        return list(range(n_blocks(session.model) + 1))
+    found = [check_layer(layer, session.model, "layers") for layer in given]
+    if not found or len(set(found)) < len(found):
+        raise InputError(f"layers={list(given)!r} has no layer, or one twice.", "Give different layers, or none.")
+    return sorted(found)
 
 
 class _Found:
@@ -322,4 +324,6 @@ def _laws(found: Sequence[tuple[Law, Law, Law]]) -> Mapping[str, Variable]:
         for place, (end, said) in enumerate(ends.items()):
             values = torch.stack([getattr(laws[place], part) for laws in found])
             variables[f"{part}{end}"] = (("quantity", "layer"), values, f"{text} of influence by distance{said}", "1")
+    ends_met = torch.stack([laws[0].at_end for laws in found])
+    variables["exponent_at_end"] = (("quantity", "layer"), ends_met, "exponent at an end of the range tried", "1")
     return variables

@@ -148,7 +148,7 @@ class Sketch:
             ends = self.measure.ends(torch.nn.functional.pad(several, (0, 0, 0, n - reach)), self.chance)
         here = torch.arange(n)[None] == query
         reached = [tokens_reaching(self.seen, range(layer, self.top), here) for layer in self.layers]
-        return ends.rounded(torch.stack(reached), self.lost)
+        return ends.rounded(torch.stack(reached), self.lost[:, None])
 
     def certificate(self) -> dict[str, Any]:
         return {

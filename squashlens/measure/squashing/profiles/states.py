@@ -39,7 +39,7 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
         "effective_rank": (by_layer, spectra[:, 1], "effective rank of the representations", "1"),
         "first_token_norm": (by_layer, sizes[:, 0], "norm of the first token's residual stream", MODEL_UNITS),
         "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
-        "collapse_distance": (by_layer, _distances(session, seen, layers), "L∞ distance of v and v*", MODEL_UNITS),
+        **_distances(session, seen, layers),
     }
 
 
@@ -84,18 +84,31 @@ class _Seen:
         return keep
 
 
-def _distances(session: Session, seen: _Seen, layers: list[int]) -> list[float]:
-    """‖v_n − v*_{n+1}‖∞ at each layer, where v* is the prompt with its last token repeated."""
-    limit = context_length(session.model)
-    if limit is not None and session.positions + 1 > limit:
-        remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
-        return [float("nan")] * len(layers)
-    again: dict[int, Tensor] = {}
+def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Variable]:
+    """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
+
+    Token n of both prompts sees the same tokens, so that its streams differ by rounding alone: the noise floor.
+    """
+    limit, again = context_length(session.model), dict[int, Tensor]()
+    last = [seen.streams[layer][:, -1] for layer in layers]
 
     def keep(layer: int) -> Callable[[Tensor], None]:
-        return lambda tensor: again.update({layer: tensor[:, -1].detach().clone()})
+        return lambda tensor: again.update({layer: tensor[:, -2:].detach().clone()})
 
-    ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-    with torch.no_grad():
-        forward(session.model, ids, [(residual_site(layer, session.model), keep(layer)) for layer in layers])
-    return [float(distance(seen.streams[layer][:, -1], again[layer], "linf")) for layer in layers]
+    if limit is not None and session.positions + 1 > limit:
+        remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
+        far = noise = [float("nan")] * len(layers)
+    else:
+        ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
+        with torch.no_grad():
+            forward(session.model, ids, [(residual_site(layer, session.model), keep(layer)) for layer in layers])
+        far, noise = (
+            [float(distance(one, again[layer][:, place], "linf")) for layer, one in zip(layers, last, strict=True)]
+            for place in (1, 0)
+        )
+    sizes = [float(one.double().square().mean().sqrt()) for one in last]
+    return {
+        "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
+        "collapse_noise": (("layer",), noise, "noise floor of the distance of v and v*", MODEL_UNITS),
+        "last_token_rms": (("layer",), sizes, "root mean square of the last token's residual stream", MODEL_UNITS),
+    }

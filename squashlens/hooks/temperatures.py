@@ -1,0 +1,185 @@
+"""Temperatures of attention: factors on the logits that are constant, grow with the position, or follow the entropy.
+
+All of them act on the logits that enter the softmax, after any scale, bias, mask and soft cap of the model. Released
+models that grow logits with the position multiply the queries, which is the same for a model without a soft cap. The
+weights of a row change as ``α → α^β``, divided by their sum, where β is the row's factor.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import LogRule, one_of, positive
+from squashlens.checks.arguments import validated
+from squashlens.engine.hooking.hook import Hook
+from squashlens.errors import InputError, RangeError
+from squashlens.hooks.interventions import Blocks, grid, rescored
+from squashlens.theory.attention import unmasked
+
+SLOPE = 0.1  # `attn_scale` of Llama 4 and `llama_4_scaling_beta` of Ministral 3
+ADAPTIVE = (-0.037, 0.481, -2.3, 4.917, -1.791)  # arXiv 2410.01104, figure 4, highest power first
+LEAST_ENTROPY = 0.5  # nat; same figure: rows that are sharper than this are left alone
+
+
+@validated
+def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+    """Divide the attention logits by `temperature`: each weight α becomes ``α^(1/T)``, divided by its row's sum.
+
+    Args:
+        temperature: T > 0. Values below 1 sharpen attention, values above 1 flatten it.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+
+    Raises:
+        RangeError: in the forward pass, if the divided logits exceed the range of the model's dtype.
+    """
+    if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
+        raise InputError(
+            f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
+        )
+    return _in_range(
+        f"attention_temperature({temperature!r})",
+        lambda scores: scores / temperature,
+        f"attention_temperature: the logits divided by {temperature!r}",
+        "Give a higher temperature.",
+        blocks,
+        heads,
+    )
+
+
+@validated
+def log_scaling(
+    rule: LogRule, trained_length: int, blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
+    """Multiply the attention logits of each query by a factor that grows with the logarithm of its context.
+
+    With i the query's position counted from 0, and N = `trained_length`, the factor is, by `rule`,
+
+    - ``"log"``: ln n / ln N, where n is the number of keys that the query may attend to. It is the scaling
+      βₙ = γ ln n of Chen et al. with γ = 1 / ln N, and below 1 for n < N;
+    - ``"qwen"``: max(1, ln(i + 1) / ln N), as in Qwen (first generation) with ``use_logn_attn``, outside of training;
+    - ``"llama4"``: 1 + 0.1 ln(1 + ⌊(i + 1) / N⌋), as in the blocks of Llama 4 without rotary embedding, with N = 8192;
+    - ``"ministral3"``: 1 + 0.1 ln(1 + ⌊i / N⌋), as in all blocks of Ministral 3, with N = 16384.
+
+    These models multiply the queries. That is the same, except in a model with a soft cap, where this hook acts after
+    the cap. Under a sliding window only ``"log"`` counts the keys inside the window.
+
+    Args:
+        rule: how the factor depends on the context.
+        trained_length: N, a number of tokens: the context length that the model was trained on. At least 2 for
+            ``"log"`` and ``"qwen"``.
+        blocks: blocks to act in; all by default.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`.
+
+    Raises:
+        RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
+
+    Source: Chen et al. 2025, arXiv 2510.05554; ``logn_list`` in the modeling_qwen.py that was published with Qwen's
+    weights; transformers' modules for Llama 4 and Ministral 3.
+
+    >>> import squashlens as sl
+    >>> sl.hooks.log_scaling("qwen", 16)
+    log_scaling(qwen, 16)
+    """
+    one_of(rule, LogRule, "log_scaling: rule")
+    positive(trained_length, "log_scaling: trained_length", "a number of tokens")
+    if trained_length == 1 and rule in ("log", "qwen"):
+        raise InputError("log_scaling: trained_length=1 has a logarithm of 0.", "Give at least 2 tokens.")
+
+    def change(scores: Tensor) -> Tensor:
+        return scores * _log_factor(scores, rule, trained_length).to(scores.dtype)
+
+    name = f"log_scaling({rule}, {trained_length})"
+    remedy = "Give a larger trained_length."
+    return _in_range(name, change, "log_scaling: the logits", remedy, blocks, heads, positional=rule != "log")
+
+
+def _log_factor(scores: Tensor, rule: LogRule, length: int) -> Tensor:
+    """The factor for each query, in float64, with an axis for keys."""
+    if rule == "log":
+        return unmasked(scores).sum(dim=-1, keepdim=True).clamp(min=1).double().log() / math.log(length)
+    place = grid(scores)[0].double()
+    if rule == "qwen":
+        return ((place + 1).log() / math.log(length)).clamp(min=1)
+    return 1 + SLOPE * torch.floor((place + (rule == "llama4")) / length).log1p()
+
+
+@validated
+def adaptive_temperature(
+    blocks: Blocks = None, *, coefficients: Iterable[float | int] = ADAPTIVE, heads: Iterable[int] | None = None
+) -> Hook:
+    """Sharpen each row of attention by a factor that follows from its entropy.
+
+    With H the entropy of the row in nat, the logits are multiplied by ``β = max(1, p(H))`` where H > 0.5, and by 1
+    elsewhere; p is a polynomial. So no entropy increases. The default p is that of the source, which was fitted to a
+    model that finds the largest item of a set:
+    ``p(H) = −0.037 H⁴ + 0.481 H³ − 2.3 H² + 4.917 H − 1.791``. It is above 1 only for H between about 0.85 and 5.94,
+    and at most 2.43: a row that is uniform over more than about 380 keys is not changed.
+
+    Args:
+        blocks: blocks to act in; all by default.
+        coefficients: coefficients of p, the highest power first.
+        heads: query heads to act in; all by default.
+
+    Returns:
+        The hook, for `squashlens.applied`. A derivative goes through the entropy too.
+
+    Raises:
+        RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
+
+    Source: Veličković et al. 2024, arXiv 2410.01104, figure 4. It adds 1e-9 to weights before their logarithm, which
+    changes H by less than 1e-9 for each key; this hook does not.
+
+    >>> import squashlens as sl
+    >>> sl.hooks.adaptive_temperature((2, 3))
+    adaptive_temperature
+    """
+    weights = tuple(coefficients)
+    if not weights or any(isinstance(w, bool) or not isinstance(w, Real) or not math.isfinite(w) for w in weights):
+        raise InputError(
+            f"adaptive_temperature: coefficients={weights!r} are not coefficients.", "Give finite numbers."
+        )
+
+    def change(scores: Tensor) -> Tensor:
+        seen = torch.where(unmasked(scores), scores, 0.0)
+        return seen * _adaptive_factor(scores, seen, weights).to(scores.dtype)
+
+    name = "adaptive_temperature" + ("" if weights == ADAPTIVE else str(weights))
+    return _in_range(name, change, "adaptive_temperature: the logits", "Give smaller coefficients.", blocks, heads)
+
+
+def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> Tensor:
+    """β for each row, in at least float32; masked logits are 0 in `seen`, so that no product has an infinity in it."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    highest = wide.amax(dim=-1, keepdim=True).detach()
+    alpha, apart = wide.softmax(dim=-1), wide - highest
+    mean = (alpha * (seen.to(wide.dtype) - highest)).sum(dim=-1, keepdim=True)
+    entropy = apart.logsumexp(dim=-1, keepdim=True) - mean
+    value = torch.zeros_like(entropy)
+    for weight in weights:
+        value = value * entropy + weight
+    return torch.where(entropy > LEAST_ENTROPY, value.clamp(min=1), 1.0)
+
+
+def _in_range(
+    name: str, to: Callable[[Tensor], Tensor], what: str, remedy: str, blocks: Blocks, heads: Iterable[int] | None,
+    positional: bool = False,
+) -> Hook:  # fmt: skip
+    """A hook that replaces the logits of visible keys by `to(scores)`, which must remain finite."""
+
+    def change(scores: Tensor) -> Tensor:
+        scaled = to(scores)
+        if not bool((scaled.isfinite() | ~unmasked(scores)).all()):
+            raise RangeError(f"{what} exceed the range of {scores.dtype}.", remedy)
+        return scaled
+
+    return rescored(name, change, blocks, heads, positional)

@@ -1,0 +1,72 @@
+"""Interventions by name: hooks, other forms of a sequence, or both."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.hooking.pairs import HookPair, is_pair, one_or_several
+from squashlens.errors import InputError
+from squashlens.sequences import GrowingSequence
+
+AS_IT_IS = "as it is"
+Change = Hook | Recipe | HookPair | GrowingSequence | Callable[[GrowingSequence], GrowingSequence]
+Changes = Mapping[str, Change | Iterable[Change]]
+
+
+def by_name(interventions: Changes) -> dict[str, tuple[Any, ...]]:
+    """The parts of each intervention by its name, checked; the first is the unchanged model, without any part."""
+    every: dict[str, tuple[Any, ...]] = {AS_IT_IS: ()}
+    for name, change in interventions.items():
+        if name in every:
+            raise InputError(
+                f"interventions= has the name {name!r}, which is reserved for the unchanged model.",
+                "Give the intervention another name.",
+            )
+        every[name] = one_or_several(change)
+        if not all(_hooks(part) or _forms(part) for part in every[name]):
+            raise InputError(
+                f"The intervention {name!r} is neither hooks nor a growing sequence.",
+                "Give a hook, a sequence, a function from a sequence to a sequence, or a list of them.",
+            )
+    return every
+
+
+def hooks_of(parts: Iterable[Any]) -> list[Any]:
+    """The hooks among the parts of an intervention."""
+    return [part for part in parts if _hooks(part)]
+
+
+def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequence:
+    """The form of a sequence under an intervention: another sequence, or what its function returns for this one."""
+    forms = [part for part in parts if not _hooks(part)] or [sequence]
+    found = [form if isinstance(form, GrowingSequence) else _made(form, sequence) for form in forms]
+    if not all(isinstance(form, GrowingSequence) for form in found):
+        raise InputError(
+            "The function of an intervention does not return a growing sequence.",
+            "Return a changed sequence, as `lambda sequence: sequence.every(3, comma)` does.",
+        )
+    if len(found) > 1 or len(found[0]) != len(sequence):
+        raise InputError(
+            f"An intervention has {len(found)} sequences, the first with {len(found[0])} content tokens.",
+            f"Give one sequence, with {len(sequence)} content tokens.",
+        )
+    return found[0]
+
+
+def _made(form: Callable[[GrowingSequence], GrowingSequence], sequence: GrowingSequence) -> GrowingSequence:
+    try:
+        return form(sequence)
+    except Exception as error:
+        raise InputError(
+            f"The function of an intervention failed for a growing sequence: {type(error).__name__}: {error}.",
+            "Give a function from a sequence to a sequence; a function of activations needs its hook point, as in "
+            '("blocks.0.attn.hook_z", function).',
+        ) from error
+
+
+def _hooks(part: object) -> bool:
+    return is_pair(part) or isinstance(part, Hook | Recipe)
+
+
+def _forms(part: object) -> bool:
+    return isinstance(part, GrowingSequence) or (callable(part) and not isinstance(part, type))

@@ -1,0 +1,226 @@
+"""The blocks of the Jacobian themselves, with their leading singular directions: what is read of a token, and where
+it goes."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge, Freezable, Target, positive
+from squashlens.bars import bar
+from squashlens.engine.anatomy import residual_site, width
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.memory import require_room
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.forward import forward
+from squashlens.engine.running.unembed import logits_of, require_understood
+from squashlens.engine.text.tokens import display_tokens
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.results import Variable
+
+RANKS = 5  # tokens that a direction raises or lowers most
+COPIES = 4  # of the blocks: rows, the result, and what a singular value decomposition needs
+Logits = Float[Tensor, "place direction outcome"]
+
+
+# Ten parameters besides model and prompt are the options of a derivative, as in `jacobian_norms`; all have defaults.
+@measured
+def jacobian(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    query: int = -1,
+    positions: Iterable[int] | None = None,
+    k: int = 3,
+    freeze: Freezable | Collection[Freezable] = (),
+    from_layer: int = 0,
+    to_layer: Target = "y",
+    vjp_batch_size: int | None = None,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """The blocks J_i = ∂y_n/∂v⁽⁰⁾_i of the Jacobian, and their leading singular directions.
+
+    ``J_i = Σ_m σ_m a_m b_mᵀ`` with σ₁ ≥ σ₂ ≥ …: a step along the right direction b_m in the residual stream of token i
+    moves the output at the query by σ_m along the left direction a_m. So b_m is what is read of the token, and a_m is
+    where it goes. If the output is y, the change of the logits says which next tokens that raises and lowers.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: as in `path_bound`, but a single prompt.
+        query: as in `path_bound`.
+        positions: positions i of the tokens; all up to the query by default.
+        k: number of leading singular directions of each block; 3 by default.
+        freeze: as in `jacobian_norms`.
+        from_layer: as in `jacobian_norms`.
+        to_layer: layer whose residual stream at the query is differentiated: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the
+            default) for the output of the final norm.
+        vjp_batch_size: as in `jacobian_norms`.
+        bos: as in `path_bound`.
+        progress: as in `path_bound`.
+
+    Returns:
+        Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
+        in the model's dtype. Over (position, direction): `singular_value`; `share`, σ² divided by the sum of all σ²,
+        which is the square of the Frobenius norm. `left` (position, direction, out) and `right` (position, direction,
+        in), unit vectors. Their signs belong together and are otherwise arbitrary: the entry of `left` with the largest
+        absolute value is positive. Where several σ are equal, so are their directions, up to rotation.
+
+        With ``to_layer="y"``, over (position, direction, rank): `raised_token` and `lowered_token`, the tokens whose
+        logits change most, and `raised` and `lowered`, the change σ ∂logit/∂y · a for a step of length 1 along b,
+        without the mean over the vocabulary, which changes no probability. It is a derivative, including a soft cap of
+        the logits. They are left out for another `to_layer`, whose streams no output matrix reads, and for a model
+        whose logits do not follow from y; the provenance says so (`unembedded`).
+
+    Raises:
+        InputError: several prompts, or a query, position or layer that does not exist.
+        CapacityError: the blocks do not fit into memory; the message states their size.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> found = sl.jacobian(model, "110 =", positions=[3], k=2, progress=False)
+    >>> norm = sl.jacobian_norms(model, "110 =", progress=False)[3]
+    >>> bool(abs(found["singular_value"][0, 0] / norm - 1) < 1e-5)
+    True
+    """
+    if vjp_batch_size is not None:
+        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
+    hooks = freezing(freeze)
+    given = None if positions is None else list(positions)
+    session = Session.start(
+        model, prompt, bos, "jacobian",
+        query=query, positions=given, k=k, freeze=[h.name.removeprefix("freeze_") for h in hooks],
+        from_layer=from_layer, to_layer=to_layer,
+    )  # fmt: skip
+    places, n, d = _places(session, query, given), session.query(query), width(session.model)
+    positive(k, "k", "a number of directions", most=d)
+    (top,) = session.spans(from_layer, to_layer).values()
+    what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
+    remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
+    require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
+    products = Products(session, hooks, from_layer, top, to_layer, n, vjp_batch_size, progress)
+    blocks = torch.empty(len(places), d, d, dtype=torch.float64)
+    done = 0
+    for rows in products.along(torch.eye(d, dtype=torch.float64))():
+        blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
+        done += len(rows)
+    left, values, right = _leading(blocks, k, progress)
+    variables: dict[str, Variable] = {
+        "jacobian": (("position", "out", "in"), blocks, "blocks of the Jacobian", "1"),
+        "singular_value": (("position", "direction"), values, "singular values of the blocks", "1"),
+        "share": (("position", "direction"), _shares(values, blocks), "share of the squared Frobenius norm", "1"),
+        "left": (("position", "direction", "out"), left, "left singular vectors", "1"),
+        "right": (("position", "direction", "in"), right, "right singular vectors", "1"),
+    }
+    why = _why_not_unembedded(session, to_layer)
+    if why is None:
+        variables |= _tokens(session, _logit_changes(session, _output(session, n), values[..., None] * left))
+    _, coords = session.coords()
+    coords = {
+        "position": np.array(places), "token": ("position", coords["token"][1][places]),
+        "token_id": ("position", coords["token_id"][1][places]), "direction": np.arange(k), "out": np.arange(d),
+        "in": np.arange(d),
+    }  # fmt: skip
+    if why is None:
+        coords["rank"] = np.arange(variables["raised"][1].shape[-1])
+    ran = {"attention_implementation": products.attention, "unembedded": why or "yes"}
+    labelled = Session(session.model, session.ids, {**session.facts, **ran}, session.capture)
+    return labelled.dataset("Jacobian of the query's representation", coords, variables)
+
+
+def _places(session: Session, query: int, given: list[int] | None) -> list[int]:
+    """The positions in ascending order. Raises for several prompts, and for a position that is not up to the query."""
+    if len(session.ids) != 1:
+        raise InputError(
+            f"jacobian takes a single prompt, and not {len(session.ids)}.",
+            "Give one; use `jacobian_norms` for several.",
+        )
+    n = session.query(query)
+    places = list(range(n + 1)) if given is None else given
+    wrong = [p for p in places if isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= n]
+    if wrong or not places or len(set(places)) < len(places):
+        raise InputError(
+            f"positions={places!r} has no position, one twice, or one that the query does not depend on.",
+            f"Give different positions from 0 to {n}.",
+        )
+    return sorted(places)
+
+
+def _leading(
+    blocks: Float[Tensor, "place out in"], k: int, progress: bool
+) -> tuple[Float[Tensor, "place direction out"], Float[Tensor, "place direction"], Float[Tensor, "place direction in"]]:
+    """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
+    places, out, into = blocks.shape
+    left, values, right = (
+        blocks.new_empty(places, k, out),
+        blocks.new_empty(places, k),
+        blocks.new_empty(places, k, into),
+    )
+    for place in bar(range(places), desc="directions", unit="token", progress=progress):
+        u, s, vh = torch.linalg.svd(blocks[place])
+        one = u[:, :k].mT
+        largest = one.gather(1, one.abs().argmax(dim=1, keepdim=True))
+        signs = torch.where(largest < 0, -1.0, 1.0).double()
+        left[place], values[place], right[place] = signs * one, s[:k], signs * vh[:k]
+    return left, values, right
+
+
+def _shares(
+    values: Float[Tensor, "place direction"], blocks: Float[Tensor, "place out in"]
+) -> Float[Tensor, "place direction"]:
+    """σ² relative to the sum of all σ²; NaN for a block of zeros."""
+    return values.square() / blocks.square().sum(dim=(1, 2))[:, None]
+
+
+def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
+    """Why the directions are not read as changes of logits; None if they are."""
+    if to_layer != "y":
+        return f"no: the output matrix reads y, and not layer {to_layer}"
+    try:
+        require_understood(session.model)
+    except UnsoundModelError as error:
+        return f"no: {error}"
+    return None
+
+
+def _output(session: Session, query: int) -> Float[Tensor, "1 d"]:
+    """y at the query, which freezing does not change."""
+    kept: list[Tensor] = []
+    watch = [(residual_site("y", session.model), lambda t: kept.append(t[:, query].detach().clone()))]
+    with torch.inference_mode(False), torch.no_grad():
+        forward(session.model, session.ids.clone(), watch)
+    return kept[0]
+
+
+def _logit_changes(session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]) -> Logits:
+    """The derivative of the logits along each step from y, without its mean over the vocabulary."""
+    flat = steps.flatten(0, 1).to(y.device, y.dtype)
+    with torch.inference_mode(False), torch.no_grad():
+        here = y.expand_as(flat).contiguous()
+        changes: Any = torch.func.jvp(lambda at: logits_of(session.model, at), (here,), (flat,))
+    found = changes[1].double().cpu().unflatten(0, steps.shape[:2])
+    return found - found.mean(dim=-1, keepdim=True)
+
+
+def _tokens(session: Session, changes: Logits) -> dict[str, Variable]:
+    """The tokens whose logits each direction raises and lowers most."""
+    found: dict[str, Variable] = {}
+    dims = ("position", "direction", "rank")
+    for name, largest in (("raised", True), ("lowered", False)):
+        values, ids = changes.topk(min(RANKS, changes.shape[-1]), largest=largest)
+        found[f"{name}_token"] = (dims, _named(session, ids), f"tokens whose logits are {name} most", "text")
+        found[name] = (dims, values.numpy(), f"change of the logits that are {name} most", "nats")
+    return found
+
+
+def _named(session: Session, ids: Int[Tensor, "place direction rank"]) -> np.ndarray:
+    """The text of every token."""
+    texts: Any = display_tokens(session.model, ids.flatten(0, 1))
+    return np.array(texts, dtype=object).reshape(ids.shape)

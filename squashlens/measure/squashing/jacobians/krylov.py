@@ -1,0 +1,129 @@
+"""Spectral norms of the Jacobian at a few positions, by Lanczos iteration on J Jᵀ.
+
+A product Jᵀu is a vector–Jacobian product, from one backward pass. A product Jv is a Jacobian–vector product, in
+forward mode: the stream of the token gets a tangent v, and y has the tangent Jv. One step takes one of each for every
+position, so that a few positions of a wide model cost fewer than the d products of all blocks. The start is a random
+cotangent, the first one of a sketch: the upper bound of the iteration holds for a random start only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from squashlens._typing import Target
+from squashlens.bars import bar
+from squashlens.engine.anatomy import dtype_of, pattern_site, residual_site, width
+from squashlens.engine.budget import batch_memory, pass_bytes
+from squashlens.engine.hooking.freeze import split_frozen_attention
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.forward import forward
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.theory.lanczos import certified_spectral_norms
+
+FAILURE = 1e-6  # probability that any norm is above its upper bound
+WIDTH = 0.01  # relative distance of the two bounds at which the iteration ends, unless it is given
+REMEDY = "Use method='exact'."
+ByToken = Float[Tensor, "prompt position"]
+
+
+class Forward:
+    """Products Jv at some positions, each from a copy of the prompt whose token at that position has a tangent."""
+
+    def __init__(
+        self, session: Session, hooks: Sequence[Hook | Recipe], from_layer: int, to: Target, query: int,
+        places: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.session, self.query, self.places = session, query, list(places)
+        self.start, self.end = (residual_site(layer, session.model) for layer in (from_layer, to))
+        self.frozen, self.hooks = split_frozen_attention(hooks)
+        self.size = max(1, int(batch_memory(session.model) / (4 * pass_bytes(session.model, 1, session.positions))))
+
+    def __call__(self, vectors: Float[Tensor, "operator d"]) -> Float[Tensor, "operator d"]:
+        places = torch.tensor(self.places)
+        parts = zip(vectors.split(self.size), places.split(self.size), strict=True)
+        return torch.cat([self._pushed(part, at) for part, at in parts])
+
+    def _pushed(self, vectors: Float[Tensor, "operator d"], places: Tensor) -> Float[Tensor, "operator d"]:
+        model, many, found = self.session.model, len(vectors), []
+
+        def plant(stream: Tensor) -> Tensor:
+            tangent = torch.zeros_like(stream)
+            tangent[torch.arange(many), places] = vectors.to(stream.device, stream.dtype)
+            return forward_ad.make_dual(stream.detach(), tangent)
+
+        def read(stream: Tensor) -> None:
+            tangent = forward_ad.unpack_dual(stream).tangent
+            found.append(torch.zeros_like(stream[:, 0]) if tangent is None else tangent[:, self.query].clone())
+
+        # A watched pattern is computed whole: attention in rows has no derivative in forward mode.
+        whole = (pattern_site(0), lambda _: None)
+        ids = self.session.ids.expand(many, -1).clone()
+        try:
+            with torch.inference_mode(False), torch.no_grad(), forward_ad.dual_level(), applied(model, *self.hooks):
+                forward(model, ids, [(self.start, plant), (self.end, read), whole], frozen=self.frozen)
+        except (NotImplementedError, RuntimeError) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            reason = (str(error).splitlines() or [""])[0][:160]
+            raise UnsoundModelError(f"This model has no derivative in forward mode ({reason}).", REMEDY) from error
+        return found[0].double().cpu()
+
+
+def lanczos_norms(
+    session: Session, hooks: Sequence[Hook | Recipe], products: Products, from_layer: int, to: Target,
+    positions: Sequence[int] | None, rtol: float | None, seed: int,
+) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:  # fmt: skip
+    """‖J_i‖₂ at some positions, NaN elsewhere, with lower bounds, and what the provenance says of them."""
+    places = _places(session, products.query, positions)
+    ahead = Forward(session, hooks, from_layer, to, products.query, places)
+    allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
+    rows, at = torch.arange(len(places)), torch.tensor(places)
+    steps = bar(desc="Lanczos", unit="step", progress=products.progress)
+
+    def gram(cotangents: Float[Tensor, "operator d"]) -> Float[Tensor, "operator d"]:
+        """J Jᵀ u for each u. Both products must agree, since ``u·(J Jᵀ u) = ‖Jᵀu‖²``."""
+        back = torch.cat([part[:, 0].double().cpu() for part in products.along(cotangents)()])[rows, at]
+        image = ahead(back)
+        expected, found = back.square().sum(dim=-1), (cotangents * image).sum(dim=-1)
+        scale = expected + cotangents.norm(dim=-1) * image.norm(dim=-1)
+        if bool(((found - expected).abs() > allowed * scale).any()):
+            raise UnsoundModelError("The model's derivatives in forward and in backward mode differ.", REMEDY)
+        steps.update()
+        return image
+
+    inflation, generator = WIDTH if rtol is None else rtol, torch.Generator().manual_seed(seed)
+    try:
+        bounds = certified_spectral_norms(
+            gram, len(places), width(session.model), generator=generator, inflation=inflation, failure=FAILURE
+        )
+    finally:
+        steps.close()
+    spread = torch.full((2, 1, session.positions), torch.nan, dtype=torch.float64)
+    spread[..., products.query + 1 :] = 0.0
+    spread[0, 0, at], spread[1, 0, at] = bounds.upper, bounds.lower
+    facts = {
+        "kind": "Lanczos", "steps": bounds.steps, "products": 2 * bounds.steps * len(places), "seed": seed,
+        "rtol": inflation, "failure_probability": bounds.failure_probability,
+    }  # fmt: skip
+    return spread[0], {"low": spread[1]}, {"lanczos": facts}
+
+
+def _places(session: Session, query: int, positions: Sequence[int] | None) -> list[int]:
+    """The positions. Raises for several prompts, and for a position that is not up to the query."""
+    if len(session.ids) != 1:
+        raise InputError(f"method='lanczos' is for a single prompt, and not {len(session.ids)}.", REMEDY)
+    places = [query] if positions is None else [*positions]
+    wrong = [p for p in places if isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= query]
+    if wrong or not places or len(set(places)) < len(places):
+        raise InputError(
+            f"positions={places!r} has no position, one twice, or one that the query does not depend on.",
+            f"Give different positions from 0 to {query}.",
+        )
+    return places

@@ -1,0 +1,98 @@
+"""The Jacobian's blocks against jacrev on the plain model, and their directions against finite steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import CapacityError, InputError
+from tests.cases import CONFIGS, random_model
+from tests.references import jacobian_by_jacrev, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gpt2", "qwen2"])
+def test_blocks_and_directions_are_those_of_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
+    plain = random_model(CONFIGS[family]).double()
+    truth = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()[[1, 4, 6]]
+    found = sl.jacobian(bridge_of(family, torch.float64), IDS, positions=[4, 6, 1], k=4, **SHARED)
+    assert found["position"].values.tolist() == [1, 4, 6]
+    assert found["token_id"].values.tolist() == [7, 7, 59]
+    np.testing.assert_allclose(found["jacobian"], truth, atol=1e-6 * abs(truth).max())
+    values = np.linalg.svd(truth, compute_uv=False)
+    np.testing.assert_allclose(found["singular_value"], values[:, :4], rtol=1e-5)
+    np.testing.assert_allclose(found["share"], (values**2 / (values**2).sum(axis=1, keepdims=True))[:, :4], rtol=1e-5)
+    left, right = found["left"].values, found["right"].values
+    for vectors in (left, right):
+        np.testing.assert_allclose(
+            vectors @ vectors.transpose(0, 2, 1), np.broadcast_to(np.eye(4), (3, 4, 4)), atol=1e-9
+        )
+    moved = np.einsum("poi,pki->pko", truth, right)
+    np.testing.assert_allclose(moved, values[:, :4, None] * left, atol=1e-5 * values.max())
+    assert (np.take_along_axis(left, abs(left).argmax(axis=2)[..., None], axis=2) > 0).all()
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_logits_change_as_a_step_along_the_direction_says(family: str, bridge_of: Callable[..., Any]) -> None:
+    """Against a central difference: a hook moves a token's embedding by a small step; gemma2 caps its logits."""
+    model = bridge_of(family, torch.float64)
+    found = sl.jacobian(model, IDS, positions=[3], k=2, **SHARED)
+    for direction in (0, 1):
+        one = found.isel(position=0, direction=direction)
+        right, logits = torch.tensor(one["right"].values), []
+        for sign in (1, -1):
+
+            def step(stream: torch.Tensor, hook: Any, by: torch.Tensor = sign * 1e-3 * right) -> torch.Tensor:
+                moved = stream.clone()
+                moved[:, 3] += by
+                return moved
+
+            with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", step)]):
+                logits.append(model(IDS[None], use_cache=False)[0, 6].double())
+        change = (logits[0] - logits[1]) / 2e-3
+        change -= change.mean()
+        order = change.argsort().tolist()
+        scale = change.abs().max().item()
+        for name, ids in (("raised", order[::-1][:5]), ("lowered", order[:5])):
+            np.testing.assert_allclose(one[name], change[ids], atol=2e-3 * scale)
+            assert one[f"{name}_token"].values[0] == f"#{ids[0]}"
+    assert sl.provenance(found)["unembedded"] == "yes"
+
+
+def test_a_stream_below_y_is_not_unembedded_and_results_can_be_kept(tiny: Any, tmp_path: Any) -> None:
+    prompt = "How many ones are in 1101 ="
+    low = sl.jacobian(tiny, prompt, positions=[3], to_layer=4, from_layer=1, freeze="norms", progress=False)
+    assert "raised" not in low
+    assert "layer 4" in sl.provenance(low)["unembedded"]
+    norm = sl.jacobian_norms(tiny, prompt, to_layer=4, from_layer=1, freeze="norms", progress=False)[3]
+    assert float(low["singular_value"][0, 0]) == pytest.approx(float(norm), rel=1e-5)
+    found = sl.jacobian(tiny, prompt, positions=[3, 7], k=2, progress=False)
+    again = sl.open_result(sl.save(found, tmp_path / "blocks.nc"))
+    assert again.identical(found) or again.equals(found)
+    figure = sl.figures.of(found)
+    np.testing.assert_allclose(figure.data[1].y, found["singular_value"][:, 1])
+    assert "raised: " in figure.data[0].hovertext[0]
+    assert len(sl.figures.of(low).data) == 3
+
+
+def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, complaint in (
+        ({"positions": []}, "has no position"),
+        ({"positions": [1, 1]}, "one twice"),
+        ({"positions": [3], "query": 2}, "does not depend on"),
+        ({"k": 129}, "k="),
+        ({"k": 0}, "k="),
+        ({"to_layer": 9}, "to_layer"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            raw(sl.jacobian)(tiny, "110 =", **arguments)
+    with pytest.raises(InputError, match="single prompt"):
+        sl.jacobian(tiny, ["110 =", "111 ="])
+    monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1_000_000)
+    with pytest.raises(CapacityError, match=r"blocks of 5 tokens, of 128 × 128 numbers each, needs 2\.62 MB"):
+        sl.jacobian(tiny, "110 =", progress=False)

@@ -1,0 +1,67 @@
+"""Norms at a few positions by Lanczos iteration, against jacrev on the plain model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.squashing.jacobians import krylov
+from tests.cases import CONFIGS, random_model
+from tests.references import frozen_attention_model, jacobian_by_jacrev, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+PLACES = [1, 4, 6]
+SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "progress": False}
+
+
+@pytest.mark.parametrize(("family", "freeze"), [("gemma2", ()), ("gpt2", "attention"), ("llama", ()), ("qwen2", ())])
+def test_the_iteration_ends_at_the_norm_of_the_plain_model(
+    family: str, freeze: Any, bridge_of: Callable[..., Any]
+) -> None:
+    plain = random_model(CONFIGS[family]).double()
+    plain = frozen_attention_model(plain, IDS[None]) if freeze else plain
+    blocks = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()
+    truth = np.linalg.norm(blocks, ord=2, axis=(1, 2))[PLACES]
+    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, rtol=1e-5, freeze=freeze, **SHARED)
+    np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5)
+    np.testing.assert_allclose(found["low"].values[PLACES], truth, rtol=2e-5)
+    assert np.isnan(found.values[[0, 2, 3, 5]]).all()
+    said = sl.provenance(found)["lanczos"]
+    assert said["products"] == 2 * 3 * said["steps"] <= 2 * 3 * 16
+
+
+def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
+    prompt, shared = "How many ones are in 1101 =", {"query": 9, "progress": False}
+    exact = sl.jacobian_norms(tiny, prompt, to_layer=[3, "y"], from_layer=1, **shared)
+    found = sl.jacobian_norms(
+        tiny, prompt, to_layer=[3, "y"], from_layer=1, method="lanczos", positions=[9, 2], rtol=0.03, **shared
+    )
+    ratio = (found / exact).values[:, [2, 9]]
+    assert ((ratio >= 1 - 1e-4) & (ratio <= 1.031)).all()
+    below = (found["low"] / exact).values[:, [2, 9]]
+    assert ((below <= 1 + 1e-4) & (below >= 0.965)).all()
+    assert (found.values[:, 10:] == 0).all()
+    assert sl.provenance(found)["lanczos"]["products"] < 128, "fewer than d"
+
+
+def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, complaint in (
+        ({"positions": [9]}, "does not depend on"),
+        ({"positions": []}, "has no position"),
+        ({"norm": "frobenius"}, "norm='frobenius'"),
+        ({"spans": "words"}, "spans="),
+        ({"rtol": 2.0}, "rtol"),
+        ({"method": "exact", "positions": [1]}, "positions="),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            raw(sl.jacobian_norms)(tiny, "110 =", **{"method": "lanczos"} | arguments)
+    with pytest.raises(InputError, match="single prompt"):
+        sl.jacobian_norms(tiny, ["110 =", "111 ="], method="lanczos", progress=False)
+    pushed = krylov.Forward.__call__
+    monkeypatch.setattr(krylov.Forward, "__call__", lambda self, vectors: 1.1 * pushed(self, vectors))
+    with pytest.raises(UnsoundModelError, match="differ"):
+        sl.jacobian_norms(tiny, "110 =", method="lanczos", progress=False)

@@ -1,0 +1,225 @@
+"""Norms of spans against jacrev's blocks side by side, and spans of texts against what they are parsed to."""
+
+import json
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
+from squashlens.errors import CapacityError, InputError
+from squashlens.theory.norms import side_by_side
+from tests.cases import CONFIGS, random_model
+from tests.references import jacobian_by_jacrev, plain_outputs, raw
+
+IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
+SPANS = {"second half": [4, 5, 3], "ends": [0, 6], "after the query": [1]}
+ORDERS: dict[str, Any] = {"spectral": 2, "frobenius": "fro"}
+SHARED: dict[str, Any] = {"bos": "as-given", "progress": False, "spans": SPANS}
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
+def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(family: str, bridge_of: Callable[..., Any]) -> None:
+    blocks = jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6).detach().double()
+    model = bridge_of(family, torch.float64)
+    truth: dict[Any, Any] = {
+        norm: np.array([np.linalg.norm(torch.cat([*blocks[list(s)]], dim=1).numpy(), ord=order) for s in sorted(
+            [sorted(s) for s in SPANS.values()])])
+        for norm, order in ORDERS.items()
+    }  # fmt: skip
+    for norm, expected in truth.items():
+        exact = sl.jacobian_norms(model, IDS, norm=norm, rows="spill", **SHARED)
+        np.testing.assert_allclose(exact.values, expected, rtol=1e-6)
+        for options in ({"n_probes": 6}, {"tightness": 3.0}) if norm == "spectral" else ({"n_probes": 6},):
+            upper = sl.jacobian_norms(model, IDS, norm=norm, method="sketch_upper", **options, **SHARED)  # pyright: ignore
+            assert (upper.values >= expected * (1 - 1e-5)).all()
+            if norm == "spectral":
+                assert (upper["low"].values <= expected * (1 + 1e-5)).all()
+                assert (upper["low"].values > 0).all()
+        below = sl.jacobian_norms(model, IDS, norm=norm, method="sketch", n_probes=99, **SHARED)
+        if norm == "spectral":  # with more directions than d, nothing is left out
+            np.testing.assert_allclose(below.values, expected, rtol=1e-6)
+    alone = sl.jacobian_norms(model, IDS, bos="as-given", progress=False).values
+    found = sl.jacobian_norms(model, IDS, **SHARED)
+    assert found["token"].values.tolist() == ["ends", "after the query", "second half"]
+    assert found["position"].values.tolist() == [0, 1, 3]
+    assert found["span_size"].values.tolist() == [2, 1, 3]
+    ends = truth["spectral"][0]
+    assert max(alone[[0, 6]]) <= ends <= np.hypot(*alone[[0, 6]]) < 0.999 * alone[[0, 6]].sum()
+
+
+def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
+    prompt = "How many ones are in 1101 ="
+    shared: Any = {"query": 9, "progress": False}
+    words = sl.sensitivity(tiny, prompt, spans="words", **shared)
+    assert sl.provenance(words)["spans"] == [[1], [2], [3], [4], [5], [6, 7, 8, 9]]
+    assert words["token"].values.tolist() == ["How", "many", "ones", "are", "in", "1101"]
+    for name, one in (("path_bound", sl.path_bound(tiny, prompt, query=9)),
+                      ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform"))):  # fmt: skip
+        assert words[name].values[-1] == pytest.approx(np.linalg.norm(one.values[6:10]))
+        np.testing.assert_allclose(words[name].values[:-1], one.values[1:6], rtol=1e-6)
+    exact = sl.jacobian_norms(tiny, prompt, spans="words", **shared)
+    np.testing.assert_allclose(words["jacobian"], exact.values[:-1])
+    assert exact.values[-1] == 0, "the last word comes after the query"
+    bound = sl.path_bound(tiny, prompt, constants="measured", spans="words", **shared)
+    assert (bound.values[:-1] >= exact.values[:-1]).all()
+    assert "certificate" in sl.provenance(bound)
+    assert int(words["compared_tokens"]) == 5, "the word with the query is left out"
+    figure: Any = sl.figures.of(words)
+    assert len(figure.data) > 4
+    drawn: Any = sl.figures.of(exact).data[0]
+    np.testing.assert_allclose(drawn.y, exact.values)
+
+
+def test_a_sketch_of_spans_that_stops_early_has_both_ends(tiny: Any) -> None:
+    prompt, shared = "How many ones are in 1101 =", {"spans": "words", "progress": False}
+    exact = sl.jacobian_norms(tiny, prompt, **shared).values  # pyright: ignore
+    found = sl.jacobian_norms(tiny, prompt, method="sketch_upper", tightness=4.0, **shared)  # pyright: ignore
+    assert sl.provenance(found)["sketch"]["n_probes"] < 128
+    assert (found.values >= exact * (1 - 1e-4)).all()
+    assert (found["low"].values <= exact * (1 + 1e-4)).all()
+    estimate = sl.jacobian_norms(
+        tiny, prompt, norm="frobenius", method="sketch", rtol=0.3, to_layer=[3, "y"], **shared  # pyright: ignore
+    )  # fmt: skip
+    truth = sl.jacobian_norms(tiny, prompt, norm="frobenius", to_layer=[3, "y"], **shared)  # pyright: ignore
+    assert ((estimate["low"] <= 1.1 * truth) & (0.9 * truth <= estimate["high"])).all()
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2"])
+def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, bridge_of: Callable[..., Any]) -> None:
+    """Against every replacement on the plain model: 200 draws of at most 6 find them all, and count each once."""
+    model, plain, among = bridge_of(family, torch.float64), random_model(CONFIGS[family]).double(), [5, 7, 9]
+    shared: dict[str, Any] = {"candidates": among, "query": 5, "bos": "as-given", "progress": False}
+    spans = {"pair": [3, 1], "one": [4], "up to the query": [5, 6]}
+    found = sl.substitution_effect(model, IDS, n_replacements=200, spans=spans, batch_size=4, **shared)
+    assert found["token"].values.tolist() == ["pair", "one", "up to the query"]
+    assert found["span_size"].values.tolist() == [2, 1, 2]
+    assert sl.provenance(found)["spans"] == [[1, 3], [4], [5, 6]]
+
+    def outcome(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            out = plain_outputs(plain, ids[None])
+        return out.hidden_states[-1][0, 5], out.logits[0, 5].log_softmax(-1)
+
+    y, logs = outcome(IDS)
+    for at, inside in enumerate([[1, 3], [4], [5]]):
+        gaps, apart = [], []
+        for tokens in product(*[[t for t in among if t != int(IDS[place])] for place in inside]):
+            other = IDS.clone()
+            other[inside] = torch.tensor(tokens)
+            moved, others = outcome(other)
+            gaps.append((moved - y).norm().item())
+            apart.append((logs.exp() * (logs - others)).sum().item())
+        assert found["effect"].values[at] == pytest.approx(np.mean(gaps), rel=1e-4)
+        assert found["effect_std"].values[at] == pytest.approx(np.std(gaps), rel=1e-3)
+        assert found["kl"].values[at] == pytest.approx(np.mean(apart), rel=1e-3)
+    alone = sl.substitution_effect(model, IDS, n_replacements=1, positions=[1, 4], **shared)
+    spans = {"a": [1], "b": [4], "after the query": [6]}
+    found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
+    np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
+
+
+def test_spans_that_cannot_be_replaced(tiny: Any) -> None:
+    for arguments, complaint in (
+        ({"spans": {"a": [0, 1]}}, "BOS"),
+        ({"spans": {"a": [1]}, "positions": [1]}, "exclude each other"),
+        ({"spans": {"a": [3]}, "query": 2}, "come after the query"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            raw(sl.substitution_effect)(tiny, "110 =", **arguments)
+    with pytest.raises(InputError, match="single prompt"):
+        sl.substitution_effect(tiny, ["110 =", "1110 ="], spans="words", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("spans", "complaint"),
+    [
+        ({}, "no span"),
+        ({"a": []}, "has no position"),
+        ({"a": [1, 1]}, "one twice"),
+        ({"a": [1, -4]}, "one twice"),
+        ({"a": [9]}, "outside the prompt"),
+        ({"a": [1, 2], "b": [2]}, "a token in common"),
+        ("fields", "JSON"),
+        ("tokens", "spans"),
+    ],
+)
+def test_refusals(tiny: Any, spans: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        raw(sl.jacobian_norms)(tiny, "110 =", spans=spans)
+
+
+def test_spans_are_of_one_prompt_whose_rows_fit(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for prompts in (["110 =", "111 ="], ["110 =", "1110 ="]):
+        with pytest.raises(InputError, match="single prompt"):
+            sl.jacobian_norms(tiny, prompts, spans="words", progress=False)
+    monkeypatch.setattr("squashlens.measure.squashing.jacobians.rows.available", lambda device: 4 * 128 * 128 * 4)
+    with pytest.raises(CapacityError, match="needed for spans"):
+        sl.jacobian_norms(tiny, "110 =", spans="words", rows="repeat", progress=False)
+
+
+@settings(deadline=None, max_examples=25)
+@given(shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4)), seed=st.integers(0, 10**6))
+def test_blocks_side_by_side(shape: tuple[int, int, int], seed: int) -> None:
+    blocks = np.random.default_rng(seed).standard_normal((2, *shape))
+    found = side_by_side(torch.tensor(blocks)).numpy()
+    for one, several in zip(found, blocks, strict=True):
+        np.testing.assert_allclose(one @ one.T, sum(b @ b.T for b in several), rtol=1e-9, atol=1e-9)
+
+
+LEAVES = st.one_of(st.integers(-999, 999), st.booleans(), st.none(), st.text(max_size=6), st.floats(-9, 9))
+VALUES = st.dictionaries(
+    st.text(min_size=1, max_size=4).filter(lambda key: not set(".[") & set(key)),
+    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3), max_leaves=5),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(value=VALUES, indent=st.sampled_from([None, 2]), plain=st.booleans())
+def test_fields_are_the_values_of_the_object(value: dict[str, Any], indent: int | None, plain: bool) -> None:
+    text = f"Read [this]:\n{json.dumps(value, indent=indent, ensure_ascii=plain)} Now answer."
+    found = {name: text[start:end] for name, start, end in pieces_of(text, "fields")}
+
+    def leaves(value: Any, name: str, key: str | None) -> dict[str, Any]:
+        if isinstance(value, list):
+            return {n: v for i, one in enumerate(value) for n, v in leaves(one, f"{name}[{i}]", None).items()}
+        return {name: (key, value)}
+
+    expected = {n: v for key, one in value.items() for n, v in leaves(one, key, key).items()}
+    assert list(found) == list(expected)
+    for name, (key, leaf) in expected.items():
+        piece = found[name]
+        assert json.loads(f"{{{piece}}}" if key is not None else piece) == ({key: leaf} if key is not None else leaf)
+
+
+def test_words_sentences_and_lines() -> None:
+    text = 'One two. "Three!" Four\n\n 5.5 six'
+    assert [name for name, *_ in pieces_of(text, "words")] == ["One", "two.", '"Three!"', "Four", "5.5", "six"]
+    assert [name for name, *_ in pieces_of(text, "sentences")] == ["One two.", '"Three!"', "Four", "5.5 six"]
+    assert [name for name, *_ in pieces_of(text, "lines")] == ['One two. "Three!" Four', "5.5 six"]
+    for kind in ("words", "sentences", "lines"):
+        assert all(name == text[start:end].strip() for name, start, end in pieces_of(text, kind))
+    tokens = ["One", " two", ".", ' "', "Thr", "ee!", '"', " Four", "\n", "\n ", "5", ".5", " six"]
+    words = positions_in(tokens, pieces_of(text, "words"))
+    assert words == [[0], [1, 2], [3, 4, 5, 6], [7], [8, 9, 10, 11], [12]]
+    assert positions_in(tokens, pieces_of(text, "lines")) == [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]]
+
+
+def test_a_character_of_several_tokens_is_in_the_span_that_it_ends_in() -> None:
+    class Bytes:
+        """A tokenizer of bytes."""
+
+        def decode(self, ids: list[int], **_: Any) -> str:
+            return bytes(ids).decode("utf-8", errors="replace")
+
+    text = "aé→ 漢 z"
+    texts = texts_of(Bytes(), list(text.encode()))
+    assert "".join(texts) == text
+    assert positions_in(texts, pieces_of(text, "words")) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
