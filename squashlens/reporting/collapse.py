@@ -50,7 +50,7 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
         letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=progress)
         for letter, sequence in panels.items()
     }
-    whole = {letter: collapse(model, one, heads="value") for letter, one in pairs.items()}
+    whole = {letter: collapse(model, one, by_head="value") for letter, one in pairs.items()}
     return Findings(
         panels=whole,
         trends=dict(zip(whole, holm([float(ds["length_trend_p"][-1]) for ds in whole.values()]), strict=True)),

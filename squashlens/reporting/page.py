@@ -12,6 +12,7 @@ from squashlens._typing import Bridge, Norm
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import escape
 from squashlens.reporting import sentences as say
+from squashlens.reporting.answer import short_answer
 from squashlens.reporting.section import Section
 from squashlens.results import provenance
 from squashlens.saving.files import require_output, write
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from squashlens.errors import SquashlensError
+    from squashlens.maps.view import SquashMap
     from squashlens.reporting import collapse
 
 ASSUMPTIONS = (
@@ -54,8 +56,8 @@ def report(
 ) -> Path:
     """Measure over-squashing on one prompt and collapse on figure 5's sequences, and write the results as an HTML page.
 
-    The page contains the prompt, the model, figures with sentences about the results, the assumptions, the code to
-    reproduce it, and the provenance. It opens from disk without a network.
+    The page contains a short answer, the prompt's squash map, the model, figures with sentences about the results, the
+    assumptions, the code to reproduce it, and the provenance. It opens from disk without a network.
 
     Args:
         model: anything that `squashlens.load` takes, or a loaded model.
@@ -77,6 +79,7 @@ def report(
     'page.html'
     """
     from squashlens.engine.loading.load import load
+    from squashlens.maps.view import squash_map
     from squashlens.measure.answers.readout import next_token
     from squashlens.measure.squashing.bound import composition
     from squashlens.measure.squashing.sensitivity import sensitivity
@@ -88,8 +91,9 @@ def report(
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)
     answer = next_token(bridge, prompt)
+    view = squash_map(bridge, prompt, norm=norm, progress=progress)
     findings = collapse.try_to_measure(bridge, n, progress=progress)
-    page = render(measured, shares, answer, findings, prompt=prompt, n=n)
+    page = render(measured, shares, answer, findings, view, prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 
 
@@ -98,6 +102,7 @@ def render(
     shares: xr.DataArray,
     answer: xr.DataArray,
     findings: "collapse.Findings | SquashlensError",
+    view: "SquashMap",
     *,
     prompt: str,
     n: int,
@@ -116,6 +121,8 @@ def render(
         .from_string(template)
         .render(
             prompt=prompt,
+            answers=short_answer(measured, view.result),
+            map=view.section(),
             tokens=[str(t) for t in measured["token"].values],
             summary=say.prompt_summary(measured, answer),
             model_line=model_line(facts),
@@ -179,7 +186,8 @@ def _code(facts: dict[str, Any], prompt: str, n: int) -> str:
         "import squashlens as sl\n\n"
         f"model = sl.load({facts['model']!r})\n"
         f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
-        "sl.figures.attribution(ds)\n\n"
+        "sl.figures.attribution(ds)\n"
+        f"sl.squash_map(model, {prompt!r}, norm={norm!r}).save('map.html')\n\n"
         f"panels = sl.prompts.figure5(model, {n})\n"
         "pairs = {k: sl.capture(model, p, baselines=['contrast', 'unrelated']) for k, p in panels.items()}\n"
         "collapse = {k: sl.collapse(model, captured) for k, captured in pairs.items()}\n"

@@ -27,9 +27,10 @@ def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_reads_as_an_argument(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
-    headings = re.findall(r"<h[12]>(.*?)</h[12]>", text)
+    headings = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", text)
     assert headings == [
         "What is lost on the way to the last token?",
+        "In short",
         "The prompt",
         "Path bound, null and Jacobian by token",
         "Paths to the last token, by layer",
@@ -51,7 +52,27 @@ def test_it_reads_as_an_argument(written: Path) -> None:
 def test_nothing_is_fetched(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     own = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
-    assert not re.findall(r"(?:src|href)=[\"'](?!data:)", own)
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)", own)
+
+
+def test_it_begins_with_a_short_answer_and_its_contents(written: Path) -> None:
+    text = written.read_text(encoding="utf-8")
+    answers = re.findall(r"<dt>(.*?)</dt>", text)
+    assert answers == ["What is lost", "Where in the prompt", "Where in the model", "At the end", "How sure"]
+    targets = re.findall(r'href="#([^"]+)"', text)
+    assert len(targets) == 15
+    assert all(text.count(f'id="{target}"') == 1 for target in targets)
+
+
+@pytest.mark.browser
+def test_the_page_can_be_read_by_everyone(browser: Any, written: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(written.as_uri())
+    page.wait_for_selector(".sl-ribbon [role=option]")
+    violations = axe.Axe().run(page).response["violations"]
+    assert not [one["id"] for one in violations]
+    page.close()
 
 
 def test_token_text_is_escaped(tiny: Any) -> None:
@@ -61,7 +82,9 @@ def test_token_text_is_escaped(tiny: Any) -> None:
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
     findings = InputError(f"{evil} is 2 tokens.", "Use another.")
-    text = render(measured, shares, answer, findings, prompt=f"'{evil}'", n=9)
+    text = render(
+        measured, shares, answer, findings, sl.squash_map(tiny, "110 =", progress=False), prompt=f"'{evil}'", n=9
+    )
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -85,9 +108,10 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
     measured = sealed(measured, sl.provenance(measured) | {"model": f"m{NASTY}"})
-    text = render(measured, shares, answer, InputError("Too long.", "Use another."), prompt=NASTY, n=9)
+    view = sl.squash_map(tiny, "110 =", progress=False)
+    text = render(measured, shares, answer, InputError("Too long.", "Use another."), view, prompt=NASTY, n=9)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
-    for part in re.findall(r"<pre>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
+    for part in re.findall(r"<pre[^>]*>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
         plain = part.replace("\n", "") if "import squashlens" in part else part
         assert escape(plain) == plain
 
@@ -122,7 +146,9 @@ def test_hover_shows_the_datasets_value(browser: Any, written: Path, tiny: Any) 
     page.wait_for_selector(".scatterlayer .point")
     names = page.evaluate("document.querySelector('.js-plotly-plot').data.map(t => t.name)")
     trace, place = names.index("true Jacobian"), 11
-    box = page.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place).bounding_box()
+    point = page.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place)
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".hoverlayer .hovertext")
     shown = page.locator(".hoverlayer .hovertext").first.text_content()

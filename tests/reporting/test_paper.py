@@ -3,7 +3,6 @@
 import csv
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.reporting.paper import captions, latex, parts, write
 from squashlens.reporting.paper.index import _plain
+from tests import typeset
 
 QUIET: Any = {"progress": False, "n": 6, "lengths": [4, 76], "seeds": 2}
 HOSTILE = r"\input{/etc/passwd} 100% $x^2$ #1 & a_b ~ <b> |`''--,,\"' é ü 中 🙂 \end{document} " + "δ∞−½…“”→≤·"
@@ -62,7 +62,7 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md", "data", "fig5.html", "fig9.html", "figures.tex", "plotly.min.js"
     ]  # fmt: skip
-    expected = sl.collapse(tiny, sl.prompts.figure5(tiny, 6)["d"], heads="value")
+    expected = sl.collapse(tiny, sl.prompts.figure5(tiny, 6)["d"], by_head="value")
     kept = sl.open_result(folder / "data" / "collapse_d.nc")
     assert (kept["distance"] == expected["distance"]).all()
     with (folder / "data" / "fig5_collapse_d.csv").open() as file:
@@ -83,7 +83,7 @@ def test_random_digits_end_in_a_one_as_in_the_paper(folder: Path, tiny: Any) -> 
     pair = sl.prompts.digits(
         tiny, 6, seed=0, prefix="How many ones are in the following sequences?", ending="1"
     )  # fmt: skip
-    assert (kept["distance"] == sl.collapse(tiny, pair, heads="value")["distance"]).all()
+    assert (kept["distance"] == sl.collapse(tiny, pair, by_head="value")["distance"]).all()
 
 
 @pytest.mark.usefixtures("pages")
@@ -277,17 +277,12 @@ def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, m
 
 def compiled(folder: Path, *, body: str = r"\input{figures}") -> str:
     """The text of a document with this body, after pdflatex has compiled it."""
-    if shutil.which("pdflatex") is None or shutil.which("pdftotext") is None:
-        pytest.skip("pdflatex or pdftotext is not installed, so the LaTeX was not compiled")
-    preamble = "\\documentclass[twocolumn]{article}\n\\usepackage{graphicx}\n\\graphicspath{{./}}\n"
-    (folder / "main.tex").write_text(f"{preamble}\\begin{{document}}\n{body}\n\\end{{document}}\n")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "main.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "Overfull" not in done.stdout
-    assert "too large" not in done.stdout
-    said = subprocess.run(["pdftotext", "-layout", "main.pdf", "-"], cwd=folder, capture_output=True, text=True)
-    return said.stdout
+    preamble = "\\usepackage{graphicx}\n\\graphicspath{{./}}"
+    made = typeset.pdf(folder, body, preamble=preamble, options="[twocolumn]")
+    log = (folder / "main.log").read_text(errors="replace")
+    assert "Overfull" not in log
+    assert "too large" not in log
+    return typeset.text_of(made)
 
 
 def test_any_text_stays_text_in_latex(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def drawn(number: int, found: Found) -> go.Figure:
 def data_of(number: int, found: Found) -> dict[str, xr.Dataset]:
     """The numbers that a figure shows, by the name of their table."""
     if number in (4, 7):
-        return {name: answer_frequencies(one).rename(value="answer") for name, one in found.items()}
+        return {name: answer_frequencies(one) for name, one in found.items()}
     if number == 5:
         return {name: one.isel(layer=[-1]) for name, one in found.items()}
     return dict(found)

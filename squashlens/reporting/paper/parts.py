@@ -103,7 +103,7 @@ def _counting(model: Bridge, chosen: Settings, temperature: float) -> list[Part]
 
 def _task(model: Bridge, name: str) -> Task | None:
     """The task in words that the model knows; None if there is no such task."""
-    taught = model_name(model) in zoo.bundled()
+    taught = zoo.trained_length(model_name(model)) is not None
     known = TAUGHT.get(name) if taught else name
     return tasks.find(known) if known else None
 
@@ -143,7 +143,7 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
             pairs = capture(
                 model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=chosen.progress
             )
-            return collapse(model, pairs, heads="value")
+            return collapse(model, pairs, by_head="value")
 
         return panel
 

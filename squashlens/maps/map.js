@@ -1,0 +1,1168 @@
+/**
+ * The program of the squash map: one ES module without dependencies.
+ *
+ * It shows the numbers of a result and computes none. The only arithmetic is that of places and colours. All text from
+ * the data becomes text nodes or attributes, never markup.
+ *
+ * `mount` builds a map in an element. A page holds maps as elements `.sl-map` with their data in a JSON script. As an
+ * anywidget module, the default export draws the data of a model in a notebook and asks it for other queries.
+ *
+ * @typedef {{name: string, label: string, about: string, unit: string, by_layer: boolean, norm: string | null,
+ *   starts: number[], measured: string}} Quantity
+ * @typedef {{positions: number[], weight: number | null, share: number | null, over_null: number | null}} Path
+ * @typedef {{query: number, paths: Path[], share: number, position: number, head: number}} Trace
+ * @typedef {{tokens: string[], opened: number, model: string, code: string, facts: [string, string][],
+ *   layers: number[], queries: number[], notes: string[], quantities: Quantity[],
+ *   traces: {ranks: number, blocks: number, queries: Trace[]} | null,
+ *   distance: {length: number, series: {name: string, label: string, start: number}[]},
+ *   collapse: {layers: number[], collapse_distance?: (number | null)[], collapse_noise?: (number | null)[],
+ *     last_token_rms?: (number | null)[]},
+ *   blob: string}} Payload
+ * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
+ * @typedef {{measure: (query: number) => void}} Live
+ */
+
+const WINDOW = 512; // tokens of the ribbon that are in the page at once
+const LONG = 24; // characters of a token on the ribbon
+const LONGEST = 400; // characters of a token in a sentence
+/** @type {[string, string][]} */
+const UNITS = [
+  ["token", "tokens"],
+  ["word", "words"],
+  ["line", "lines"],
+  ["8", "spans of 8 tokens"],
+  ["64", "spans of 64 tokens"],
+];
+const SVG = "http://www.w3.org/2000/svg";
+// Twelve colours of cividis (Nuñez, Anderton and Renslow 2018), and a scale from blue over white to orange.
+const SEQUENTIAL = [
+  "#00224e",
+  "#0f326e",
+  "#2f4070",
+  "#45506f",
+  "#5a5f71",
+  "#6d6f75",
+  "#808079",
+  "#959077",
+  "#aaa272",
+  "#c2b46a",
+  "#dac75d",
+  "#fee838",
+];
+const DIVERGING = ["#1b5fa8", "#5b92c8", "#a5c5e2", "#f4f4f4", "#f0c08e", "#d98c3c", "#a85c00"];
+
+/** The data of a map, with access to its numbers. */
+export class Data {
+  /** @param {Payload} payload */
+  constructor(payload) {
+    this.payload = payload;
+    this.numbers = numbersOf(payload.blob);
+    this.place = new Map(payload.queries.map((query, at) => [query, at]));
+  }
+
+  /** @param {string} name @returns {Quantity} */
+  quantity(name) {
+    const found = this.payload.quantities.find((one) => one.name === name);
+    if (!found) throw new Error(`no quantity ${name}`);
+    return found;
+  }
+
+  /** Whether a quantity was measured for a query. @param {string} name @param {number} query */
+  has(name, query) {
+    const at = this.place.get(query);
+    return at !== undefined && this.quantity(name).starts[at] >= 0;
+  }
+
+  /**
+   * A number of the result, or null if it was not measured or the token comes after the query.
+   * @param {string} name @param {number} query @param {number} row place of the layer @param {number} position
+   * @returns {number | null}
+   */
+  value(name, query, row, position) {
+    const at = this.place.get(query);
+    const one = this.quantity(name);
+    if (at === undefined || position > query || one.starts[at] < 0) return null;
+    if (!one.by_layer && this.payload.layers[row] !== 0) return null;
+    const value = this.numbers[one.starts[at] + (one.by_layer ? row * (query + 1) : 0) + position];
+    return Number.isNaN(value) ? null : value;
+  }
+
+  /**
+   * A number as text. A ratio to a null of zero has no value, although it was measured.
+   * @param {string} name @param {number} query @param {number} row @param {number} position
+   */
+  text(name, query, row, position) {
+    const value = this.value(name, query, row, position);
+    const undefinedRatio =
+      name === "bound_over_null" && value === null && this.value("null", query, row, position) === 0;
+    return undefinedRatio ? "undefined (null 0)" : shown(value);
+  }
+
+  /** @param {number} query @returns {Trace | undefined} */
+  trace(query) {
+    return this.payload.traces?.queries.find((one) => one.query === query);
+  }
+
+  /**
+   * The most important ways from a cell on towards a query.
+   * @param {number} query @param {number} block @param {number} position
+   */
+  ways(query, block, position) {
+    const trace = this.trace(query);
+    if (!trace || !this.payload.traces || position > query) return [];
+    const { ranks } = this.payload.traces;
+    const from = (block * (query + 1) + position) * ranks;
+    return Array.from({ length: ranks }, (_, k) => ({
+      share: this.numbers[trace.share + from + k],
+      position: this.numbers[trace.position + from + k],
+      head: this.numbers[trace.head + from + k],
+    })).filter((way) => way.share > 0);
+  }
+}
+
+/** Numbers from base64 of float32, little-endian. @param {string} blob */
+function numbersOf(blob) {
+  const text = atob(blob);
+  const bytes = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+  return new Float32Array(bytes.buffer);
+}
+
+/** A number with four digits. @param {number | null | undefined} value */
+export function shown(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "not measured";
+  if (value === 0 || !Number.isFinite(value)) return String(value);
+  const size = Math.abs(value);
+  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(3) : value.toPrecision(4);
+  const [digits, power] = text.split("e"); // only the digits lose zeros at their end
+  const short = digits.includes(".") ? digits.replace(/\.?0+$/, "") : digits;
+  return power === undefined ? short : `${short}e${Number(power)}`;
+}
+
+/**
+ * Text in which hidden characters can be seen: control, format and private characters, and single surrogates.
+ * @param {string} text
+ */
+export function visible(text) {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Cn}\p{Zl}\p{Zp}]/gu, (one) => {
+    const code = (one.codePointAt(0) ?? 0).toString(16);
+    return one === "\n" ? "\\n" : one === "\t" ? "\\t" : `\\u{${code}}`;
+  });
+}
+
+/** The beginning of a text, and how long it is. @param {string} text @param {number} most */
+export function cut(text, most) {
+  const characters = [...text.slice(0, 2 * most + 2)];
+  return characters.length > most ? `${characters.slice(0, most).join("")}…` : text;
+}
+
+/**
+ * The prompt in groups: tokens, words, lines, or spans of a number of tokens.
+ * @param {string[]} tokens @param {string} unit @returns {Unit[]}
+ */
+export function grouped(tokens, unit) {
+  /** @type {Unit[]} */
+  const found = [];
+  const size = unit === "token" ? 1 : Number(unit);
+  tokens.forEach((token, at) => {
+    const before = at ? tokens[at - 1] : "";
+    const starts =
+      unit === "word"
+        ? !at ||
+          /^\s/.test(token) ||
+          /(\s|\\n)$/.test(before) ||
+          !/[\p{L}\p{M}\p{N}]$/u.test(before) ||
+          !/^[\p{L}\p{M}\p{N}]/u.test(token) ||
+          !/\s/.test(tokens.join(""))
+        : unit === "line"
+          ? !at || /(\n|\\n)\s*$/.test(before)
+          : at % size === 0;
+    if (starts) found.push({ start: at, end: at + 1 });
+    else found[found.length - 1].end = at + 1;
+  });
+  return found;
+}
+
+/** A scale from numbers to places between 0 and 1. @param {(number | null)[]} values @param {boolean} diverging */
+export function scale(values, diverging) {
+  const known = /** @type {number[]} */ (values.filter((one) => one !== null && Number.isFinite(one) && one > 0));
+  let low = Math.min(...known);
+  let high = Math.max(...known);
+  if (diverging) {
+    high = Math.max(high, 1 / low, 1.0001);
+    low = 1 / high;
+  }
+  const span = Math.log(high / low) || 1;
+  return {
+    low,
+    high,
+    any: known.length > 0,
+    zero: values.includes(0),
+    diverging,
+    /** @param {number} value */
+    at: (value) => (value <= 0 ? 0 : Math.min(1, Math.max(0, Math.log(value / low) / span))),
+  };
+}
+
+/** The colour at a place between 0 and 1. @param {number} at @param {boolean} diverging */
+export function colour(at, diverging) {
+  const stops = diverging ? DIVERGING : SEQUENTIAL;
+  const place = Math.min(1, Math.max(0, at)) * (stops.length - 1);
+  const below = Math.min(stops.length - 2, Math.floor(place));
+  const mixed = rgb(stops[below]).map((one, k) => one + (place - below) * (rgb(stops[below + 1])[k] - one));
+  return mixed.map(Math.round);
+}
+
+/** Black or white: whichever has the higher contrast, always at least 4.58. @param {number[]} background */
+export function ink(background) {
+  const [r, g, b] = background.map((one) => (one <= 10.31 ? one / 3294.6 : ((one / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
+}
+
+/** @param {string} hex */
+function rgb(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+/** @param {number[]} channels */
+function css(channels) {
+  return `rgb(${channels.join(" ")})`;
+}
+
+/**
+ * All numbers of a query as CSV, one row for each layer and token. Text that a spreadsheet would execute is quoted.
+ * @param {Data} data @param {number} query
+ */
+export function csv(data, query) {
+  const { layers, tokens, quantities } = data.payload;
+  const rows = [["query", "layer", "position", "token", ...quantities.map((one) => one.name)].join(",")];
+  layers.forEach((layer, row) => {
+    for (let position = 0; position <= query; position++) {
+      const token = tokens[position];
+      const safe = /^[=+\-@\t\r\n']/.test(token) ? `'${token}` : token;
+      const values = quantities.map((one) => data.value(one.name, query, row, position) ?? "");
+      rows.push([query, layer, position, `"${safe.replaceAll('"', '""')}"`, ...values].join(","));
+    }
+  });
+  return rows.join("\n") + "\n";
+}
+
+/**
+ * An element with attributes, listeners (`onclick`) and children; text is always text.
+ * @param {string} name @param {Record<string, any>} [attributes] @param {...(Node | string)} children
+ * @returns {any}
+ */
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== null) element.setAttribute(key, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+/** @param {string} name @param {Record<string, any>} attributes @param {...(Node | string)} children */
+function draw(name, attributes, ...children) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
+  element.append(...children);
+  return element;
+}
+
+/** A token in a sentence, apart from the direction of the text around it. @param {string} token */
+function quoted(token) {
+  const text = visible(token);
+  const short = cut(text, LONGEST);
+  const more = short === text ? "" : ` (${text.length.toLocaleString("en")} characters)`;
+  return make("span", {}, "“", make("bdi", {}, short), `”${more}`);
+}
+
+let maps = 0; // in this document, so that ids differ
+
+/** One map in the page: what is chosen, and the elements that show it. */
+class View {
+  /** @param {HTMLElement} root @param {Payload} payload @param {Live | null} live */
+  constructor(root, payload, live) {
+    this.root = root;
+    this.live = live;
+    this.id = `sl-map-${++maps}`;
+    this.data = new Data(payload);
+    this.query = payload.opened;
+    this.row = 0; // place of the layer
+    this.cell = { row: 0, position: Math.min(payload.opened, payload.tokens.length - 1) };
+    this.unit = "token";
+    this.from = 0; // first token of the window
+    this.name = (payload.quantities.find((one) => this.data.has(one.name, this.query)) ?? payload.quantities[0]).name;
+    this.groups = grouped(payload.tokens, this.unit);
+    this.layout();
+    this.show();
+  }
+
+  get tokens() {
+    return this.data.payload.tokens;
+  }
+
+  /** The last token of the window, exclusive. */
+  get to() {
+    return Math.min(this.tokens.length, this.from + WINDOW);
+  }
+
+  /** Build all elements once. */
+  layout() {
+    const { payload } = this.data;
+    const choice = (
+      /** @type {string} */ label,
+      /** @type {[string, string][]} */ options,
+      /** @type {any} */ chosen,
+    ) => {
+      const select = make("select", { onchange: () => chosen(select.value) });
+      for (const [value, text] of options) select.append(make("option", { value }, text));
+      return [make("label", {}, label, select), select];
+    };
+    const [quantity, quantities] = choice(
+      "Colour",
+      payload.quantities.map((one) => [one.name, one.label]),
+      (/** @type {string} */ name) => {
+        this.name = name;
+        this.show();
+      },
+    );
+    quantities.value = this.name;
+    const [layer, layers] = choice(
+      "Layer",
+      payload.layers.map((one, row) => [String(row), String(one)]),
+      (/** @type {string} */ row) => this.setRow(Number(row)),
+    );
+    const [unit] = choice("Units", UNITS, (/** @type {string} */ name) => {
+      this.unit = name;
+      this.groups = grouped(this.tokens, name);
+      this.show();
+    });
+    const [theme, themes] = choice(
+      "Theme",
+      [
+        ["auto", "as the system"],
+        ["light", "light"],
+        ["dark", "dark"],
+      ],
+      (/** @type {string} */ name) => {
+        this.root.dataset.theme = name;
+        this.show();
+      },
+    );
+    themes.value = this.root.dataset.theme ?? "auto";
+    const search = make("input", {
+      type: "search",
+      onkeydown: (/** @type {KeyboardEvent} */ event) =>
+        event.key === "Enter" && this.find(search.value, event.shiftKey ? -1 : 1),
+    });
+    const jump = make("input", {
+      type: "number",
+      min: 0,
+      max: this.tokens.length - 1,
+      onchange: () => this.setQuery(Number(jump.value)),
+    });
+    this.layers = layers;
+    this.jump = jump;
+    this.status = make("p", { class: "sl-status", role: "status" });
+    this.overview = make("canvas", {
+      class: "sl-overview",
+      "aria-hidden": "true",
+      onclick: (/** @type {MouseEvent} */ event) => this.scroll(event),
+    });
+    this.pages = make("p", { class: "sl-pages" });
+    this.ribbon = make("div", {
+      class: "sl-ribbon",
+      role: "listbox",
+      "aria-label": "Tokens; the selected one is the query",
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.ribbonKey(event),
+      onclick: (/** @type {MouseEvent} */ event) => this.ribbonClick(event),
+      onmouseover: (/** @type {MouseEvent} */ event) => this.ribbonHover(event),
+    });
+    this.legend = make("div", { class: "sl-legend" });
+    this.heatLegend = make("div", { class: "sl-legend" });
+    this.hover = make("p", { class: "sl-hover", "aria-hidden": "true" });
+    this.heat = make("canvas", {
+      class: "sl-heat",
+      tabindex: "0",
+      role: "application",
+      "aria-label": "Layers and tokens. Arrow keys move from cell to cell; Enter makes the token the query.",
+      "aria-describedby": `${this.id}-status`,
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.heatKey(event),
+      onclick: (/** @type {MouseEvent} */ event) => this.heatClick(event),
+      onmousemove: (/** @type {MouseEvent} */ event) => this.heatHover(event),
+    });
+    this.status.id = `${this.id}-status`;
+    this.cellText = make("div", { class: "sl-cell" });
+    this.paths = make("div", { class: "sl-paths" });
+    this.table = make(
+      "details",
+      { class: "sl-table", ontoggle: () => this.showTable() },
+      make("summary", {}, "Numbers of this query as a table"),
+    );
+    this.below = make("div", { class: "sl-below" });
+    this.code = make("pre", { tabindex: "0", "aria-label": "Code that made this map" }, payload.code);
+    this.copied = make("span", { role: "status" });
+    const facts = make(
+      "table",
+      {},
+      make(
+        "tbody",
+        {},
+        ...payload.facts.map(([name, text]) =>
+          make("tr", {}, make("th", { scope: "row" }, visible(name)), make("td", {}, make("bdi", {}, visible(text)))),
+        ),
+      ),
+    );
+    const level = Number(this.root.dataset.level ?? 2);
+    const title = (/** @type {number} */ below, /** @type {string} */ text) =>
+      make(`h${level + below}`, { class: `sl-title-${below}` }, text);
+    this.root.replaceChildren(
+      ...[...this.root.querySelectorAll('script[type="application/json"]')],
+      title(0, "Squash map"),
+      make(
+        "p",
+        { class: "sl-quiet" },
+        `${visible(payload.model)}, ${this.tokens.length.toLocaleString("en")} tokens. Click a token, or use the arrow keys, to make it the query: the position whose representation is influenced.`,
+      ),
+      make(
+        "div",
+        { class: "sl-controls" },
+        quantity,
+        layer,
+        unit,
+        make("label", {}, "Search", search),
+        make("button", { type: "button", onclick: () => this.find(search.value, -1) }, "Previous"),
+        make("button", { type: "button", onclick: () => this.find(search.value, 1) }, "Next"),
+        make("label", {}, "Go to position", jump),
+        theme,
+      ),
+      this.overview,
+      this.pages,
+      this.ribbon,
+      this.legend,
+      this.status,
+      this.hover,
+      title(1, "All layers, and the strongest paths to the query"),
+      this.heat,
+      this.heatLegend,
+      this.cellText,
+      this.paths,
+      this.table,
+      title(1, "By distance, and at the end of the prompt"),
+      this.below,
+      title(1, "What is in this map"),
+      make("ul", {}, ...payload.notes.map((note) => make("li", {}, note))),
+      make(
+        "p",
+        {},
+        make(
+          "button",
+          { type: "button", onclick: () => this.copy(csv(this.data, this.query)) },
+          "Copy this query as CSV",
+        ),
+        " ",
+        make("button", { type: "button", onclick: () => this.copy(payload.code) }, "Copy the code"),
+        " ",
+        this.copied,
+      ),
+      make("details", {}, make("summary", {}, "Code that made this"), this.code),
+      make("details", {}, make("summary", {}, "Provenance"), facts),
+    );
+    this.setWindow(this.query);
+    this.resized = new ResizeObserver(() => this.drawAll());
+    this.resized.observe(this.root);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawAll());
+  }
+
+  /** Let go of the element, so that another map can take it. */
+  stop() {
+    this.resized?.disconnect();
+  }
+
+  /** Show everything for the present choice. */
+  show() {
+    this.jump.value = String(this.query);
+    this.layers.value = String(this.row);
+    this.showRibbon();
+    this.showStatus();
+    this.showCell();
+    this.showPaths();
+    this.showTable();
+    this.showBelow();
+    this.drawAll();
+  }
+
+  drawAll() {
+    this.drawHeat();
+    this.drawOverview();
+  }
+
+  /** @param {number} position @param {boolean} [focus] */
+  setQuery(position, focus = false) {
+    const last = this.tokens.length - 1;
+    if (!Number.isInteger(position)) return;
+    this.query = Math.min(last, Math.max(0, position));
+    this.cell = { row: this.row, position: Math.min(this.cell.position, this.query) };
+    if (this.query < this.from || this.query >= this.to) this.setWindow(this.query);
+    this.show();
+    if (focus) this.ribbon.querySelector('[aria-selected="true"]')?.focus();
+  }
+
+  /** @param {number} row */
+  setRow(row) {
+    this.row = row;
+    this.cell = { ...this.cell, row };
+    this.show();
+  }
+
+  /** @param {number} position */
+  setWindow(position) {
+    const last = Math.max(0, this.tokens.length - WINDOW);
+    this.from = Math.min(last, Math.max(0, position - WINDOW / 2));
+  }
+
+  /** The next token with a text. @param {string} text @param {number} step */
+  find(text, step) {
+    if (!text) return;
+    const n = this.tokens.length;
+    const wanted = text.toLowerCase();
+    for (let k = 1; k <= n; k++) {
+      const at = (this.query + step * k + n * k) % n;
+      if (this.tokens[at].toLowerCase().includes(wanted)) return this.setQuery(at);
+    }
+    this.status.replaceChildren("No token contains ", quoted(text), ".");
+  }
+
+  /** The largest value of a group's tokens, and where it is. @param {Unit} group */
+  largest(group) {
+    let best = { value: /** @type {number | null} */ (null), position: group.start };
+    for (let position = group.start; position < group.end; position++) {
+      const value = this.data.value(this.name, this.query, this.row, position);
+      if (value !== null && (best.value === null || value > best.value)) best = { value, position };
+    }
+    return best;
+  }
+
+  get diverging() {
+    return this.name === "bound_over_null";
+  }
+
+  /** The numbers of the chosen quantity for this query: one row, or all. @param {number[]} rows */
+  all(rows) {
+    return rows.flatMap((row) =>
+      Array.from({ length: this.query + 1 }, (_, at) => this.data.value(this.name, this.query, row, at)),
+    );
+  }
+
+  showRibbon() {
+    const shownScale = scale(this.all([this.row]), this.diverging);
+    const inside = this.groups.filter((group) => group.end > this.from && group.start < this.to);
+    const options = inside.map((group) => {
+      const text = visible(this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
+      const chosen = group.start <= this.query && this.query < group.end;
+      const { value, position } = this.largest(group);
+      const later = group.start > this.query;
+      const says = later ? "after the query" : this.data.text(this.name, this.query, this.row, position);
+      const option = make(
+        "span",
+        {
+          role: "option",
+          "aria-selected": String(chosen),
+          tabindex: chosen ? "0" : "-1",
+          "data-start": group.start,
+          "aria-label": `${group.start}: ${cut(text, 60)}, ${says}`,
+        },
+        make("bdi", {}, cut(text, LONG) || "␣"),
+      );
+      if (value !== null) {
+        const background = colour(shownScale.at(value), this.diverging);
+        option.style.backgroundColor = css(background);
+        option.style.color = ink(background);
+      } else option.classList.add(later ? "sl-later" : "sl-unknown");
+      return option;
+    });
+    this.ribbon.replaceChildren(...options);
+    const many = this.tokens.length > WINDOW;
+    this.overview.hidden = this.pages.hidden = !many;
+    if (many)
+      this.pages.replaceChildren(
+        `Tokens ${this.from} to ${this.to - 1} of ${this.tokens.length.toLocaleString("en")}. `,
+        this.pager("Earlier", -WINDOW),
+        " ",
+        this.pager("Later", WINDOW),
+      );
+    this.showLegend(this.legend, shownScale, `layer ${this.data.payload.layers[this.row]}`);
+  }
+
+  /** @param {string} text @param {number} step */
+  pager(text, step) {
+    const go = () => {
+      this.from = Math.min(Math.max(0, this.tokens.length - WINDOW), Math.max(0, this.from + step));
+      this.show();
+    };
+    return make("button", { type: "button", onclick: go }, text);
+  }
+
+  /**
+   * What the colours mean: those of the ribbon, and those of the heat map, whose scale spans all layers.
+   * @param {HTMLElement} legend @param {ReturnType<typeof scale>} range @param {string} from
+   */
+  showLegend(legend, range, from) {
+    const one = this.data.quantity(this.name);
+    if (!this.data.has(this.name, this.query))
+      return legend.replaceChildren(`${one.label}: not measured for this query.`);
+    const parts = [one.measured, `unit ${one.unit}`];
+    if (one.norm) parts.push(`${one.norm} norm`);
+    parts.push(one.by_layer ? `from ${from} to y` : "of the token itself");
+    const bar = make("span", { class: "sl-bar" });
+    const stops = Array.from({ length: 13 }, (_, k) => css(colour(k / 12, range.diverging)));
+    bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    const ends = range.any ? [`${shown(range.low)} `, bar, ` ${shown(range.high)}`] : ["No value is above 0."];
+    legend.replaceChildren(
+      make("span", {}, ...ends),
+      make("span", {}, ` logarithmic colours; ${parts.join(", ")}. ${one.about}.`),
+      range.any && range.zero ? " 0 has the colour of the lower end." : "",
+    );
+  }
+
+  showStatus() {
+    const { payload } = this.data;
+    const token = [`Query ${this.query} `, quoted(this.tokens[this.query])];
+    if (this.data.has(this.name, this.query)) {
+      if (this.data.quantity(this.name).by_layer || payload.layers[this.row] === 0)
+        this.status.replaceChildren(...token, ".");
+      else this.status.replaceChildren(...token, ": a token is replaced at layer 0 only.");
+      return;
+    }
+    const label = this.data.quantity(this.name).label;
+    const known = payload.queries.filter((one) => this.data.has(this.name, one));
+    const near = known.sort((a, b) => Math.abs(a - this.query) - Math.abs(b - this.query))[0];
+    const go = make("button", { type: "button", onclick: () => this.setQuery(near) }, `Go to query ${near}`);
+    this.status.replaceChildren(...token, `: ${label} was not measured for this query. `, go);
+    const { live } = this;
+    const query = this.query;
+    if (live)
+      this.status.append(" ", make("button", { type: "button", onclick: () => live.measure(query) }, "Measure it"));
+  }
+
+  /** What is known about a cell. @param {number} row @param {number} position @returns {(Node | string)[]} */
+  about(row, position) {
+    const { payload } = this.data;
+    const name = [`Token ${position} `, quoted(this.tokens[position]), `, layer ${payload.layers[row]}`];
+    if (position > this.query) return [...name, ": after the query, which it cannot influence."];
+    const values = payload.quantities
+      .filter((one) => one.by_layer || payload.layers[row] === 0)
+      .map((one) => `${one.label} ${this.data.text(one.name, this.query, row, position)}`);
+    return [...name, `, to query ${this.query}: ${values.join("; ")}.`];
+  }
+
+  /** The chosen cell, and the ways from it to the query. */
+  showCell() {
+    const { row, position } = this.cell;
+    const text = make("p", { role: "status" }, ...this.about(row, position));
+    const layer = this.data.payload.layers[row];
+    const blocks = this.data.payload.traces?.blocks ?? 0;
+    const ways = layer < blocks ? this.data.ways(this.query, layer, position) : [];
+    this.cellText.replaceChildren(text);
+    if (!ways.length) return;
+    const list = ways.map((way) =>
+      make(
+        "li",
+        {},
+        `share ${shown(way.share)}: `,
+        ...(way.head < 0
+          ? ["stays at this token, through the residual connection"]
+          : [
+              `read by token ${way.position} `,
+              quoted(this.tokens[way.position]),
+              `; largest weight in head ${way.head}`,
+            ]),
+      ),
+    );
+    this.cellText.append(make("p", {}, `Where its paths go in block ${layer}:`), make("ol", {}, ...list));
+  }
+
+  showPaths() {
+    const trace = this.data.trace(this.query);
+    if (!trace) {
+      this.paths.replaceChildren(
+        make("p", { class: "sl-quiet" }, "The strongest paths to this query were not traced."),
+      );
+      return;
+    }
+    const rows = trace.paths.map((path, k) => {
+      const hops = path.positions.filter((one, at) => !at || one !== path.positions[at - 1]);
+      const walk = hops.flatMap((one, at) => [at ? " → " : "", `${one} `, quoted(cut(this.tokens[one], 40))]);
+      const numbers = [path.share, path.weight, path.over_null].map((one) => make("td", {}, shown(one)));
+      return make("tr", {}, make("th", { scope: "row" }, String(k + 1)), make("td", {}, ...walk), ...numbers);
+    });
+    const head = make(
+      "tr",
+      {},
+      ...["Path", "Tokens, from layer 0 to the query", "Share", "Weight", "Weight ÷ null"].map((one) =>
+        make("th", { scope: "col" }, one),
+      ),
+    );
+    const table = make(
+      "table",
+      {},
+      make("caption", {}, "Strongest attention paths to the query, drawn on the map"),
+      make("thead", {}, head),
+      make("tbody", {}, ...rows),
+    );
+    this.paths.replaceChildren(
+      make("div", { class: "sl-wide", tabindex: "0", role: "region", "aria-label": "Strongest paths" }, table),
+    );
+  }
+
+  /** All layers of the window's tokens, when the table is open. */
+  showTable() {
+    while (this.table.children.length > 1) this.table.lastChild?.remove();
+    if (!this.table.open) return;
+    const { layers } = this.data.payload;
+    const { label, unit } = this.data.quantity(this.name);
+    const head = make(
+      "tr",
+      {},
+      ...["Position", "Token", ...layers.map((one) => `Layer ${one}`)].map((one) => make("th", { scope: "col" }, one)),
+    );
+    const rows = [];
+    for (let at = this.from; at < Math.min(this.to, this.query + 1); at++) {
+      const values = layers.map((_, row) => make("td", {}, this.data.text(this.name, this.query, row, at)));
+      rows.push(
+        make(
+          "tr",
+          {},
+          make("th", { scope: "row" }, String(at)),
+          make("td", {}, quoted(cut(this.tokens[at], 60))),
+          ...values,
+        ),
+      );
+    }
+    const caption = make("caption", {}, `${label} (unit ${unit}) of query ${this.query}`);
+    this.table.append(
+      make(
+        "div",
+        { class: "sl-wide", tabindex: "0", role: "region", "aria-label": "Numbers of this query" },
+        make("table", {}, caption, make("thead", {}, head), make("tbody", {}, ...rows)),
+      ),
+    );
+  }
+
+  /** Influence by distance, and the distance of v and v*. */
+  showBelow() {
+    const { payload, numbers } = this.data;
+    const { distance, collapse } = payload;
+    const lines = distance.series.map(({ label, start }) => ({
+      label,
+      points: Array.from(
+        { length: distance.length },
+        (_, r) => /** @type {[number, number]} */ ([r + 1, numbers[start + this.row * distance.length + r]]),
+      ),
+    }));
+    const charts = [
+      chart(
+        `Mean influence by distance, from layer ${payload.layers[this.row]}`,
+        "distance + 1 (tokens)",
+        "mean over the measured queries",
+        lines,
+        true,
+      ),
+    ];
+    const ends = [
+      ["collapse_distance", "L∞ distance of v and v*"],
+      ["collapse_noise", "noise floor"],
+      ["last_token_rms", "root mean square of v"],
+    ];
+    const tail = ends.flatMap(([key, label]) => {
+      const held = /** @type {any} */ (collapse)[key];
+      const zero = held?.every((/** @type {number | null} */ one) => one === 0) ? ": 0 at every layer" : "";
+      return held
+        ? [
+            {
+              label: label + zero,
+              points: collapse.layers.map((layer, k) => /** @type {[number, number]} */ ([layer, held[k] ?? NaN])),
+            },
+          ]
+        : [];
+    });
+    if (tail.length)
+      charts.push(
+        chart("The prompt (v) and the prompt with its last token repeated (v*)", "layer", "model units", tail, false),
+      );
+    this.below.replaceChildren(...charts);
+  }
+
+  /** The size of a canvas in pixels of the screen. @param {HTMLCanvasElement} canvas @param {number} height */
+  sized(canvas, height) {
+    const width = Math.max(1, Math.floor(this.root.clientWidth));
+    const ratio = window.devicePixelRatio || 1;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.height = `${height}px`;
+    const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    context.scale(ratio, ratio);
+    context.clearRect(0, 0, width, height);
+    return { width, context };
+  }
+
+  /** Where the cells of the heat map are. */
+  get grid() {
+    const rows = this.data.payload.layers.length;
+    const left = 34;
+    const tall = Math.max(10, Math.min(28, 360 / rows));
+    const wide = (Math.max(1, Math.floor(this.root.clientWidth)) - left - 4) / (this.to - this.from);
+    return { left, top: 6, tall, wide, rows };
+  }
+
+  drawHeat() {
+    const { left, top, tall, wide, rows } = this.grid;
+    const { payload } = this.data;
+    const { context } = this.sized(this.heat, top + rows * tall + 26);
+    const style = getComputedStyle(this.root);
+    const text = style.color;
+    const range = scale(this.all(payload.layers.map((_, row) => row)), this.diverging);
+    this.showLegend(this.heatLegend, range, "each layer");
+    const y = (/** @type {number} */ row) => top + (rows - 1 - row) * tall;
+    const x = (/** @type {number} */ position) => left + (position - this.from) * wide;
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    payload.layers.forEach((layer, row) => {
+      context.fillStyle = text;
+      if (tall >= 13 || row % 2 === 0) context.fillText(String(layer), 8, y(row) + tall / 2);
+      for (let at = this.from; at < Math.min(this.to, this.query + 1); at++) {
+        const value = this.data.value(this.name, this.query, row, at);
+        context.fillStyle =
+          value === null ? style.getPropertyValue("--sl-tint") : css(colour(range.at(value), this.diverging));
+        context.fillRect(x(at), y(row), Math.max(wide - (wide > 4 ? 1 : 0), 0.7), tall - 1);
+      }
+    });
+    context.fillStyle = text;
+    const every = Math.max(1, Math.ceil(40 / wide));
+    for (let at = Math.ceil(this.from / every) * every; at < this.to; at += every)
+      context.fillText(String(at), x(at), top + rows * tall + 12);
+    const outline = (/** @type {number} */ at, /** @type {number} */ row, /** @type {number} */ high) => {
+      for (const [stroke, thick] of /** @type {[string, number][]} */ ([
+        [style.getPropertyValue("--sl-paper"), 4],
+        [text, 2],
+      ])) {
+        context.strokeStyle = stroke;
+        context.lineWidth = thick;
+        context.strokeRect(x(at) - 1, y(row) - 1, Math.max(wide, 3), high);
+      }
+    };
+    outline(this.query, rows - 1, rows * tall);
+    outline(this.cell.position, this.cell.row, tall);
+    this.drawPaths(context, x, y, style);
+  }
+
+  /**
+   * The strongest paths as arcs from the token at layer 0 up to the query; the first is the widest.
+   * @param {CanvasRenderingContext2D} context
+   * @param {(position: number) => number} x @param {(row: number) => number} y
+   * @param {CSSStyleDeclaration} style
+   */
+  drawPaths(context, x, y, style) {
+    const { tall, wide } = this.grid;
+    const trace = this.data.trace(this.query);
+    const { layers } = this.data.payload;
+    trace?.paths.forEach((path, k) => {
+      const points = layers.map((layer, row) => [x(path.positions[layer]) + wide / 2, y(row) + tall / 2]);
+      for (const [stroke, more] of /** @type {[string, number][]} */ ([
+        [style.getPropertyValue("--sl-paper"), 2.5],
+        [style.getPropertyValue("--sl-path"), 0],
+      ])) {
+        context.strokeStyle = stroke;
+        context.lineWidth = Math.max(1, 3 - 0.5 * k) + more;
+        context.beginPath();
+        points.forEach(([px, py], at) => {
+          if (!at) return context.moveTo(px, py);
+          const [bx, by] = points[at - 1];
+          context.bezierCurveTo(bx, by - tall / 2, px, py + tall / 2, px, py);
+        });
+        context.stroke();
+      }
+    });
+  }
+
+  /** The whole prompt as one bar, with the window marked. */
+  drawOverview() {
+    if (this.overview.hidden) return;
+    const { width, context } = this.sized(this.overview, 36);
+    const n = this.tokens.length;
+    const style = getComputedStyle(this.root);
+    const range = scale(this.all([this.row]), this.diverging);
+    for (let px = 0; px < width; px++) {
+      const first = Math.floor((px * n) / width);
+      const { value } = this.largest({ start: first, end: Math.max(first + 1, Math.floor(((px + 1) * n) / width)) });
+      context.fillStyle =
+        value === null ? style.getPropertyValue("--sl-tint") : css(colour(range.at(value), this.diverging));
+      context.fillRect(px, 4, 1, 28);
+    }
+    context.strokeStyle = style.color;
+    context.lineWidth = 2;
+    context.strokeRect((this.from * width) / n + 1, 1, ((this.to - this.from) * width) / n - 2, 34);
+    context.fillStyle = style.color;
+    context.fillRect((this.query * width) / n, 0, 2, 36);
+  }
+
+  /** @param {MouseEvent} event */
+  scroll(event) {
+    const box = this.overview.getBoundingClientRect();
+    this.setWindow(Math.floor(((event.clientX - box.left) / box.width) * this.tokens.length));
+    this.show();
+  }
+
+  /** The group that an event of the ribbon is about. @param {Event} event */
+  groupOf(event) {
+    const option = /** @type {HTMLElement} */ (event.target).closest?.("[data-start]");
+    const start = Number(option?.getAttribute("data-start") ?? NaN);
+    return this.groups.find((group) => group.start === start);
+  }
+
+  /** @param {MouseEvent} event */
+  ribbonClick(event) {
+    const group = this.groupOf(event);
+    if (group) this.setQuery(group.end - 1, true);
+  }
+
+  /** @param {MouseEvent} event */
+  ribbonHover(event) {
+    const group = this.groupOf(event);
+    if (group) this.hover.replaceChildren(...this.about(this.row, this.largest(group).position));
+  }
+
+  /** @param {KeyboardEvent} event */
+  ribbonKey(event) {
+    const at = this.groups.findIndex((group) => group.start <= this.query && this.query < group.end);
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, PageUp: -16, PageDown: 16 }[event.key];
+    let next = step === undefined ? -1 : at + step;
+    if (event.key === "Home") next = 0;
+    if (event.key === "End") next = this.groups.length - 1;
+    if (step === undefined && next < 0) return;
+    event.preventDefault();
+    this.setQuery(this.groups[Math.min(this.groups.length - 1, Math.max(0, next))].end - 1, true);
+  }
+
+  /** The cell under the pointer. @param {MouseEvent} event */
+  cellOf(event) {
+    const box = this.heat.getBoundingClientRect();
+    const { left, top, tall, wide, rows } = this.grid;
+    const row = rows - 1 - Math.floor((event.clientY - box.top - top) / tall);
+    const position = this.from + Math.floor((event.clientX - box.left - left) / wide);
+    return row >= 0 && row < rows && position >= this.from && position < this.to ? { row, position } : null;
+  }
+
+  /** @param {MouseEvent} event */
+  heatClick(event) {
+    const cell = this.cellOf(event);
+    if (cell) this.setCell(cell.row, cell.position);
+  }
+
+  /** @param {number} row @param {number} position */
+  setCell(row, position) {
+    const rows = this.data.payload.layers.length;
+    this.cell = { row: Math.min(rows - 1, Math.max(0, row)), position: Math.min(this.query, Math.max(0, position)) };
+    if (this.cell.position < this.from || this.cell.position >= this.to) {
+      this.setWindow(this.cell.position);
+      this.showRibbon();
+    }
+    this.showCell();
+    this.drawAll();
+  }
+
+  /** @param {MouseEvent} event */
+  heatHover(event) {
+    const cell = this.cellOf(event);
+    if (cell) this.hover.replaceChildren(...this.about(cell.row, cell.position));
+  }
+
+  /** @param {KeyboardEvent} event */
+  heatKey(event) {
+    const { row, position } = this.cell;
+    /** @type {Record<string, [number, number]>} */
+    const moves = {
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+      ArrowUp: [1, 0],
+      ArrowDown: [-1, 0],
+      PageUp: [0, -16],
+      PageDown: [0, 16],
+      Home: [0, -position],
+      End: [0, this.query],
+    };
+    const move = moves[event.key];
+    if (move) this.setCell(row + move[0], position + move[1]);
+    else if (event.key === "Enter" || event.key === " ") this.setQuery(position);
+    else return;
+    event.preventDefault();
+  }
+
+  /** Put a text on the clipboard; by a selection where the page has no right to. @param {string} text */
+  async copy(text) {
+    let done = true;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = make("textarea", { "aria-label": "Text to copy" });
+      area.value = text;
+      this.root.append(area);
+      area.select();
+      done = document.execCommand("copy");
+      area.remove();
+    }
+    this.copied.textContent = done ? "Copied." : "The browser does not allow copying here.";
+  }
+}
+
+/**
+ * Curves as a picture, with their numbers as a table. Vertical axes are logarithmic; zeros and unknown values are left
+ * out of the picture.
+ * @param {string} title @param {string} horizontal @param {string} vertical
+ * @param {{label: string, points: [number, number][]}[]} lines @param {boolean} logarithmic horizontally
+ */
+function chart(title, horizontal, vertical, lines, logarithmic) {
+  const [width, height, left, bottom] = [480, 240, 64, 40];
+  const known = lines.flatMap(({ points }) => points.filter(([, value]) => Number.isFinite(value) && value > 0));
+  const caption = make("figcaption", {}, title);
+  if (!known.length) return make("figure", {}, caption, make("p", {}, "No value above 0."));
+  const ends = (/** @type {number[]} */ values) => [Math.min(...values), Math.max(...values)];
+  const across = (/** @type {number} */ value) => (logarithmic ? Math.log(value) : value);
+  const [x0, x1] = ends(known.map(([at]) => across(at)));
+  const [y0, y1] = ends(known.map(([, value]) => Math.log(value)));
+  const x = (/** @type {number} */ at) => left + ((across(at) - x0) / (x1 - x0 || 1)) * (width - left - 12);
+  const y = (/** @type {number} */ value) =>
+    10 + (1 - (Math.log(value) - y0) / (y1 - y0 || 1)) * (height - bottom - 20);
+  const picture = draw("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    role: "img",
+    "aria-label": `${title}. The numbers are in the table below.`,
+  });
+  picture.append(
+    draw("path", { class: "sl-axis", d: `M${left} 4V${height - bottom}H${width - 8}` }),
+    draw("text", { x: left - 6, y: y(Math.exp(y1)) + 4, "text-anchor": "end" }, shown(Math.exp(y1))),
+    draw("text", { x: left - 6, y: y(Math.exp(y0)) + 4, "text-anchor": "end" }, shown(Math.exp(y0))),
+    draw("text", { x: left, y: height - bottom + 16 }, shown(logarithmic ? Math.exp(x0) : x0)),
+    draw(
+      "text",
+      { x: width - 12, y: height - bottom + 16, "text-anchor": "end" },
+      shown(logarithmic ? Math.exp(x1) : x1),
+    ),
+    draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, horizontal),
+    draw("text", { x: -(height - bottom) / 2, y: 12, "text-anchor": "middle", transform: "rotate(-90)" }, vertical),
+  );
+  const names = make("ul", { class: "sl-lines" });
+  lines.forEach(({ label, points }, k) => {
+    const drawn = points.filter(([, value]) => Number.isFinite(value) && value > 0);
+    const d = drawn.map(([at, value], i) => `${i ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+    picture.append(draw("path", { class: `sl-line sl-line-${k % 4}`, d }));
+    for (const [at, value] of drawn.length <= 64 ? drawn : [])
+      picture.append(draw("circle", { class: `sl-dot sl-line-${k % 4}`, cx: x(at), cy: y(value), r: 2.5 }));
+    const sample = draw("svg", { viewBox: "0 0 28 8", width: 28, height: 8, "aria-hidden": "true" });
+    sample.append(draw("path", { class: `sl-line sl-line-${k % 4}`, d: "M0 4H28" }));
+    names.append(make("li", {}, sample, ` ${label}`));
+  });
+  const details = make(
+    "details",
+    {
+      ontoggle: () => {
+        if (details.children.length > 1) return;
+        const head = make(
+          "tr",
+          {},
+          ...[horizontal, ...lines.map((one) => one.label)].map((one) => make("th", { scope: "col" }, one)),
+        );
+        const rows = lines[0].points.map(([at], i) =>
+          make(
+            "tr",
+            {},
+            make("th", { scope: "row" }, shown(at)),
+            ...lines.map((one) => make("td", {}, shown(one.points[i][1]))),
+          ),
+        );
+        details.append(
+          make(
+            "div",
+            { class: "sl-wide", tabindex: "0", role: "region", "aria-label": title },
+            make(
+              "table",
+              {},
+              make("caption", {}, `${title}: ${vertical}`),
+              make("thead", {}, head),
+              make("tbody", {}, ...rows),
+            ),
+          ),
+        );
+      },
+    },
+    make("summary", {}, "Numbers"),
+  );
+  return make("figure", {}, caption, names, picture, details);
+}
+
+/**
+ * Build a map in an element.
+ * @param {HTMLElement} root @param {Payload} payload @param {Live | null} [live]
+ */
+export function mount(root, payload, live = null) {
+  return new View(root, payload, live);
+}
+
+/** The map as a widget: `model` has the data, takes requests, and says how they go on. */
+export default {
+  /** @param {{model: any, el: HTMLElement}} given */
+  render({ model, el }) {
+    const root = make("div", { class: "sl-map" });
+    const text = make("span", { role: "status" });
+    const bar = make("progress", { max: 1, "aria-label": "Progress" });
+    const cancel = make("button", { type: "button", onclick: () => model.send({ kind: "cancel" }) }, "Cancel");
+    const state = make("p", { class: "sl-map sl-live" }, text, " ", bar, " ", cancel);
+    const busy = (/** @type {boolean} */ on) => {
+      bar.hidden = cancel.hidden = !on;
+    };
+    const live = {
+      measure: (/** @type {number} */ query) => {
+        text.textContent = `Measuring query ${query} …`;
+        bar.value = 0;
+        busy(true);
+        model.send({ kind: "measure", query });
+      },
+    };
+    /** @type {View | null} */
+    let view = null;
+    const redraw = () => {
+      view?.stop();
+      view = mount(root, model.get("data"), live);
+    };
+    const told = (/** @type {{kind: string, share?: number, text?: string}} */ message) => {
+      if (message.kind === "progress") {
+        bar.value = message.share ?? 0;
+        return;
+      }
+      text.textContent = message.text ?? "";
+      busy(false);
+    };
+    busy(false);
+    el.append(state, root);
+    redraw();
+    model.on("change:data", redraw);
+    model.on("msg:custom", told);
+    return () => {
+      view?.stop();
+      model.off("change:data", redraw);
+      model.off("msg:custom", told);
+    };
+  },
+};
+
+if (typeof document !== "undefined") {
+  for (const root of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".sl-map"))) {
+    const data = root.querySelector('script[type="application/json"]');
+    if (data) {
+      mount(root, JSON.parse(data.textContent ?? ""));
+      data.remove();
+    }
+  }
+}

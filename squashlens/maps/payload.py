@@ -1,0 +1,226 @@
+"""The data of a squash map's page: a JSON header, and its numbers as float32 in base64.
+
+The page gets the numbers of the result and computes none. Values after a query are zero by causality and are left out.
+A row of the page that was not measured is missing there, and never zero.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from squashlens.measure.squashing.maps.spread import spread
+from squashlens.results import provenance
+
+MOST = 6_000_000  # bytes of a page
+LARGEST = float(np.finfo("<f4").max)  # of a page's numbers
+FIXED = 120_000  # of them, for its program, styles and headings
+# By variable: the name that the page shows, and what the number says.
+SHOWN = {
+    "jacobian": ("Jacobian", "How much a small change of the token's stream can change the query's output y"),
+    "bound_over_null": ("Path bound ÷ null", "1 is what uniform attention gives: causality alone"),
+    "path_bound": ("Path bound", "Sum over attention paths, Theorem 5.1 with constants 1; a shape, not a bound"),
+    "certified": ("Certified ceiling", "Upper bound on the Jacobian norm"),
+    "effect": ("Swap effect", "Mean distance that y moves when the token is replaced"),
+    "kl": ("Swap effect on the next token", "Mean KL divergence when the token is replaced"),
+    "null": ("Null", "Path bound under uniform attention"),
+}
+SERIES = {"path_bound": "path bound", "null": "null", "certified": "certified ceiling", "jacobian": "Jacobian"}
+
+
+class Blob:
+    """Numbers, one array after the other."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.size = 0
+
+    def add(self, values: Any) -> int:
+        """Append an array; its place in the blob."""
+        start = self.size
+        self.parts.append(np.asarray(values, dtype="<f4").ravel())
+        self.size += self.parts[-1].size
+        return start
+
+    def text(self) -> str:
+        return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
+
+
+def payload(found: xr.Dataset, code: str, opened: int | None = None) -> dict[str, Any]:
+    """The data of the page of a map's Dataset, which opens at a query; `code` is what made it."""
+    facts = provenance(found)
+    tokens = [str(token) for token in found["token"].values]
+    queries = [int(query) for query in found["query"].values]
+    layers = [int(layer) for layer in found["layer"].values]
+    wanted = facts["call"].get("query", -1) if opened is None else opened
+    opened = wanted % len(tokens) if isinstance(wanted, int) and wanted % len(tokens) in queries else queries[-1]
+    known = [name for name in SHOWN if name in found and found[name].notnull().any()]
+    names = [name for name in known if _largest(found[name]) <= LARGEST]
+    header: dict[str, Any] = {
+        "tokens": tokens, "opened": opened, "model": facts["model"], "code": code, "facts": _flat(facts),
+    }  # fmt: skip
+    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - _fixed_numbers(found)
+    full = [name for name in names if "layer" in found[name].dims]
+    kept_layers = _fitting_layers(layers, len(full) * (opened + 1), room)
+    kept = spread(queries, opened, len(full) * len(kept_layers) + len(names), room)
+    blob = Blob()
+    places = [layers.index(layer) for layer in kept_layers]
+    header |= {
+        "layers": kept_layers, "queries": kept,
+        "notes": [
+            *(f"{SHOWN[name][0]}: up to {_largest(found[name]):.3g}, too large for a page; the result has it."
+              for name in known if name not in names),
+            *_notes(found, kept, queries, kept_layers, layers),
+        ],
+        "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
+        "traces": _traces(found, kept, blob), "distance": _distance(found, kept_layers, blob),
+        "collapse": _collapse(found),
+    }  # fmt: skip
+    return header | {"blob": blob.text()}
+
+
+def text_of(value: Any) -> str:
+    """JSON that can be put into a script element: without `<`, `>`, `&` and line separators."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _fixed_numbers(found: xr.Dataset) -> int:
+    """How many numbers of the page do not depend on which queries are kept."""
+    ways = 3 * int(found["way_share"].size) if "way_share" in found else 0
+    return ways + int(found["influence"].size)
+
+
+def _fitting_layers(layers: list[int], cost: int, room: int) -> list[int]:
+    """The layers of which at least one query fits: all, or every second, third, …, from the last one down."""
+    step = 1
+    while cost * len(layers[::-step]) > room and step < len(layers):
+        step += 1
+    return sorted(layers[::-step])
+
+
+def _quantity(
+    found: xr.Dataset, name: str, kept: Sequence[int], places: Sequence[int], queries: Sequence[int], blob: Blob,
+    facts: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """One quantity: how it is shown, and where the numbers of each query are; -1 if they were not measured."""
+    values, by_layer = found[name].values, "layer" in found[name].dims
+    starts = []
+    for query in kept:
+        row = values[queries.index(query)]
+        row = row[places][:, : query + 1] if by_layer else row[: query + 1]
+        starts.append(blob.add(row) if np.isfinite(row).any() else -1)
+    label, about = SHOWN[name]
+    norm = facts["call"].get("norm") if name in ("jacobian", "certified") else None
+    return {
+        "name": name, "label": label, "about": about, "unit": str(found[name].attrs["units"]), "by_layer": by_layer,
+        "norm": "spectral" if name == "certified" else norm, "starts": starts,
+        "measured": str(found[name].attrs["long_name"]),
+    }  # fmt: skip
+
+
+def _traces(found: xr.Dataset, kept: Sequence[int], blob: Blob) -> dict[str, Any] | None:
+    """Strongest paths and ways, by query; None if the result has none."""
+    if "way_share" not in found:
+        return None
+    traced = [int(query) for query in found["traced"].values if int(query) in kept]
+    each = []
+    for query in traced:
+        one = found.sel(traced=query)
+        paths = [
+            {
+                "positions": one["path_position"].values[k].tolist(),
+                **{name: _number(one[f"path_{name}"].values[k]) for name in ("weight", "share", "over_null")},
+            }
+            for k in range(one.sizes["path"])
+            if np.isfinite(one["path_weight"].values[k])
+        ]
+        cut = {name: one[f"way_{name}"].values[:, : query + 1] for name in ("share", "position", "head")}
+        each.append({"query": query, "paths": paths} | {name: blob.add(values) for name, values in cut.items()})
+    return {"ranks": found.sizes["rank"], "blocks": found.sizes["block"], "queries": each}
+
+
+def _distance(found: xr.Dataset, layers: Sequence[int], blob: Blob) -> dict[str, Any]:
+    """Mean influence by distance, for each quantity."""
+    known = [str(name) for name in found["quantity"].values]
+    values = found["influence"].sel(layer=list(layers))
+    series = [
+        {"name": name, "label": label, "start": blob.add(values.sel(quantity=name).values)}
+        for name, label in SERIES.items()
+        if name in known and _largest(values.sel(quantity=name)) <= LARGEST
+    ]
+    return {"length": found.sizes["distance"], "series": series}
+
+
+def _collapse(found: xr.Dataset) -> dict[str, Any]:
+    """The distance of v and v* at every layer, with its noise floor and the size of v."""
+    names = ("collapse_distance", "collapse_noise", "last_token_rms")
+    held = {name: [_number(value) for value in found[name].values] for name in names if name in found}
+    return {"layers": [int(layer) for layer in found["layer"].values], **held}
+
+
+def _largest(values: xr.DataArray) -> float:
+    """The largest finite number."""
+    return float(np.abs(values.values, where=np.isfinite(values.values), out=np.zeros(values.shape)).max())
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _notes(
+    found: xr.Dataset, kept: Sequence[int], queries: Sequence[int], kept_layers: Sequence[int], layers: Sequence[int]
+) -> list[str]:
+    """What is missing, in sentences."""
+    n, notes = found.sizes["position"], []
+    if len(queries) < n:
+        notes.append(f"{len(queries):,} of {n:,} queries were measured.")
+    if len(kept) < len(queries):
+        notes.append(
+            f"{len(kept):,} of the {len(queries):,} measured queries are in this page, which has at most 6 MB; "
+            "the result has all of them."
+        )
+    if len(kept_layers) < len(layers):
+        notes.append(f"{len(kept_layers)} of {len(layers)} layers are in this page; the result has all of them.")
+    jacobian = _measured_queries(found, "jacobian", queries)
+    if not jacobian:
+        notes.append("The Jacobian was not measured.")
+    elif len(jacobian) < len(queries):
+        notes.append(f"The Jacobian was measured for {_listed(jacobian)} only.")
+    for name in ("certified", "effect"):
+        if name not in found:
+            notes.append(f"{SHOWN[name][0]}: not measured.")
+    if "way_share" not in found:
+        notes.append("Strongest paths: not traced.")
+    elif len(found["traced"]) < len(queries):
+        notes.append(f"Strongest paths were traced for {_listed([int(q) for q in found['traced'].values])} only.")
+    return notes
+
+
+def _measured_queries(found: xr.Dataset, name: str, queries: Sequence[int]) -> list[int]:
+    if name not in found:
+        return []
+    values = found[name].values
+    return [query for place, query in enumerate(queries) if np.isfinite(values[place]).any()]
+
+
+def _listed(queries: Sequence[int]) -> str:
+    if len(queries) == 1:
+        return f"query {queries[0]}"
+    return f"{len(queries)} queries" if len(queries) > 8 else f"queries {', '.join(map(str, queries))}"
+
+
+def _flat(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The provenance as pairs of text."""
+    return [(name.replace("_", " "), _said(value)) for name, value in facts.items()]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_said(one)}" for key, one in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ", ".join(map(_said, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,194 @@
+"""`squash_map` and the object that it returns, which shows itself in notebooks and writes itself as a page."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from squashlens._typing import Bos, Bridge, Norm, short_repr
+from squashlens.checks.arguments import validated
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.locks import locked
+from squashlens.errors import InputError
+from squashlens.maps.live import Measure, widget
+from squashlens.maps.page import frame, page, section
+from squashlens.maps.payload import payload
+from squashlens.measure.squashing.maps.measured import Method, check, joined, measure, of_profile
+from squashlens.results import provenance
+from squashlens.saving.files import require_output, write
+
+ENDINGS = (".html", ".htm")
+
+
+@dataclass(frozen=True, repr=False)
+class SquashMap:
+    """A squash map. `result` is the Dataset whose numbers it shows."""
+
+    result: xr.Dataset
+    again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
+
+    def save(self, path: str | Path) -> Path:
+        """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``."""
+        return write(require_output(path, ENDINGS, "path"), self.page().encode("utf-8"))
+
+    def page(self) -> str:
+        """The map as the text of an HTML page."""
+        return page(self._data())
+
+    def section(self) -> str:
+        """The map as a part of another page, in light colours."""
+        return section(self._data(), theme="light")
+
+    def live(self) -> Any:
+        """The map as a notebook widget, in which a click measures a query that was not measured.
+
+        It needs the extra ``notebook``, and a map that was made of a model. The widget's `result` has the queries that
+        were measured since. Saved notebooks do not keep widgets, but the map itself.
+        """
+        if self.again is None:
+            raise InputError(
+                "This map was made of a result, so that there is no model to measure other queries with.",
+                "Make it of a model and a prompt: `squashlens.squash_map(model, prompt).live()`.",
+            )
+        return widget(self.result, self.again, _data)
+
+    def _data(self) -> dict[str, Any]:
+        return _data(self.result)
+
+    def _repr_html_(self) -> str:
+        return frame(self.page())
+
+    def __repr__(self) -> str:
+        sizes = self.result.sizes
+        return f"<squash map of {sizes['position']} tokens: {sizes['query']} queries, {sizes['layer']} layers>"
+
+
+# More than ten parameters, since each is an independent option of the measurement; all have defaults.
+@validated
+def squash_map(
+    model: Bridge | xr.Dataset,
+    prompt: PromptOrCapture | None = None,
+    *,
+    query: int = -1,
+    method: Method = "exact",
+    norm: Norm = "spectral",
+    certified: bool = False,
+    n_replacements: int = 0,
+    seed: int = 0,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> SquashMap:
+    """An interactive map of a prompt: how much each token influences every later one, from every layer.
+
+    The prompt is a ribbon of tokens, coloured by their influence on the query; clicking a token makes it the query.
+    Below it are all layers and tokens of this query with the strongest attention paths, influence by distance against
+    the null, and the distance of v and v* for the prompt with its last token repeated. Every number on the page is one
+    of `result`.
+
+    Path bound and null are measured for all queries in one forward pass; for prompts so long that the page could not
+    hold them, for queries that are evenly spaced. Norms of the Jacobian and swap effects are measured for `query`
+    alone. For more queries, measure `profile` and give its result.
+
+    Args:
+        model: the model to measure, as in `path_bound`; or a result of `profile` or of this function, perhaps opened
+            from a file, and then no prompt.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        query: position that the map opens at, the last by default; negative values count from the end.
+        method: ``"exact"`` (the default) for norms of the Jacobian of `query` from all layers, or ``"none"``.
+        norm: as in `jacobian_norms`.
+        certified: whether to compute the certified path bound as well, as in `profile`; no by default.
+        n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
+            measures no swap effects.
+        seed: random seed of the replacements; 0 by default.
+        bos: as in `path_bound`.
+        progress: as in `path_bound`.
+
+    Returns:
+        The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
+        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian`, `certified` over (query, layer, position),
+        NaN where not measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
+        head; and for prompts of up to 1,024 tokens, over (traced), the strongest paths and the most important ways of
+        every cell.
+
+    Raises:
+        InputError: several prompts, a prompt of one token, a query that does not exist, or a result of another
+            function.
+        CapacityError: the rows of a Jacobian do not fit into memory.
+        UnsoundModelError: the model is not causal.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> found = sl.squash_map(model, "110 =", progress=False)
+    >>> found.save(tmp_path / "map.html").name
+    'map.html'
+    >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0, progress=False))
+    <squash map of 5 tokens: 5 queries, 7 layers>
+    """
+    check(method, norm, n_replacements)
+    if isinstance(model, xr.Dataset):
+        return SquashMap(_of_result(model, prompt))
+    if prompt is None:
+        raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
+    chosen: dict[str, Any] = {
+        "method": method, "norm": norm, "certified": certified, "n_replacements": n_replacements, "seed": seed,
+        "bos": bos,
+    }  # fmt: skip
+    held = measure(model, prompt, query=query, progress=progress, **chosen)
+
+    def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
+        options: dict[str, Any] = chosen | {"method": "exact"}
+        # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
+        with locked(model, wait=False):
+            more = measure(model, prompt, query=one, progress=False, alone=True, tick=tick, **options)
+        return joined(found, more, one)
+
+    return SquashMap(held, again)
+
+
+def _data(found: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
+    return payload(found, _code(provenance(found)), opened)
+
+
+def _of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
+    """The Dataset of a map, from one that was measured before."""
+    if prompt is not None:
+        raise InputError(
+            f"prompt={short_repr(prompt)} is given with a result, which has a prompt.", "Leave prompt= out."
+        )
+    function = provenance(found)["call"].get("function")
+    whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null", "influence"} <= {*found}
+    if function not in ("profile", "squash_map") or not whole:
+        raise InputError(
+            f"model= is a result of {short_repr(function)} that a map cannot be made of.",
+            "Give a model and a prompt, or the whole result of `profile` with keep='positions'.",
+        )
+    cut = [dim for dim in ("position", "distance", "block", "rank") if dim in found.dims and _is_cut(found, dim)]
+    if cut or found["query"].max() >= found.sizes["position"]:
+        part = cut[0] if cut else "position"
+        raise InputError(
+            f"model= is a result with only a part of {part}, and a map shows the whole prompt.",
+            "Give the whole result; a selection may choose among query and layer.",
+        )
+    return of_profile(found) if function == "profile" else found
+
+
+def _is_cut(found: xr.Dataset, dim: str) -> bool:
+    """Whether labels are missing that the page, which counts from 0, would give to others."""
+    whole = found[dim].values.tolist() == list(range(found.sizes[dim]))
+    return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
+
+
+def _code(facts: dict[str, Any]) -> str:
+    """The lines that make this map again, and what they leave out."""
+    call = dict(facts["call"])
+    dtype = facts.get("dtype", "float32")
+    loaded = repr(facts["model"]) + ("" if dtype == "float32" else f", dtype={dtype!r}")
+    changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
+    note = "".join(f"# measured under: {change!r}\n" for change in changes)
+    function, prompt = call.pop("function"), call.pop("prompt")
+    given = "".join(f", {name}={value!r}" for name, value in call.items() if value is not None)
+    made = f"sl.{function}(model, {prompt!r}{given})"
+    made = made if function == "squash_map" else f"sl.squash_map({made})"
+    return f'import squashlens as sl\n\nmodel = sl.load({loaded})\n{note}{made}.save("map.html")\n'

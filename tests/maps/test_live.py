@@ -1,0 +1,200 @@
+"""The live map: the kernel alone, a real kernel with messages, and the page with an object in place of the kernel."""
+
+import json
+import queue
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.maps.page import program, styles
+
+PROMPT = "110 ="
+QUIET = {"progress": False}
+
+
+@pytest.fixture
+def live(tiny: Any) -> Any:
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    made = sl.squash_map(tiny, PROMPT, **QUIET).live()
+    made.said = []
+    made.send = lambda message, *_: made.said.append(message)
+    return made
+
+
+def ask(live: Any, message: Any) -> None:
+    live.worker.asked(live, message, [])
+    if live.worker.thread is not None:
+        live.worker.thread.join()
+
+
+def test_a_query_is_measured_and_joined(live: Any, tiny: Any) -> None:
+    before = live.result
+    ask(live, {"kind": "measure", "query": 2})
+    assert live.said[-1] == {"kind": "done", "text": ""}
+    shares = [message["share"] for message in live.said if message["kind"] == "progress"]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
+    norms = sl.jacobian_norms(tiny, PROMPT, query=2, **QUIET)
+    np.testing.assert_allclose(live.result["jacobian"].sel(query=2, layer=0), norms, rtol=1e-4)
+    for name in before.data_vars:
+        if "query" in before[name].dims:
+            others = [query for query in range(5) if query != 2]
+            np.testing.assert_array_equal(live.result[name].sel(query=others), before[name].sel(query=others))
+    assert sl.provenance(live.result)["further_queries"] == [2]
+    assert live.data["opened"] == 2
+    assert "The Jacobian was measured for queries 2, 4 only." in live.data["notes"]
+
+
+def test_it_can_be_cancelled_and_goes_on(live: Any) -> None:
+    before = live.result
+
+    def cancel(message: Any, *_: Any) -> None:
+        live.said.append(message)
+        if message["kind"] == "progress":
+            live.worker.asked(live, {"kind": "cancel"}, [])
+
+    plain, live.send = live.send, cancel
+    ask(live, {"kind": "measure", "query": 1})
+    assert live.said[-1] == {"kind": "cancelled", "text": "Query 1 was cancelled."}
+    assert live.result is before
+    live.send = plain
+    ask(live, {"kind": "measure", "query": 1})
+    assert live.said[-1]["kind"] == "done"
+
+
+def test_errors_are_shown(live: Any) -> None:
+    for message in ({"kind": "measure", "query": 99}, {"kind": "measure", "query": None}, {"kind": "measure"}):
+        ask(live, message)
+        assert live.said[-1]["kind"] == "error"
+    said = len(live.said)
+    for message in (None, [], {}, {"kind": "other"}):
+        ask(live, message)
+    assert len(live.said) == said
+
+
+def test_a_model_that_was_changed_since_is_not_joined() -> None:
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    model = sl.load("tiny-gemma", device="cpu", progress=False)
+    live = sl.squash_map(model, PROMPT, **QUIET).live()
+    live.said = []
+    live.send = lambda message, *_: live.said.append(message)
+    with torch.no_grad():
+        next(model.original_model.parameters()).mul_(1.01)
+    ask(live, {"kind": "measure", "query": 1})
+    assert "The model was changed since the map was made" in live.said[-1]["text"]
+
+
+def test_a_model_in_use_is_an_error_and_no_wait(live: Any, tiny: Any) -> None:
+    before = live.result
+    with sl.applied(tiny):
+        live.worker.asked(live, {"kind": "measure", "query": 1}, [])
+        live.worker.thread.join(timeout=60)
+        assert not live.worker.thread.is_alive()
+    assert "leave `applied`" in live.said[-1]["text"]
+    assert live.said[-1]["kind"] == "error"
+    assert live.result is before
+    ask(live, {"kind": "measure", "query": 1})
+    assert live.said[-1]["kind"] == "done"
+
+
+def test_a_map_of_a_result_is_not_live(tiny: Any) -> None:
+    with pytest.raises(InputError, match="no model to measure"):
+        sl.squash_map(sl.squash_map(tiny, PROMPT, method="none", **QUIET).result).live()
+
+
+@pytest.mark.browser
+def test_the_pages_side(browser: Any, tiny: Any) -> None:
+    """With an object in place of the notebook's model, which keeps what is sent and tells what the kernel would."""
+    context = browser.new_context(viewport={"width": 900, "height": 900})
+    page, said = context.new_page(), []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    found = sl.squash_map(tiny, PROMPT, **QUIET)
+    page.set_content(f"<title>x</title><style>{styles()}</style><div id='here'></div>")
+    page.evaluate(
+        """async ([program, data]) => {
+          const heard = {};
+          window.sent = [];
+          window.stub = { data, get: () => window.stub.data, send: (message) => window.sent.push(message),
+            on: (name, take) => { heard[name] = take; }, off: () => {}, tell: (name, given) => heard[name](given) };
+          const url = URL.createObjectURL(new Blob([program], { type: 'text/javascript' }));
+          (await import(url)).default.render({ model: window.stub, el: document.getElementById('here') });
+        }""",
+        [program(), json.loads(json.dumps(found._data()))],
+    )
+    page.click("[data-start='2']")
+    page.get_by_role("button", name="Measure it").click()
+    assert page.evaluate("window.sent") == [{"kind": "measure", "query": 2}]
+    page.evaluate("window.stub.tell('msg:custom', {kind: 'progress', share: 0.5})")
+    assert page.locator("progress").evaluate("one => one.value") == 0.5
+    page.get_by_role("button", name="Cancel").click()
+    assert page.evaluate("window.sent.at(-1)") == {"kind": "cancel"}
+    page.evaluate("window.stub.tell('msg:custom', {kind: 'error', text: '<b>No</b>'})")
+    assert page.locator(".sl-live").inner_text().startswith("<b>No</b>")
+    assert page.locator("progress").is_hidden()
+    page.evaluate("window.stub.data = {...window.stub.data, opened: 1}; window.stub.tell('change:data')")
+    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "1"
+    assert said == []
+    context.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_in_a_real_kernel() -> None:
+    """Query, cancel and error through the messages that a notebook's page sends."""
+    client = pytest.importorskip("jupyter_client.manager", reason="ipykernel is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    manager, kernel = client.start_new_kernel(kernel_name="python3", startup_timeout=300)
+    try:
+        code = (
+            "import squashlens as sl\nmodel = sl.load('tiny-gemma', progress=False)\n"
+            f"live = sl.squash_map(model, {PROMPT!r}, progress=False).live()\nlive"
+        )
+        kernel.execute(code)
+        comm = _first(kernel, lambda m: m["msg_type"] == "comm_open" and "_esm" in str(m["content"]["data"])[: 10**7])
+        name = comm["content"]["comm_id"]
+
+        def send(content: dict[str, Any]) -> None:
+            message = kernel.session.msg(
+                "comm_msg", {"comm_id": name, "data": {"method": "custom", "content": content}}
+            )
+            kernel.shell_channel.send(message)
+
+        def told(kind: str) -> Any:
+            return _first(kernel, lambda m: _content(m).get("kind") == kind)
+
+        send({"kind": "measure", "query": 2})
+        told("progress")
+        told("done")
+        send({"kind": "measure", "query": 99})
+        assert "99" in _content(told("error"))["text"]
+        send({"kind": "measure", "query": 3})
+        send({"kind": "cancel"})
+        told("cancelled")
+    finally:
+        kernel.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def _content(message: Any) -> dict[str, Any]:
+    data = message["content"].get("data") or {}
+    return data.get("content", {}) if message["msg_type"] == "comm_msg" and data.get("method") == "custom" else {}
+
+
+def _first(kernel: Any, wanted: Any) -> Any:
+    until = time.monotonic() + 500
+    while time.monotonic() < until:
+        try:
+            message = kernel.get_iopub_msg(timeout=5)
+        except queue.Empty:
+            continue
+        assert message["msg_type"] != "error", message["content"]
+        if wanted(message):
+            return message
+    raise TimeoutError

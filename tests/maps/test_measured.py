@@ -1,0 +1,164 @@
+"""The Dataset of a squash map: each number against the function that measures it, or against all paths one by one."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.squashing.maps.spread import spread
+
+QUIET = {"progress": False}
+PROMPT = "How many ones are in the following sequence? 1101 ="
+FAMILIES = ("llama", "gpt2", "gemma2", "neox")
+
+
+@pytest.fixture(scope="module")
+def found(tiny: Any) -> Any:
+    return sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, **QUIET).result
+
+
+def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
+    last = found.sizes["position"] - 1
+    whole = sl.profile(tiny, PROMPT, method="none", n_random_models=0, certified=True, **QUIET)
+    for name in ("path_bound", "null", "certified"):
+        np.testing.assert_allclose(found[name], whole[name], rtol=1e-12)
+    np.testing.assert_allclose(found["bound_over_null"].sel(query=5, layer=0)[:6], (
+        sl.path_bound(tiny, PROMPT, query=5) / sl.path_bound(tiny, PROMPT, query=5, attention="uniform")
+    )[:6], rtol=1e-5)  # fmt: skip
+    norms = sl.jacobian_norms(tiny, PROMPT, **QUIET)
+    np.testing.assert_allclose(found["jacobian"].sel(query=last, layer=0), norms, rtol=1e-4)
+    effect = sl.substitution_effect(tiny, PROMPT, n_replacements=2, **QUIET)
+    np.testing.assert_allclose(found["effect"].sel(query=last), effect["effect"], rtol=1e-4, equal_nan=True)
+
+
+def test_what_was_not_measured_is_not_a_number(tiny: Any, found: Any) -> None:
+    assert found["jacobian"].sel(query=slice(0, found.sizes["query"] - 2)).isnull().all()
+    assert found["effect"].sel(query=3).isnull().all()
+    assert found["bound_over_null"].sel(query=3, position=4).isnull().all()
+    without = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+    assert not {"jacobian", "certified", "effect", "kl"} & {*without.data_vars}
+
+
+def walked(patterns: list[torch.Tensor], query: int, cell: tuple[int, int]) -> dict[tuple[int, bool], float]:
+    """The weights of all paths from a cell to a query, summed by the first step: its token, and whether it stays."""
+    layer, start = cell
+    sums: dict[tuple[int, bool], float] = {}
+    for steps in itertools.product(range(query + 1), repeat=len(patterns) - layer):
+        places = (start, *steps)
+        if places[-1] != query or any(a > b for a, b in itertools.pairwise(places)):
+            continue
+        later = 1.0
+        for block, (below, above) in enumerate(itertools.pairwise(places[1:]), start=layer + 1):
+            later *= float(patterns[block].mean(dim=0)[above, below]) + (above == below)
+        attended = float(patterns[layer].mean(dim=0)[places[1], start])
+        for stays, weight in ((False, attended), (True, float(places[1] == start))):
+            sums[places[1], stays] = sums.get((places[1], stays), 0.0) + weight * later
+    return sums
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
+    model = bridge_of(family)
+    ids = torch.tensor([[3, 5, 7, 5, 9]])
+    found = sl.squash_map(model, ids, method="none", bos="as-given", **QUIET).result
+    captured = sl.capture(model, ids, bos="as-given")
+    patterns = [captured.patterns[block][0].double() for block in sorted(captured.patterns)]
+    for query, block, start in ((4, 0, 1), (4, len(patterns) - 1, 2), (3, 0, 0), (2, 0, 2), (0, 0, 0)):
+        sums = walked(patterns, query, (block, start))
+        total = sum(sums.values())
+        cell = found.sel(traced=query, block=block, position=start)
+        best = sorted(sums.values(), reverse=True)[:3]
+        best = [one / total for one in best]
+        shares = cell["way_share"].values
+        kept = shares[np.isfinite(shares) & (shares > 0)]
+        positive = [one for one in best if one > 0]
+        np.testing.assert_allclose(kept, positive[: len(kept)], rtol=1e-4)
+        assert len(kept) == len(positive)
+        for share, to, head in zip(kept, cell["way_position"].values, cell["way_head"].values, strict=False):
+            np.testing.assert_allclose(share, sums[int(to), int(head) < 0] / total, rtol=1e-4)
+            if head >= 0:
+                heads = patterns[block][:, int(to), start]
+                assert float(heads[int(head)]) == pytest.approx(float(heads.max()), rel=1e-4)
+
+
+def test_paths_are_the_strongest(tiny: Any, found: Any) -> None:
+    for query in (4, 9, -1):
+        best = sl.paths.strongest_paths(tiny, PROMPT, k=5, query=query)
+        one = found.sel(traced=query % found.sizes["position"])
+        np.testing.assert_allclose(one["path_share"], best["share"], rtol=1e-5)
+        np.testing.assert_allclose(one["path_over_null"], best["over_null"], rtol=1e-5)
+        assert one["path_position"].values.tolist() == best["position_at"].values.tolist()
+    first = found.sel(traced=0)
+    assert first["path_weight"].values[0] == pytest.approx(2.0**6)
+    assert np.isnan(first["path_weight"].values[1:]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_end_of_the_prompt_against_two_runs(bridge_of: Any, dtype: torch.dtype) -> None:
+    model = bridge_of("llama", dtype)
+    ids = torch.tensor([[3, 5, 7, 5, 9]])
+    found = sl.squash_map(model, ids, method="none", bos="as-given", **QUIET).result
+    streams = [sl.capture(model, each, bos="as-given") for each in (ids, torch.tensor([[3, 5, 7, 5, 9, 9]]))]
+    short, long = ([one.residuals[layer][0].double() for layer in range(3)] for one in streams)
+    for layer in range(3):
+        here = found.sel(layer=layer)
+        size = float(short[layer][4].abs().max())
+        assert float(here["collapse_distance"]) == pytest.approx(float((short[layer][4] - long[layer][5]).abs().max()))
+        noise = float((short[layer][4] - long[layer][4]).abs().max())
+        assert float(here["collapse_noise"]) == pytest.approx(noise, abs=1e-5 * size)
+        assert float(here["last_token_rms"]) == pytest.approx(float((short[layer][4] ** 2).mean()) ** 0.5, rel=1e-5)
+
+
+def test_a_capture_and_hooks(tiny: Any) -> None:
+    """A map of a capture has the numbers of its prompt; hooks on the model are kept and named."""
+    plain = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+    held = sl.squash_map(tiny, sl.capture(tiny, "110 ="), method="none", **QUIET).result
+    np.testing.assert_allclose(held["way_share"], plain["way_share"], rtol=1e-4)
+    with sl.applied(tiny, sl.hooks.mask_tokens([0])):
+        masked = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+    assert len(sl.provenance(masked)["ambient_hooks"]) > 0
+    reads = masked["way_share"].where(masked["way_head"] >= 0).sel(position=0, traced=4).fillna(0)
+    assert float(reads.where(masked["way_position"].sel(position=0, traced=4) > 0).max()) == 0
+
+
+def test_a_saved_map_opens_as_the_same_page(tiny: Any, found: Any, tmp_path: Path) -> None:
+    again = sl.squash_map(sl.open_result(sl.save(found, tmp_path / "map.nc")))
+    assert again.page() == sl.squash_map(found).page()
+
+
+def test_refusals(tiny: Any) -> None:
+    kept = sl.profile(tiny, "110 =", method="none", keep="distances", n_random_models=0, **QUIET)
+    for arguments, message in (
+        ((tiny,), "prompt= is missing"), ((kept,), "keep='positions'"), ((tiny, ["110 =", "111 ="]), "single prompt"),
+        ((tiny, [[2]]), "at least 2 tokens"), ((sl.sensitivity(tiny, "110 =", **QUIET),), "'sensitivity'"),
+        ((kept, "110 ="), "Leave prompt= out"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            sl.squash_map(*arguments, **QUIET)
+    for options in ({"method": "sketch_upper"}, {"norm": "l2"}, {"n_replacements": -1}, {"query": 99}):
+        with pytest.raises(InputError):
+            sl.squash_map(tiny, "110 =", **options, **QUIET)  # type: ignore[arg-type]
+    changed = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+    changed["path_bound"] = 2 * changed["path_bound"]
+    with pytest.raises(InputError, match="were computed"):
+        sl.squash_map(changed)
+
+
+@given(st.integers(2, 200), st.integers(1, 9), st.data())
+def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) -> None:
+    opened = data.draw(st.integers(0, n - 1))
+    room = data.draw(st.integers(cost * (opened + 1), cost * n * n))
+    kept = spread(range(n), opened, cost, room)
+    assert opened in kept
+    assert kept == sorted(set(kept))
+    assert sum(cost * (query + 1) for query in kept) <= room
+    assert len({b - a for a, b in itertools.pairwise(kept)}) <= 1
+    if cost * n * (n + 1) // 2 <= room:
+        assert kept == list(range(n))

@@ -1,0 +1,291 @@
+"""The page in a browser: numbers, clicks and keys, hostile tokens, no requests, and readable by everyone."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from tests.maps.made import HOSTILE, made
+
+pytestmark = pytest.mark.browser
+PROMPT = sl.zoo.EXAMPLE_PROMPT
+WIDTHS = (390, 900, 1600)
+
+
+@pytest.fixture(scope="module")
+def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    found = sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, progress=False)
+    return found.save(tmp_path_factory.mktemp("map") / "map.html"), found.result
+
+
+class Watched:
+    """A page that keeps what it asked for and complained about."""
+
+    def __init__(self, browser: Any, width: int = 900, **options: Any):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def open(self, path: Path) -> Any:
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector(".sl-ribbon [role=option]")
+        return self.page
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Any]:
+    opened: list[Watched] = []
+
+    def start(width: int = 900, **options: Any) -> Watched:
+        opened.append(Watched(browser, width, **options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.context.close()
+
+
+def number(value: float) -> float:
+    """A number as the page shows it."""
+    return float(f"{np.float32(value):.4g}")
+
+
+def table_of(page: Any) -> list[list[str]]:
+    if not page.locator(".sl-table").evaluate("one => one.open"):
+        page.click(".sl-table summary")
+    page.wait_for_selector(".sl-table tbody tr")
+    return page.eval_on_selector_all(
+        ".sl-table tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_opens_from_a_file(watched: Any, written: tuple[Path, Any], width: int) -> None:
+    one = watched(width)
+    page = one.open(written[0])
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".sl-ribbon [role=option]").count() == written[1].sizes["position"]
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert one.said == []
+    assert one.asked == [written[0].as_uri()]
+
+
+def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written: tuple[Path, Any]) -> None:
+    path, found = written
+    one = watched()
+    page = one.open(path)
+
+    def check(query: int, name: str) -> None:
+        assert page.locator("[aria-selected=true]").get_attribute("data-start") == str(query)
+        rows = table_of(page)
+        assert len(rows) == query + 1
+        for position, row in enumerate(rows):
+            expected = [number(value) for value in found[name].sel(query=query, position=position).values]
+            assert [float(cell) for cell in row[2:]] == expected
+
+    check(found.sizes["position"] - 1, "jacobian")
+    page.get_by_label("Colour").select_option("path_bound")
+    page.click("[data-start='9']")
+    check(9, "path_bound")
+    page.keyboard.press("ArrowLeft")
+    check(8, "path_bound")
+    page.keyboard.press("End")
+    page.keyboard.press("PageUp")
+    check(found.sizes["position"] - 17, "path_bound")
+    page.get_by_label("Go to position").fill("12")
+    page.keyboard.press("Enter")
+    check(12, "path_bound")
+    page.get_by_label("Search").fill("many")
+    page.keyboard.press("Enter")
+    check([*found["token"].values].index("many"), "path_bound")
+    page.get_by_label("Colour").select_option("bound_over_null")
+    rows = table_of(page)
+    assert {row[-1] for row in rows[:-1]} == {"undefined (null 0)"}  # at the last layer, measured and without a value
+    assert float(rows[-1][-1]) == 1
+    page.get_by_label("Colour").select_option("certified")
+    rows = table_of(page)
+    assert rows[0][-1] == "not measured"
+    page.get_by_label("Colour").select_option("jacobian")
+    assert "Jacobian was not measured for this query" in page.locator(".sl-status").inner_text()
+    assert {cell for row in table_of(page) for cell in row[2:]} == {"not measured"}
+    assert page.locator(".sl-legend").all_inner_texts() == ["Jacobian: not measured for this query."] * 2
+    page.get_by_role("button", name="Go to query").click()
+    check(found.sizes["position"] - 1, "jacobian")
+    assert one.said == []
+
+
+def test_cells_say_what_they_are_and_where_their_paths_go(watched: Any, written: tuple[Path, Any]) -> None:
+    path, found = written
+    page = watched().open(path)
+    last = found.sizes["position"] - 1
+    heat = page.locator(".sl-heat")
+    heat.focus()
+    for key in ("Home", "ArrowUp", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    text = page.locator(".sl-cell").inner_text()
+    here = found.sel(query=last, layer=1, position=2)
+    assert f"Token 2 “many”, layer 1, to query {last}" in text
+    for label, name in (("Jacobian", "jacobian"), ("Path bound", "path_bound"), ("Certified ceiling", "certified")):
+        assert f"{label} {number(float(here[name])):.4g}" in text
+    ways = found.sel(traced=last, block=1, position=2)
+    assert f"share {number(float(ways['way_share'][0])):.4g}" in text
+    assert "Where its paths go in block 1" in text
+    page.keyboard.press("Enter")
+    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "2"
+    box = heat.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.08, box["y"] + box["height"] * 0.5)
+    assert "Certified ceiling" in page.locator(".sl-hover").inner_text()
+    page.mouse.click(box["x"] + box["width"] * 0.05, box["y"] + 12)
+    assert f"layer {found.sizes['layer'] - 1}" in page.locator(".sl-cell").inner_text()
+
+
+def test_each_scale_of_colours_is_said(watched: Any, written: tuple[Path, Any]) -> None:
+    """The ribbon's colours span one layer, and those of the heat map all."""
+    path, found = written
+    legends = watched().open(path).locator(".sl-legend")
+    values = found["jacobian"].sel(query=found.sizes["position"] - 1).values
+    for legend, shown, where in ((legends.nth(0), values[0], "layer 0"), (legends.nth(1), values, "each layer")):
+        text, above = legend.inner_text(), shown[shown > 0]
+        assert [float(end) for end in text.split()[:2]] == [number(above.min()), number(above.max())]
+        assert f"unit 1, spectral norm, from {where} to y" in text
+        assert ("0 has the colour of the lower end" in text) == bool((shown == 0).any())
+
+
+def test_groups_of_tokens_show_the_largest_number(watched: Any, written: tuple[Path, Any]) -> None:
+    path, found = written
+    page = watched().open(path)
+    page.get_by_label("Units").select_option("8")
+    groups = page.locator(".sl-ribbon [role=option]")
+    assert groups.count() == -(-found.sizes["position"] // 8)
+    largest = float(found["jacobian"].sel(query=found.sizes["position"] - 1, layer=0)[8:16].max())
+    assert f"{number(largest):.4g}" in groups.nth(1).get_attribute("aria-label")
+
+
+def test_csv_has_all_numbers_of_the_query(watched: Any, written: tuple[Path, Any]) -> None:
+    path, found = written
+    page = watched().open(path)
+    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
+    page.click("[data-start='3']")
+    page.get_by_role("button", name="Copy this query as CSV").click()
+    head, *rows = page.evaluate("window.copied").strip().split("\n")
+    names = head.split(",")[4:]
+    assert len(rows) == found.sizes["layer"] * 4
+    for row in rows:
+        query, layer, position, _, *values = row.split(",")
+        assert query == "3"
+        for name, value in zip(names, values, strict=True):
+            if name in ("effect", "kl", "jacobian"):
+                assert value == ""
+            else:
+                expected = found[name].sel(query=3, layer=int(layer), position=int(position))
+                assert value == ("" if np.isnan(expected) else value)
+                assert value == "" or np.float32(value) == np.float32(expected)
+
+
+def test_hostile_tokens_stay_text(watched: Any, tmp_path: Path) -> None:
+    one = watched()
+    page = one.open(sl.squash_map(made([*HOSTILE, "end"])).save(tmp_path / "map.html"))
+    page.click("summary:has-text('Provenance')")
+    for position in range(len(HOSTILE)):
+        page.locator(f"[data-start='{position}']").click()
+        table_of(page)
+    page.get_by_label("Units").select_option("64")
+    assert page.title() == "Squash map – squashlens"
+    assert page.locator(".sl-map img, .sl-map script").count() == 0
+    shown = page.locator(".sl-map").inner_text()
+    assert not {"\u202e", "\x00", "\u2028"} & set(shown)
+    assert "\\u{202e}reversed" in shown
+    assert "<img src=x onerror" in shown
+    assert "10,000 characters" in shown or "xxxxx" in shown
+    assert page.evaluate("document.documentElement.scrollWidth") <= 900
+    assert len(one.asked) == 1
+    assert one.said == []
+
+
+def test_the_policy_allows_nothing_else(watched: Any, written: tuple[Path, Any]) -> None:
+    one = watched()
+    page = one.open(written[0])
+    page.evaluate(
+        """() => { const one = document.createElement('script'); one.textContent = 'document.title = "broken"';
+        document.body.append(one); const image = new Image(); image.src = 'https://example.org/x.png';
+        document.body.append(image); }"""
+    )
+    page.wait_for_timeout(200)
+    assert page.title() != "broken"
+    assert len(one.said) >= 2
+    assert all("Content Security Policy" in text for text in one.said)
+
+
+def test_light_and_dark(watched: Any, written: tuple[Path, Any]) -> None:
+    page = watched(color_scheme="dark").open(written[0])
+    paper = "getComputedStyle(document.querySelector('.sl-map')).backgroundColor"
+    dark = page.evaluate(paper)
+    page.get_by_label("Theme").select_option("light")
+    assert page.evaluate(paper) == "rgb(255, 255, 255)" != dark
+    page.get_by_label("Theme").select_option("dark")
+    assert page.evaluate(paper) == dark
+
+
+def test_a_long_prompt_has_a_window_and_an_overview(watched: Any, tmp_path: Path) -> None:
+    tokens = [f"t{k}" for k in range(4096)]
+    found = made(tokens, layers=7, queries=range(127, 4096, 128))
+    one = watched()
+    page = one.open(sl.squash_map(found).save(tmp_path / "long.html"))
+    options = page.locator(".sl-ribbon [role=option]")
+    assert options.count() == 512
+    assert page.locator("[aria-selected=true]").inner_text() == "t4095"
+    box = page.locator(".sl-overview").bounding_box()
+    page.mouse.click(box["x"] + 2, box["y"] + 10)
+    assert options.first.inner_text() == "t0"
+    page.get_by_role("button", name="Later").click()
+    assert options.first.inner_text() == "t512"
+    page.get_by_label("Go to position").fill("1023")
+    page.keyboard.press("Enter")
+    page.get_by_label("Colour").select_option("path_bound")
+    label = page.locator("[aria-selected=true]").get_attribute("aria-label")
+    expected = found["path_bound"].sel(query=1023, layer=0, position=1023)
+    assert float(label.rpartition(", ")[2]) == number(float(expected))
+    assert one.said == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page = watched(color_scheme=scheme).open(written[0])
+    for summary in page.locator("summary").all():
+        summary.click()
+    for name in ("jacobian", "bound_over_null"):
+        page.get_by_label("Colour").select_option(name)
+        violations = axe.Axe().run(page).response["violations"]
+        assert not violations, json.dumps(violations, indent=1)[:3000]
+
+
+def test_a_notebook_that_was_executed_and_exported_keeps_it(watched: Any, tmp_path: Path, tiny: Any) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
+    nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
+    preprocessors = pytest.importorskip("nbconvert.preprocessors", reason="nbconvert is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    result = sl.save(sl.squash_map(tiny, PROMPT, progress=False).result, tmp_path / "map.nc")
+    lines = f"import squashlens as sl\nsl.squash_map(sl.open_result({str(result)!r}))"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(lines)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    preprocessors.ExecutePreprocessor(timeout=300).preprocess(notebook, {"metadata": {"path": str(tmp_path)}})
+    text, _ = nbconvert.HTMLExporter(template_name="basic").from_notebook_node(notebook)
+    (tmp_path / "exported.html").write_text(f"<!doctype html><title>x</title>{text}", encoding="utf-8")
+    one = watched()
+    one.page.goto((tmp_path / "exported.html").as_uri())
+    frame = one.page.frame_locator("iframe")
+    frame.locator("[data-start='5']").click()
+    assert "Query 5" in frame.locator(".sl-status").inner_text()
+    assert one.said == []
+    assert all(url.startswith(("file:", "about:")) for url in one.asked)
