@@ -1,7 +1,8 @@
 """Theorem 4.2 in random stacks: if positional information decays with distance, a repeated last token collapses.
 
 The script measures premise and conclusion separately, as exponents of δ and of D, for several position encodings and
-depths, with and without a sliding window.
+depths, with and without a sliding window. It is a study with a cell for each encoding and depth: it can be interrupted
+and continued, and shared by workers. Intervals are over random draws, so a cell has all its draws.
 
     python analyses/encodings_and_depth.py --depth 1 2 --window 64 --longest 2000 --out encodings
 """
@@ -20,16 +21,21 @@ parser.add_argument("--longest", type=int, default=2000, help="longest sequence,
 parser.add_argument("--lengths", type=int, default=40, help="how many lengths, evenly on a log scale (%(default)s)")
 parser.add_argument("--heads", type=int, default=4, help="attention heads (%(default)s)")
 parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("encodings"), help="folder for data and figure (%(default)s)")
+parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
+parser.add_argument("--engine", default="local", help="local, ray or slurm (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("encodings"), help="folder for store and figure (%(default)s)")
 args = parser.parse_args()
-args.out.mkdir(parents=True, exist_ok=True)
 
 lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
-stack = sl.synthetic.Stack(heads=args.heads, residual=True, norm="rms", mlp=4)
-over = {"encoding": args.encodings, "depth": args.depth, "window": [None, args.window]}
-found = sl.synthetic.survey(stack, over, lengths, seeds=args.seeds)
+stack = {"heads": args.heads, "residual": True, "norm": "rms", "mlp": 4}
+shared = {"stack": stack, "over": {"window": [None, args.window]}, "lengths": lengths, "seeds": args.seeds}
+each = {"stack.encoding": args.encodings, "stack.depth": args.depth}
+grid = {"measurement": "synthetic.survey", "arguments": shared, "each": each}
+study = sl.Study(grid, store=args.out / "store")
+print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
+print(study.failures().to_string(index=False) if len(study.failures()) else "no cell failed")
 
-sl.save(found, args.out / "survey.nc")
+found = study.combine().load()
 sl.figures.save(sl.figures.survey(found), args.out / "survey.html")
 
 table = found[["premise"]].assign(
@@ -39,4 +45,4 @@ table = found[["premise"]].assign(
 )  # fmt: skip
 print(f"exponents of D and of δ over the upper half of log n, D and δ at n = {lengths[-1]}; premise: δ decays")
 print(table.reset_coords(drop=True).to_dataframe().round(3).to_string())
-print(f"data and figure in {args.out.resolve()}")
+print(f"store and figure in {args.out.resolve()}")

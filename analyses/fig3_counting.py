@@ -33,7 +33,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
-for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
+for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
     task = sl.tasks.find(name)
     found[name] = sl.evaluate(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template,

@@ -31,7 +31,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 shares = {}
-for name in args.tasks or (TAUGHT if args.model in sl.zoo.bundled() else PAPER):
+for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
     task = sl.tasks.find(name)
     answers = sl.evaluate(
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1, template=args.template,

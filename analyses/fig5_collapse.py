@@ -30,12 +30,13 @@ if args.ones:
 pairs = {
     k: sl.capture(model, one, baselines=["contrast", "unrelated"], noise_lengths=8) for k, one in sequences.items()
 }
-panels = {letter: sl.collapse(model, captured, heads=args.heads) for letter, captured in pairs.items()}
+panels = {letter: sl.collapse(model, captured, by_head=args.heads) for letter, captured in pairs.items()}
 for letter, panel in panels.items():
     sl.save(panel, args.out / f"fig5{letter}.nc")
 
 trained = sl.zoo.trained_length(args.model)
-named = {f"({letter}) {sequences[letter].name}": ds for letter, ds in panels.items()}
+about = {"a": "ones to count", "b": "random digits to count", "c": "ones to copy", "d": "ones and commas to copy"}
+named = {f"({letter}) {about[letter]}": ds for letter, ds in panels.items()}
 sl.figures.save(sl.figures.collapse_curve(named, trained=trained), args.out / "fig5.html")
 sl.figures.save(sl.figures.collapse_heatmap(panels["a"]), args.out / "fig5a_by_layer.html")
 

@@ -28,11 +28,10 @@ sequence = sl.prompts.figure5(model, args.n)[args.panel]
 lengths = [n for n in range(1, args.n + 1) if n <= 16 or n % (args.n // 32 or 1) == 0]
 with sl.applied(model, *([sl.hooks.sliding_window(args.window)] if args.window else [])):
     pairs = sl.capture(model, sequence, lengths=lengths)
-    rounded, by_block = sl.precision(model, pairs), sl.precision_by_block(model, pairs)
+    rounded = sl.precision(model, pairs, blocks="all")
 runs = sl.precision_by_run(args.model, sequence, runs=args.runs, lengths=lengths)
 
 sl.save(rounded, args.out / "rounded.nc")
-sl.save(by_block, args.out / "by_block.nc")
 sl.save(runs, args.out / "runs.nc")
 sl.figures.save(sl.figures.bits_needed(rounded), args.out / "bits_needed.html")
 sl.figures.save(sl.figures.runs(runs), args.out / "runs.html")
@@ -44,8 +43,8 @@ print(runs["collapsed_from"].to_pandas().to_string(na_rep="never"))
 print("mantissa bits needed to tell them apart, median over lengths, by layer")
 print(rounded["bits_needed"].median("length").to_pandas().to_frame().T.to_string(index=False, na_rep="same"))
 print("share of lengths at which rounding a block's stream makes v and v* equal")
-print(by_block["enters_as_one"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
+print(rounded["enters_as_one"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
 print("share of lengths at which rounding a block's stream leaves the most likely next token unchanged")
-print(by_block["same_answer"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
+print(rounded["same_answer"].mean("length").to_pandas().round(3).to_string(na_rep="out of range"))
 print(f"v and v* have the same most likely next token from {rounded['same_argmax_from'].item():g} digits on")
 print(f"data and figures in {args.out.resolve()}")

@@ -1,9 +1,7 @@
 """Section 4, figure 5 (c, d): separators after every third digit keep v and v* apart.
 
-The script asks which property of a comma does this, and in which blocks. It deletes separators and keeps their
-positions, replaces them by another token or a digit, moves them to random positions, masks them, and zeroes or
-overwrites their activations from each block on. It repeats some of this for other separators and other distances
-between them.
+The script asks which property of a comma does this, and in which blocks. It edits the separators in the prompt, and
+masks, zeroes or overwrites them from each block on. It repeats some of this for other separators and distances.
 
     python analyses/separators_by_layer.py --model google/gemma-2b --n 96 --out separators
 """
@@ -27,20 +25,26 @@ model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
 plain = sl.prompts.figure5(model, args.n)["c"]
 measured = sl.separator_ablation(model, commas, scale="relative", seed=args.seed)
-others = sl.separator_ablation(
-    model, commas, scale="relative", seed=args.seed, separators=args.separators, every=args.every,
-    kinds=["random_places", "mask", "mean_resid"], from_blocks=[0, 2],
-)  # fmt: skip
+by_separator = {}
+for separator in args.separators:
+    sequences = {every: commas.every(every, sl.prompts.one_token(model, separator)) for every in args.every}
+    found = {
+        every: sl.separator_ablation(model, one, kinds=["random_places", "mask", "mean_resid"], from_blocks=[0, 2],
+                                     scale="relative", seed=args.seed)
+        for every, one in sequences.items()
+    }  # fmt: skip
+    by_separator[separator] = sl.concat(found, "every")
+others = sl.concat(by_separator, "separator")
 
 sl.save(measured, args.out / "separators.nc")
 sl.save(others, args.out / "other_separators.nc")
-curves = {"without separators": plain, "a comma after every third": commas}
-curves = {name: sl.collapse(model, sl.capture(model, sequence), scale="relative") for name, sequence in curves.items()}
+pairs = {"without separators": plain, "a comma after every third": commas}
+curves = {name: sl.collapse(model, sl.capture(model, sequence), scale="relative") for name, sequence in pairs.items()}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
 sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")
-for hook in ("mask", "zero_value"):
-    sl.figures.save(sl.figures.from_block_map(measured, hook=hook), args.out / f"{hook}_from_block.html")
+sl.figures.save(sl.figures.from_block_map(measured, hook="mask"), args.out / "mask_from_block.html")
+sl.figures.save(sl.figures.from_block_map(measured, hook="zero_value"), args.out / "zero_value_from_block.html")
 
 last = measured.isel(layer=-1)
 print("D ÷ rms(v) at the last layer, median over lengths")

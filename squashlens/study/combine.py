@@ -5,6 +5,7 @@ are read, cell by cell, when it is indexed.
 """
 
 import itertools
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from squashlens.errors import InputError
+from squashlens.facts import HEADS, over_axes
+from squashlens.results import sealed
 from squashlens.study.cells import Cell
 from squashlens.study.contents import Contents, Variable, contents
 from squashlens.study.description import Grid
@@ -23,6 +26,7 @@ from squashlens.study.storing.store import Store
 
 KEPT = 256 << 20  # bytes of files of which the contents stay in memory
 TOKENS = {"token_id": -1}  # what stands after the last token of a shorter prompt
+OF_ALL = (*HEADS, "provenance")  # attributes that a single result has as a whole
 
 
 @dataclass
@@ -45,10 +49,12 @@ class _Layout:
     variables: dict[str, _Part] = field(default_factory=dict)
     coords: dict[str, _Part] = field(default_factory=dict)
     whole: bool = True  # no cell lacks a label
+    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # what each cell stores as provenance
+    n_tokens: dict[tuple[int, ...], int] = field(default_factory=dict)
 
 
 def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
-    """One Dataset of all cells of a grid that are done."""
+    """One Dataset of all cells of a grid that are done, with the provenance of each."""
     mine = [cell for cell in cells if cell.grid == grid.name]
     if grid.over is not None:
         raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Ask with `sql`.")
@@ -75,7 +81,13 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
             lazy = _Lazy(reader, name, part, keys, layout.labels, complete)
             made = xr.Variable((*axes, *part.dims), indexing.LazilyIndexedArray(lazy), part.attrs)
         found = found.assign_coords({name: made}) if is_coord else found.assign({name: made})
-    return found
+    if len(set(layout.n_tokens.values())) > 1 and "n_tokens" not in found.variables:
+        sizes = np.zeros(keys.shape, dtype=int)
+        for place, size in layout.n_tokens.items():
+            sizes[place] = size
+        found = found.assign_coords(n_tokens=([*axes], sizes))
+    facts = over_axes({name: found[name].values.tolist() for name in axes}, layout.facts)
+    return found if facts is None else sealed(found, facts)
 
 
 def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tuple[int, ...], str], _Layout]:
@@ -84,8 +96,14 @@ def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tu
     for cell in cells:
         found = reader.get(cell.key)
         if found is not None:
-            done[_place(grid, cell)] = cell.key
+            place = _place(grid, cell)
+            done[place] = cell.key
             _add(layout, found, grid.name)
+            texts = [one.attrs["provenance"] for one in (found, *found.variables.values()) if "provenance" in one.attrs]
+            if texts:
+                layout.facts[place] = json.loads(texts[0])
+            if "position" in found.dims:
+                layout.n_tokens[place] = found.dims["position"]
     if not done:
         raise InputError(f"No cell of {grid.name!r} is done.", "Run the study; `failures()` says what failed.")
     return done, layout
@@ -126,13 +144,14 @@ def _add(layout: _Layout, found: Contents, grid: str) -> None:
 
 
 def _add_part(parts: dict[str, _Part], name: str, one: Variable, grid: str, *, keep: bool) -> None:
-    part = parts.setdefault(name, _Part(one.dims, dict(one.attrs), one.dtype))
+    stated = {attribute: text for attribute, text in one.attrs.items() if attribute not in OF_ALL}
+    part = parts.setdefault(name, _Part(one.dims, dict(stated), one.dtype))
     if part.dims != one.dims:
         raise InputError(
             f"{name!r} has other dimensions in some cells of {grid!r}: {part.dims}, and {one.dims}.",
             "Describe these cells in a grid of their own.",
         )
-    for attribute, text in one.attrs.items():  # for example the units, when `scale` is varied
+    for attribute, text in stated.items():  # for example the units, when `scale` is varied
         known = str(part.attrs.setdefault(attribute, text)).split(" or ")
         if str(text) not in known and known != [str(text)]:
             part.attrs[attribute] = " or ".join([*known, str(text)])

@@ -60,12 +60,30 @@ def _from_yaml(path: str | Path) -> Any:
 
     file = as_path(path, "grids")
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.load(file.read_text(encoding="utf-8"), _loader(file.name))  # noqa: S506 (it is a SafeLoader)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Give the name of a YAML file.") from error
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(f"{str(file)!r} is not a YAML file: {reason}.", "Correct it.") from error
+
+
+def _loader(name: str) -> Any:
+    """YAML's safe loader, with an error for a key that a mapping has twice, of which it would use the last."""
+    import yaml
+
+    class Once(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            for place, key in enumerate(keys):
+                if key in keys[:place]:
+                    line = node.value[place][0].start_mark.line + 1
+                    raise InputError(f"{name}, line {line}: {key[1]!r} is given twice.", "Give it once.")
+            return super().construct_mapping(node, deep)
+
+    return Once
 
 
 def _grid(given: Any) -> Grid:
@@ -99,7 +117,8 @@ def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(given, allow_nan=False, default=_as_list))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"A grid has a value that JSON cannot hold: {error}.", "Use text, finite numbers, lists and mappings."
+            f"A grid has a value that JSON cannot hold: {error}.",
+            "Use text, finite numbers, lists and mappings; for a model, its name or the folder it was saved to.",
         ) from error
 
 

@@ -22,9 +22,9 @@ from squashlens.results import versions
 from squashlens.study.arguments import MAKES, plain_of, require_hooks
 
 OF_MODELS = (
-    "path_bound", "jacobian_norms", "profile", "sensitivity", "substitution_effect", "needle", "audit",
-    "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
-    "separator_ablation", "tokenization", "precision", "precision_by_block", "compare", "windows", "search_separators",
+    "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",
+    "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
+    "separator_ablation", "tokenization", "precision", "compare", "windows", "search_separators",
     "next_token", "evaluate", "probe", "collapse_vs_readout",
 )  # fmt: skip
 WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")
@@ -36,7 +36,7 @@ NOT_GIVEN = {
     "progress": "the study shows its own progress",
     "resume": "the study itself can be resumed",
     "device": "the engine chooses the device",
-    "reference": "only Python can make it",
+    "source": "only Python can make it",
     "answer": "it is a Python function; use a task instead",
     "rows": "it only says where numbers are kept",
 }

@@ -75,10 +75,11 @@ class Study:
         """What `run` would do: a row for each measurement and model.
 
         Returns:
-            Table with the numbers of cells and of those that are done, failed and left, the memory that the weights
-            need, in bytes, and the seconds that one worker needs for the cells that are left. Seconds are the mean of
-            the cells that are done; for another model they are scaled by the size of its weights. They are missing
-            before the first cell is done.
+            Table with the numbers of cells and of those that are done, failed and left. `weight_bytes`: what the
+            weights need. `peak_bytes`: the most memory that a worker has had so far, with weights and libraries (CUDA
+            memory on CUDA devices), which is what a job should ask for; longer prompts need more. `seconds`: what one
+            worker needs for the cells that are left, and `seconds_from`: whether this is the mean of the cells that are
+            done, or that of another model scaled by the size of its weights, or unknown before the first cell.
         """
         return plan.plan(self.cells, self.store)
 
@@ -122,6 +123,8 @@ class Study:
         positive(threads, "threads", "a number of threads")
         if resources is not None and engine == "local":
             raise InputError("resources= is given for the engine local.", "Leave it out, or choose ray or slurm.")
+        if self.store.place.url.startswith("memory://") and (engine != "local" or workers > 1):
+            raise InputError("A store in memory:// is seen by this process only.", "Give a folder, or workers=1.")
         self.store.place.require_writable()
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
@@ -137,15 +140,16 @@ class Study:
 
         Returns:
             Table with the numbers of cells, and of those that are done, failed, damaged (a file that does not
-            validate, and is computed again) and left.
+            validate, and is computed again) and left; and of `failed_rows`, the prompts that a scan could not measure.
         """
         return plan.status(self.cells, self.store)
 
     def failures(self) -> pd.DataFrame:
-        """The cells that could not be computed, with the reasons.
+        """The cells that could not be computed, and the prompts that could not be measured, with the reasons.
 
         Returns:
-            Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key.
+            Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
+            study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
         return plan.failures(self.cells, self.store)
 
@@ -160,7 +164,7 @@ class Study:
         resources: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> pd.DataFrame:
-        """Compute the failed cells again, and all that are left. The arguments are those of `run`.
+        """Compute the failed cells and failed rows again, and all that are left. The arguments are those of `run`.
 
         Args:
             engine: as in `run`.
@@ -174,10 +178,8 @@ class Study:
             The table of `status`.
         """
         self.store.place.require_writable()
-        failed = self.store.failures()
-        for cell in self.cells:
-            if cell.key in failed:
-                self.store.forget(cell.key)
+        for key, in_shard in plan.to_retry(self.cells, self.store):
+            self.store.measure_again(key) if in_shard else self.store.forget(key)
         return self.run(
             engine=engine, workers=workers, threads=threads, device=device, resources=resources, progress=progress
         )
@@ -187,8 +189,8 @@ class Study:
         """The results of one grid as one labelled Dataset, whose values are read when they are used.
 
         The varied arguments are dimensions. Results are aligned by their labels, positions by number. Where a cell is
-        not done, numbers are NaN and texts are empty. The coordinate `cell` has the key of each cell: `result(key)` is
-        its result with its provenance.
+        not done, numbers are NaN and texts are empty. Each selected cell has the provenance of its result; figures draw
+        a panel for each. The coordinate `cell` has the key of each cell, for `result(key)`.
 
         Args:
             name: name of the grid; not needed if there is only one.

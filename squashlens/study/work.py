@@ -7,6 +7,7 @@ continued with another.
 
 import gc
 import hashlib
+import sys
 import time
 import traceback
 import uuid
@@ -14,12 +15,19 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
+
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.study.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.cells import Cell, Model
 from squashlens.study.measurements import BATCHES, function_of, parameters
 from squashlens.study.scans.shards import shard
 from squashlens.study.storing.store import Store, folder_of
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 DEATHS = 3  # workers that a cell may kill before it counts as failed; from the second on its batches are smaller
 USUAL = {"batch_size": 16, "vjp_batch_size": 16, "tokens_per_pass": 4096}  # where a measurement chooses by itself
@@ -33,7 +41,7 @@ class Worker:
     def __init__(self, store: Store, device: str | None = None) -> None:
         self.store, self.device = store, device
         self.name = uuid.uuid4().hex[:12]
-        self.times: dict[str, tuple[int, float]] = {}
+        self.times: dict[str, tuple[int, float, int]] = {}
         self._loaded: tuple[Model, Any] | None = None
         self._refused: dict[Model, SquashlensError] = {}
         self._reported = time.monotonic()
@@ -88,6 +96,8 @@ class Worker:
                 result = self._measure(cell, smaller)
                 break
             except Exception as error:
+                if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
+                    raise  # its journal is in the store
                 if smaller or not _is_memory(error):
                     self._fail(cell, _reason(error), error)
                     return
@@ -107,8 +117,8 @@ class Worker:
             except Exception as error:  # a result that no file can hold
                 self._fail(cell, _reason(error), error)
                 return
-        count, seconds = self.times.get(cell.what, (0, 0.0))
-        self.times[cell.what] = (count + 1, seconds + time.monotonic() - began)
+        count, seconds, peak = self.times.get(cell.what, (0, 0.0, 0))
+        self.times[cell.what] = (count + 1, seconds + time.monotonic() - began, max(peak, _peak()))
         if time.monotonic() - self._reported > REPORT:
             self.report()
 
@@ -135,11 +145,12 @@ class Worker:
                         return function(model, sequence=sequence_of(model, prompt), **given)
                     return function(model, prompt=prompt, **given)
                 except Exception as error:
-                    if _is_memory(error):
+                    if _is_memory(error) and not smaller:
                         raise
                     raise InputError(_reason(error), "") from error
 
-            return shard(cell.source.prompts(*cell.span), measure, cell.labels)
+            earlier = self.store.shard(cell.key, earlier=True)
+            return shard(cell.source.prompts(*cell.span), measure, cell.labels, earlier)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""
@@ -165,7 +176,7 @@ class Worker:
         self.store.fail(cell.key, about)
 
     def report(self) -> None:
-        """Store how long cells took, which `plan` reads."""
+        """Store how long cells took and how much memory they needed, which `plan` reads."""
         self._reported = time.monotonic()
         if self.times:
             self.store.add_times(self.name, self.times)
@@ -203,6 +214,18 @@ def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _peak() -> int:
+    """The most memory that this process has had: on the CUDA devices if it uses them, otherwise resident, in bytes."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
+    if resource is None:
+        return psutil.Process().memory_info().rss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _reason(error: Exception) -> str:

@@ -83,3 +83,19 @@ def letters(model: Any, prompt: Any) -> xr.Dataset:
         raise ValueError("an exclamation mark")
     codes = [ord(character) for character in prompt]
     return xr.Dataset({"size": len(codes), "code": ("position", codes)})
+
+
+def permitted(model: Any, prompt: str, allowed: str, notes: str) -> xr.Dataset:
+    """As `letters`, noted; a late prompt can be measured only once a file exists."""
+    with open(notes, "a", encoding="utf-8") as file:
+        file.write(f"{prompt}\n")
+    if prompt.endswith("late") and not Path(allowed).exists():
+        raise RuntimeError("not yet")
+    return letters(model, prompt).assign(share=1 / 3, missing=np.nan)
+
+
+def bounded(model: Any, prompt: str) -> xr.Dataset:
+    """As `letters`, if there is memory for the prompt."""
+    if len(prompt) > 50:
+        raise MemoryError(f"{len(prompt)} characters")
+    return letters(model, prompt)

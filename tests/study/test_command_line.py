@@ -42,7 +42,7 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     assert not (tmp_path / "store").exists()
     main(["study", "run", described, "--no-progress"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["tests.study.fakes:broken", "3", "2", "1", "0", "0"]
+    assert lines[1].split() == ["tests.study.fakes:broken", "3", "2", "1", "0", "0", "0"]
     assert lines[2] == "failed: 1 × RuntimeError: no measurement of 3"
     main(["study", "status", described])
     assert capsys.readouterr().out.splitlines() == lines

@@ -131,7 +131,9 @@ def test_every_verb_is_a_measurement_or_says_why_not() -> None:
     from squashlens.cli._verbs import VERBS
 
     names = {f"{verb.where}.{verb.name}" if verb.where else verb.name for verb in VERBS.values()}
-    assert names - {*MEASUREMENTS} == {"report", "paper", "precision_by_run"}  # two write files, one loads models
+    # Two write files, one makes a page, and one loads models.
+    others = {"report", "paper", "squash_map", "precision_by_run"}
+    assert names - {*MEASUREMENTS} == others
     for name in MEASUREMENTS:
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")
@@ -146,3 +148,21 @@ def test_a_text_is_its_own_label_beside_numbers() -> None:
 def test_a_grid_is_not_called_as_the_table_of_all_cells() -> None:
     with pytest.raises(InputError, match="name='cells'"):
         cells({**BOUND, "name": "cells"})
+
+
+def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path: Path) -> None:
+    """YAML itself takes the last."""
+    file = tmp_path / "study.yaml"
+    text = "grids:\n- measurement: path_bound\n  arguments: {model: tiny-gemma}\n  each:\n    prompt: [11 =]\n"
+    file.write_text(text + "    query: [1]\n    prompt: [12 =]\n")
+    with pytest.raises(InputError, match="study.yaml, line 7: 'prompt' is given twice"):
+        sl.Study(file, store=tmp_path)
+    file.write_text("base: &base {x: 1}\ngrids: [{<<: *base, x: 2}]\n")  # what is merged may be replaced
+    with pytest.raises(InputError, match="no entry 'base'"):
+        sl.Study(file, store=tmp_path)
+
+
+def test_a_loaded_model_is_refused_with_what_to_give(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="TransformerBridge.*its name or the folder"):
+        sl.Study({"measurement": "path_bound", "arguments": {"prompt": "11 ="}, "each": {"model": [tiny]}},
+                 store=tmp_path)  # fmt: skip

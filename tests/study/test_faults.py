@@ -60,3 +60,19 @@ def test_a_read_only_store_is_refused_and_can_be_read(small_disk: Path) -> None:
         more.run(progress=False)
     assert more.status()["done"].item() == 2
     assert more.combine()["area"].sel(x=2).values.tolist() == [4, 5, 6]
+
+
+def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("Cannot write the journal: the disk is full.", "Free some space.")
+
+    grid = {"measurement": "tests.study.fakes:journaled", "each": {"x": [3]}, "arguments": {
+        "notes": str(tmp_path / "notes")}}  # fmt: skip
+    made = sl.Study(grid, store=tmp_path / "store")
+    (tmp_path / "notes").touch()
+    monkeypatch.setattr("squashlens.saving.journal.Journal.get", full)
+    with pytest.raises(OutputError, match="disk is full"):
+        made.run(progress=False)
+    assert made.status()[["failed", "left"]].to_numpy().tolist() == [[0, 1]]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import xarray as xr
 
@@ -116,11 +117,46 @@ def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
     found = both["path_bound"].sel(prompt="short", hooks="window")
     assert np.array_equal(found.isel(position=slice(4)), window)
     assert np.isnan(found.isel(position=slice(4, None))).all()
+    assert_drawn_with_provenance(both, made)
     import torch
 
     sequence = sl.prompts.repeated(tiny, "1", 4)
     rounded = sl.collapse(tiny, sequence, round_to=torch.bfloat16)
     assert np.array_equal(made.combine("collapse")["distance"], rounded["distance"])
+
+
+def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
+    """Each cell has the provenance of its result, its own tokens, and its panel; a cell that is missing has none."""
+    assert both["n_tokens"].values.tolist() == [[4, 4], [6, 6]]
+    one = both.sel(prompt="short", hooks="window")
+    assert sl.provenance(one) == sl.provenance(made.result(one["cell"].item()))
+    assert sl.provenance(both)["model"] == "tiny-gemma"
+    assert sl.table(both)["hooks"].nunique() == 2
+    page: Any = sl.figures.of(both)
+    assert [len(line.x) for line in page.data] == [4, 6, 4, 6]
+    titles = [note.text for note in page.layout.annotations]
+    assert [title for title in titles if title.startswith(("hooks none", "hooks window"))] == [
+        f"hooks {name}, prompt {prompt}" for name in ("none", "window") for prompt in ("short", "long")
+    ]
+    line: Any = sl.figures.of(one)
+    assert line.layout.title.text == page.layout.title.text
+    assert len(line.data[0].x) == 4
+    with pytest.raises(InputError, match="computed from"):
+        sl.figures.of(2 * one["path_bound"])
+
+
+def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
+    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
+        "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
+    made = sl.Study(grid, store=tmp_path)
+    assert made.run(progress=False)["failed"].tolist() == [2]
+    found = made.combine()
+    axis = next(name for name in map(str, found["path_bound"].dims) if name.endswith("to_layer"))
+    assert sl.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
+    for use in (sl.provenance, sl.figures.of):
+        with pytest.raises(InputError, match="cell of a study was not measured"):
+            use(found.isel({axis: 1, "prompt": 0}))
+    assert len([line for line in sl.figures.of(found).data if len(line.x)]) == 2  # pyright: ignore
 
 
 def test_combine_reads_what_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,11 +195,15 @@ def test_axes_do_not_hide_what_results_have() -> None:
 
 def test_plan_estimates_from_cells_that_are_done(tmp_path: Path) -> None:
     one = study(tmp_path, "slow", {"x": [1, 2]})
-    assert one.plan()["seconds"].isna().all()
+    before = one.plan()
+    assert before[["seconds", "peak_bytes"]].isna().all(axis=None)
+    assert before["seconds_from"].item() == "unknown until a cell is done"
     one.run(progress=False)
     more = study(tmp_path, "slow", {"x": [1, 2, 3, 4]}).plan()
     assert more[["cells", "done", "left"]].to_numpy().tolist() == [[4, 2, 2]]
     assert 0.1 <= more["seconds"].item() < 2
+    assert more["seconds_from"].item() == "mean of 2 cells"
+    assert psutil.Process().memory_info().rss / 2 < more["peak_bytes"].item() < psutil.virtual_memory().total
     grid = {"measurement": "path_bound", "arguments": {"prompt": "11 ="}, "each": {
         "model": ["tiny-gemma"], "dtype": ["float32", "bf16"]}}  # fmt: skip
     weights = sl.Study(grid, store=tmp_path).plan()["weight_bytes"].tolist()

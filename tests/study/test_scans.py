@@ -1,16 +1,20 @@
 """Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.study import plan
 from squashlens.study.engines import local, ray, slurm
 from squashlens.study.scans.datasets import source_of
+from squashlens.study.storing.store import Store
 
 LETTERS = "tests.study.fakes:letters"
 PROMPTS = [f"prompt {number}" for number in range(25)]
@@ -29,8 +33,6 @@ def written(kind: str, folder: Path, prompts: list[Any]) -> dict[str, Any]:
         (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts))
         return {"file": str(folder / "prompts.jsonl")}
     if kind == "parquet":
-        import pyarrow as pa
-
         pq.write_table(pa.table({"prompt": prompts}), folder / "prompts.parquet", row_group_size=7)
         return {"file": str(folder / "prompts.parquet")}
     from datasets import Dataset
@@ -74,8 +76,79 @@ def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
     assert list(table["code"][1]) == [ord(character) for character in PROMPTS[1]]
     counts = one.sql("select state, count(*) as many from cells group by state")
     assert counts.to_numpy().tolist() == [["done", 3]]
+    assert one.status()["failed_rows"].tolist() == [3]
+    listed = one.failures()
+    assert listed["row"].tolist() == [8, 9, 27]
+    assert listed["reason"].tolist() == table["error"].dropna().str.strip().tolist()
+    assert set(listed["key"]) == {one.cells[0].key, one.cells[2].key}
     with pytest.raises(InputError, match="sql"):
         one.combine()
+
+
+def with_permission(folder: Path, **more: Any) -> sl.Study:
+    """A scan of five shards; rows 0, 8 and 17 need a permission."""
+    prompts = [f"{text} late" if row in (0, 8, 17) else text for row, text in enumerate(PROMPTS)]
+    arguments = {"model": "tiny-gemma", "allowed": str(folder / "allowed"), "notes": str(folder / "notes")}
+    over = written("jsonl", folder, prompts) | {"shard": 5}
+    return sl.Study({"measurement": "tests.study.fakes:permitted", "arguments": arguments, "over": over,
+                     "name": "letters"}, store=folder / "store")  # fmt: skip
+
+
+def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) -> None:
+    one = with_permission(tmp_path)
+    assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[5, 0, 3]]
+    assert one.run(progress=False)["failed_rows"].tolist() == [3]  # not by itself
+    notes = tmp_path / "notes"
+    notes.unlink()
+    assert one.retry(progress=False)["failed_rows"].tolist() == [3]
+    assert sorted(notes.read_text().splitlines()) == ["prompt 0 late", "prompt 17 late", "prompt 8 late"]
+    (tmp_path / "allowed").touch()
+    assert one.retry(progress=False)["failed_rows"].tolist() == [0]
+    assert len(notes.read_text().splitlines()) == 6
+    assert one.failures().empty
+    assert list((tmp_path / "store" / "earlier").iterdir()) == []
+    again = with_permission(tmp_path)
+    again.store = Store(tmp_path / "fresh")
+    again.run(progress=False)
+    shards = [sorted((tmp_path / name / "shards").rglob("*.parquet")) for name in ("store", "fresh")]
+    assert [file.read_bytes() for file in shards[0]] == [file.read_bytes() for file in shards[1]]
+
+
+def test_a_damaged_shard_is_not_taken_by_retry(tmp_path: Path) -> None:
+    one = with_permission(tmp_path)
+    one.run(progress=False)
+    for key, _ in plan.to_retry(one.cells, one.store):
+        one.store.measure_again(key)
+    first = next(cell for cell in one.cells if cell.span == (0, 5))
+    shard = tmp_path / "store" / "shards" / "letters" / f"{first.key}.parquet"
+    pq.write_table(pq.read_table(shard), shard, compression="none")  # another file, which can be read
+    notes = tmp_path / "notes"
+    notes.unlink()
+    one.run(progress=False)
+    assert sorted(notes.read_text().splitlines()) == sorted([
+        "prompt 0 late", *PROMPTS[1:5], "prompt 17 late", "prompt 8 late"])  # fmt: skip
+
+
+def test_one_prompt_that_does_not_fit_costs_its_row_only(tmp_path: Path) -> None:
+    over = written("jsonl", tmp_path, [*PROMPTS[:3], "x" * 100, *PROMPTS[3:5]])
+    one = sl.Study({"measurement": "tests.study.fakes:bounded", "arguments": {"model": "tiny-gemma"}, "over": over,
+                    "name": "letters"}, store=tmp_path / "store")  # fmt: skip
+    assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
+    assert one.failures()[["row", "reason"]].to_numpy().tolist() == [[3, "MemoryError: 100 characters"]]
+
+
+def test_the_memory_of_a_scan_does_not_grow_with_its_rows(tmp_path: Path) -> None:
+    """The peak of Python's and Arrow's allocations, for two shards and for twelve; the first run is not counted."""
+    peaks = []
+    for turn, rows in enumerate((100, 200, 1200)):
+        over = written("jsonl", tmp_path, [f"{turn} {row} " + 500 * "x" for row in range(rows)]) | {"shard": 100}
+        one = scan(tmp_path / "store", over)
+        tracemalloc.start()
+        one.run(progress=False)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert pa.total_allocated_bytes() < 10_000_000
+    assert peaks[2] < 1.3 * peaks[1]
 
 
 def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:

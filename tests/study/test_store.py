@@ -13,6 +13,7 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.study.storing.claims import claimed
+from squashlens.study.storing.places import Folder
 from squashlens.study.storing.store import Store, name_of
 from tests.study.fakes import square
 
@@ -67,11 +68,12 @@ def test_a_success_removes_the_failure(store: Store) -> None:
 
 
 def test_times_are_added_over_workers(store: Store) -> None:
-    store.add_times("one", {"square": (2, 1.0)})
-    store.add_times("two", {"square": (1, 3.0), "other": (1, 1.0)})
-    assert store.times() == {"square": (3, 4.0), "other": (1, 1.0)}
+    store.add_times("one", {"square": (2, 1.0, 50)})
+    store.add_times("two", {"square": (1, 3.0, 70), "other": (1, 1.0, 20)})
+    assert store.times() == ({"square": (3, 4.0), "other": (1, 1.0)}, {"square": 70, "other": 20})
     store.place.write("times/three.json", b"half")
-    assert store.times()["square"] == (3, 4.0)
+    store.place.write("times/four.json", b'{"square": [2, 1.0]}')  # as an older version wrote it
+    assert store.times()[0]["square"] == (3, 4.0)
 
 
 def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
@@ -125,3 +127,57 @@ def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
 def test_a_url_that_nothing_opens_is_refused() -> None:
     with pytest.raises(InputError, match="nothing://"):
         Store("nothing://there")
+
+
+def test_file_urls_are_folders_and_half_a_url_is_refused(tmp_path: Path) -> None:
+    for scheme in ("file", "local"):
+        store = Store(f"{scheme}://{tmp_path / scheme}")
+        assert isinstance(store.place, Folder)
+        assert store.place.root == tmp_path / scheme
+    with pytest.raises(InputError, match="two slashes"):
+        Store(Path("s3://bucket/study"))
+
+
+def test_a_bucket_is_never_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    made: list[str] = []
+    monkeypatch.setattr(MemoryFileSystem, "makedirs", lambda _, path, **__: made.append(path))
+    store = Store("memory://there/study")
+    store.place.write("cells/a", b"1")
+    assert made
+    made.clear()
+    monkeypatch.setattr(store.place, "url", "s3://there/study")
+    store.place.write("cells/b", b"2")
+    assert (made, store.place.read("cells/b")) == ([], b"2")
+
+
+def test_what_a_remote_place_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no credentials")
+
+    for method in ("cat_file", "pipe_file", "find"):
+        monkeypatch.setattr(MemoryFileSystem, method, refuse)
+    store = Store("memory://there/study")
+    with pytest.raises(InputError, match="cannot be read: no credentials"):
+        store.read(KEY)
+    with pytest.raises(InputError, match="cannot be read: no credentials"):
+        store.present()
+    with pytest.raises(OutputError, match="no credentials"):
+        store.keep(KEY, {}, square(3))
+
+
+def test_a_damaged_record_of_a_failure_is_none(store: Store) -> None:
+    store.place.write(f"failures/{KEY}.json", b'{"key": "')
+    assert (store.failed(KEY), store.failures()) == (False, {})
+    store.place.write(f"failures/{KEY}.json", b'{"key": "other", "reason": "why"}')
+    assert (store.failed(KEY), store.failures()) == (False, {})
+
+
+def test_a_store_in_memory_is_for_one_process() -> None:
+    study = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store="memory://one")
+    with pytest.raises(InputError, match="this process only"):
+        study.run(workers=2, progress=False)
+    assert study.run(progress=False)["done"].item() == 1

@@ -15,7 +15,10 @@ SHARE = 20  # counting the files of the store takes at most one twentieth of the
 
 
 class Engine(Protocol):
-    """What starts workers. The state of a worker is None while it runs, "" if it ended, or how it died."""
+    """What starts workers.
+
+    The state of a worker is None while it runs, "" when it has ended, and otherwise the reason why it died.
+    """
 
     def start(self, task: Mapping[str, Any], worker: int) -> Any: ...
     def state(self, handle: Any) -> str | None: ...

@@ -2,6 +2,7 @@
 
 A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates along a
 dimension are lists too. A prompt that cannot be measured has its reason in `error`, and nothing in the other columns.
+Such rows can be measured again, without those that have their numbers.
 """
 
 import io
@@ -14,16 +15,36 @@ from squashlens.errors import InputError
 from squashlens.saving.stored import Result
 from squashlens.study.extras import extra
 
+FIRST = ("row", "prompt", "error")  # columns of every row
 
-def shard(rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], labels: dict[str, Any]) -> bytes:
-    """The Parquet file of some rows. `measure` is called with each prompt."""
+
+def shard(
+    rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], labels: dict[str, Any],
+    earlier: bytes | None = None,
+) -> bytes:  # fmt: skip
+    """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers."""
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
-    found = [_row(number, prompt, measure) | labels for number, prompt in rows]
+    there = _measured(pq, earlier) if earlier is not None else {}
+    found = [there.get(number) or _row(number, prompt, measure) | labels for number, prompt in rows]
     names = dict.fromkeys(name for row in found for name in row)
     table = pa.table({name: column_of(pa, [row.get(name) for row in found]) for name in names})
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()
+
+
+def failed_rows(content: bytes) -> dict[int, str]:
+    """The rows of a shard that could not be measured, with their reasons."""
+    pq = extra("pyarrow.parquet", "A scan")
+    table = pq.read_table(io.BytesIO(content), columns=["row", "error"]).to_pydict()
+    return {row: error.strip() for row, error in zip(table["row"], table["error"], strict=True) if error is not None}
+
+
+def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
+    """The rows of a shard that have their numbers, as `_row` made them."""
+    rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    whole = [row for row in rows if row["error"] is None]
+    return {row["row"]: {n: v for n, v in row.items() if v is not None or n in FIRST} for row in whole}
 
 
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:

@@ -5,8 +5,9 @@ or not at all. On other remote places a killed writer may leave half a file, who
 """
 
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,8 +35,11 @@ class Place(Protocol):
 def place_of(store: object) -> Place:
     """The place for a path, or for a URL such as ``s3://bucket/study``."""
     text = os.fspath(as_path(store, "store"))
-    if "://" in str(store):
-        return Remote(str(store))
+    if isinstance(store, str) and "://" in store:
+        scheme, _, rest = store.partition("://")
+        return Folder(Path(rest)) if scheme in ("file", "local") else Remote(store)
+    if re.match(r"[a-z][a-z0-9]+:/", text):  # a pathlib.Path has one slash only
+        raise InputError(f"store={text!r} is neither a folder nor a URL.", "Give a URL as text, with two slashes.")
     return Folder(Path(text).expanduser())
 
 
@@ -75,7 +79,7 @@ class Folder:
             with refusing(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
             self._made.add(target.parent)
-        write(target, content)
+        write(target, content, lasting=False)  # a cell whose name is lost in a power failure is computed again
 
     def names(self, folder: str) -> list[str]:
         """The names of all files below a folder."""
@@ -102,13 +106,17 @@ class Folder:
         return claimed(self.root / "claims" / name)
 
 
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
+
+
 class Remote:
     """A place that fsspec opens. It has no locks, so two workers may compute the same cell; the results are equal."""
 
     def __init__(self, url: str) -> None:
         fsspec = extra("fsspec", f"store={url!r}")
         try:
-            self.files, root = fsspec.core.url_to_fs(url)
+            # Listings that are kept in memory would hide what other workers have written.
+            self.files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
             raise InputError(f"store={url!r} cannot be opened: {error}.", "Check its beginning, such as s3://.") from (
                 error
@@ -130,13 +138,16 @@ class Remote:
             return bytes(self.files.cat_file(f"{self.root}/{name}"))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except Exception as error:  # every kind of place has errors of its own
+            raise self._unreadable(name, error) from error
 
     def write(self, name: str, content: bytes) -> None:
         target = f"{self.root}/{name}"
         try:
-            self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            if self.url.partition("://")[0] not in BUCKETS:
+                self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.files.pipe_file(target, content)
-        except (OSError, ValueError) as error:
+        except Exception as error:
             raise OutputError(
                 f"Cannot write {self.path(name)!r}: {error}.", "Check the permissions and the connection."
             ) from error
@@ -146,11 +157,17 @@ class Remote:
             found = self.files.find(f"{self.root}/{folder}")
         except FileNotFoundError:
             return []
+        except Exception as error:
+            raise self._unreadable(folder, error) from error
         return sorted(name[len(self.root) + 1 :] for name in map(str, found))
 
     def remove(self, name: str) -> None:
-        if self.files.exists(f"{self.root}/{name}"):
+        with suppress(FileNotFoundError):
             self.files.rm_file(f"{self.root}/{name}")
+
+    def _unreadable(self, name: str, error: Exception) -> InputError:
+        reason = " ".join(str(error).split())[:200]
+        return InputError(f"{self.path(name)!r} cannot be read: {reason}.", "Check the address and the connection.")
 
     @contextmanager
     def claim(self, name: str) -> Iterator[int | None]:

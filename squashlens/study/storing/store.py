@@ -48,6 +48,8 @@ class Store:
         header["digest"] = _digest(header, content)
         self.place.write(name_of(key), _line(header) + b"\n" + content)
         self.place.remove(failure_of(key))
+        if "shard" in header:
+            self.place.remove(earlier_of(key))
 
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell could not be computed."""
@@ -55,13 +57,31 @@ class Store:
 
     def read(self, key: str) -> Stored | None:
         """A cell; None if it is not there, or if its file was changed or damaged."""
-        content = self.place.read(name_of(key))
-        found = None if content is None else _checked(key, content)
+        found = self._header(key, name_of(key))
         if found is None or "shard" not in found.header:
             return found
-        shard = self.place.read(found.header["shard"])
-        whole = shard is not None and hashlib.sha256(shard).hexdigest() == found.header["shard_digest"]
-        return found if whole else None
+        return None if self._shard(found) is None else found
+
+    def shard(self, key: str, *, earlier: bool = False) -> bytes | None:
+        """The Parquet file of a cell of a scan, or of one whose failed rows are to be measured again."""
+        found = self._header(key, earlier_of(key) if earlier else name_of(key))
+        return None if found is None or "shard" not in found.header else self._shard(found)
+
+    def measure_again(self, key: str) -> None:
+        """Let the failed rows of a shard be measured again: its header gets another name, so the cell is not done."""
+        content = self.place.read(name_of(key))
+        if content is not None:
+            self.place.write(earlier_of(key), content)
+            self.place.remove(name_of(key))
+
+    def _header(self, key: str, name: str) -> Stored | None:
+        content = self.place.read(name)
+        return None if content is None else _checked(key, content)
+
+    def _shard(self, found: Stored) -> bytes | None:
+        content = self.place.read(found.header["shard"])
+        whole = content is not None and hashlib.sha256(content).hexdigest() == found.header["shard_digest"]
+        return content if whole else None
 
     def result(self, key: str) -> Result:
         """The result of a cell."""
@@ -85,15 +105,16 @@ class Store:
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """What is known of failed cells, by key."""
-        found = {}
-        for name in self.place.names("failures"):
-            try:
-                record = json.loads(self.place.read(name) or b"null")
-            except ValueError:
-                continue
-            if isinstance(record, dict) and "key" in record:
-                found[record["key"]] = record
-        return found
+        records = map(self._failure, self.place.names("failures"))
+        return {record["key"]: record for record in records if record is not None}
+
+    def _failure(self, name: str) -> dict[str, Any] | None:
+        """The record of a failure; None if there is none, or if it is damaged: the cell is then computed again."""
+        try:
+            record = json.loads(self.place.read(name) or b"null")
+        except ValueError:
+            return None
+        return record if isinstance(record, dict) and name == failure_of(str(record.get("key"))) else None
 
     def journal(self, key: str) -> Path | None:
         """Where a long measurement keeps what it has found so far; None on an object store."""
@@ -105,28 +126,30 @@ class Store:
 
     def failed(self, key: str) -> bool:
         """Whether a cell is recorded as failed."""
-        return self.place.read(failure_of(key)) is not None
+        return self._failure(failure_of(key)) is not None
 
     def forget(self, key: str) -> None:
         """Remove the record of a failure, so that the cell is computed again."""
         self.place.remove(failure_of(key))
 
-    def add_times(self, worker: str, times: Mapping[str, tuple[int, float]]) -> None:
-        """Store how many cells a worker has computed of each measurement and model, and how long they took."""
+    def add_times(self, worker: str, times: Mapping[str, tuple[int, float, int]]) -> None:
+        """Store how many cells a worker has computed of each measurement and model, their seconds and memory."""
         self.place.write(f"times/{worker}.json", json.dumps(times).encode())
 
-    def times(self) -> dict[str, tuple[int, float]]:
-        """Cells and seconds over all workers, by measurement and model."""
+    def times(self) -> tuple[dict[str, tuple[int, float]], dict[str, int]]:
+        """Cells and seconds over all workers, and the largest memory of one, by measurement and model."""
         found: dict[str, tuple[int, float]] = {}
+        peaks: dict[str, int] = {}
         for name in self.place.names("times"):
             try:
                 each = json.loads(self.place.read(name) or b"{}")
-                for what, (cells, seconds) in each.items():
+                for what, (cells, seconds, peak) in each.items():
                     before = found.get(what, (0, 0.0))
                     found[what] = (before[0] + cells, before[1] + seconds)
+                    peaks[what] = max(peak, peaks.get(what, 0))
             except (ValueError, TypeError, AttributeError):  # times are estimates: a damaged file is left out
                 continue
-        return found
+        return found, peaks
 
 
 def result_of(found: Stored) -> xr.DataArray | xr.Dataset:
@@ -137,6 +160,10 @@ def result_of(found: Stored) -> xr.DataArray | xr.Dataset:
 
 def name_of(key: str) -> str:
     return f"cells/{key[:2]}/{key}.cell"
+
+
+def earlier_of(key: str) -> str:
+    return f"earlier/{key}.cell"
 
 
 def journal_of(key: str) -> str:
