@@ -15,13 +15,15 @@ from squashlens.figures.collapse.separators import from_block_map, layer_trace, 
 from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
+from squashlens.figures.remedies.bench import remedies
 from squashlens.figures.remedies.changes import changes, windows
 from squashlens.figures.squashing.attribution import attribution
 from squashlens.figures.squashing.audit import audit
+from squashlens.figures.squashing.jacobian import jacobian
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, next_token
+from squashlens.figures.squashing.tokens import by_token, next_token, token_map
 from squashlens.figures.theory.statements import statements
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.usual import of, panels
@@ -42,6 +44,7 @@ __all__ = [
     "error_by_length",
     "from_block_map",
     "hops",
+    "jacobian",
     "layer_trace",
     "mechanism",
     "needle",
@@ -50,6 +53,7 @@ __all__ = [
     "panels",
     "probe",
     "profile",
+    "remedies",
     "retained_by_kind",
     "runs",
     "save",
@@ -61,6 +65,7 @@ __all__ = [
     "survey",
     "synthetic_convergence",
     "synthetic_total_variation",
+    "token_map",
     "tokenization",
     "windows",
 ]

@@ -9,6 +9,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
+from squashlens.facts import told
 from squashlens.figures.answers.accuracy import accuracy_by_length
 from squashlens.figures.answers.frequencies import answer_frequencies
 from squashlens.figures.answers.readout import collapse_vs_readout, probe
@@ -18,15 +19,18 @@ from squashlens.figures.collapse.precision import bits_needed, runs
 from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.panels import Share, composed
+from squashlens.figures.remedies.bench import remedies
 from squashlens.figures.remedies.changes import changes, windows
 from squashlens.figures.squashing.attribution import attribution
 from squashlens.figures.squashing.audit import audit
+from squashlens.figures.squashing.jacobian import jacobian
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, next_token
+from squashlens.figures.squashing.tokens import by_token, next_token, token_map
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
-from squashlens.results import joined_along
+from squashlens.results import facts_of, joined_along, labels_of, stored_facts
+from squashlens.seals import text_of
 
 Result = xr.Dataset | xr.DataArray
 
@@ -34,6 +38,8 @@ Result = xr.Dataset | xr.DataArray
 FIGURES: tuple[Any, ...] = (
     attribution,
     profile,
+    jacobian,
+    token_map,
     composition,
     hops,
     strongest_paths,
@@ -47,6 +53,7 @@ FIGURES: tuple[Any, ...] = (
     tokenization,
     splits,
     windows,
+    remedies,
     changes,
     separator_search,
     layer_trace,
@@ -68,13 +75,15 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
     Args:
         result: a result of squashlens, or several by label for panels with common scales. A result of several prompts,
-            with several values of `to_layer`, or joined by `squashlens.concat` has a panel for each.
+            with several values of `to_layer`, or joined by `squashlens.concat` has a panel for each. A Dataset of one
+            variable is drawn as this variable.
 
     Returns:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result.
 
     Raises:
-        InputError: if there is no figure for this result.
+        InputError: if there is no figure for this result, or its values were computed from those of a measurement, for
+            example by a mean.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -82,26 +91,65 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
-    whole: Any = result
-    one: Any = whole if _is_result(result) else next(iter(whole.values()), None)
-    if one is None:
+    several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
+    if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
+    for one in several.values():
+        facts_of(one)  # an error for values that are not as they were measured
+    figure = _figure_of(several)
+    if figure is None:  # a Dataset of one variable
+        several = {label: _variable(one) for label, one in several.items()}
+        figure = _figure_of(several)
+    if figure is not None:
+        return figure
+    raise _no_figure(several)
+
+
+def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
+    """The usual figure of one result, without a label, or of several."""
+    one = next(iter(several.values()))
+    single = "" in several and len(several) == 1
     joined = [dim for dim in joined_along(one) if dim in one.dims]
     for figure in FIGURES:
         if _fits(one, figure) and not _leaves_open(one, figure, joined):
-            return figure(result)
+            return figure(one if single else several)
     apart = [dim for dim in (*(dim for dim in joined if dim not in EACH), *EACH) if dim in one.dims]
-    for many in range(1, 1 + len(apart)) if _is_result(result) else ():
-        parts = _apart(result, apart[:many])
-        for figure in FIGURES:
+    for many in range(1, 1 + len(apart)) if single else ():
+        parts = _apart(one, apart[:many])
+        for figure in FIGURES if parts else ():
             if all(_fits(part, figure) for part in parts.values()):
                 return figure(parts)
-    if joined and not _is_result(result):
-        raise InputError(
+    return None
+
+
+def _variable(result: Any) -> Any:
+    """The variable of a Dataset that has only one; otherwise the result."""
+    return next(iter(result.data_vars.values())) if isinstance(result, xr.Dataset) and len(result) == 1 else result
+
+
+def _no_figure(several: Mapping[str, Any]) -> InputError:
+    """An error for a result that no figure can draw."""
+    one = next(iter(several.values()))
+    joined = [dim for dim in joined_along(one) if dim in one.dims]
+    if joined and "" not in several:
+        return InputError(
             "The results were joined already, so they have no panels by label.",
             f"Draw one at a time, or select one part of each, as in `result.isel({joined[0]}=0)`.",
         )
-    raise InputError(
+    variables = one.data_vars if isinstance(one, xr.Dataset) else {}
+    drawn = [str(name) for name, values in variables.items() if any(_fits(values, figure) for figure in FIGURES)]
+    if drawn:
+        return InputError(
+            "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."
+        )
+    if text_of(one) is None:
+        over = ", ".join(map(str, one.dims)) or "no dimension"
+        return InputError(
+            f"There is no figure for these values, over {over}: squashlens did not measure them, or they were computed "
+            "from a result, for example by a mean.",
+            "Give the unchanged result of a measurement, or draw them with xarray: `result.plot()`.",
+        )
+    return InputError(
         "There is no figure for this result.",
         "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
     )
@@ -150,18 +198,19 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
             for label, part in parts.items()
             for place, name in enumerate(names)
         }
-    return parts
+    return {label: part for label, part in parts.items() if _is_measured(part)}
+
+
+def _is_measured(part: Result) -> bool:
+    """Whether a part is no cell of a study that is not done yet."""
+    return text_of(part) is None or bool(told(stored_facts(part), labels_of(part)))
 
 
 def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
-    """Whether a figure would get variables of a joined result along a dimension that it does not name."""
+    """Whether a joined result has a dimension, in the variables that a figure draws, that the figure does not know."""
     _, dims_of = figure.__draws__
     drawn = {dim for name in dims_of if name != "values" for dim in result[name].dims}
     return any(dim in drawn and all(dim not in dims.split() for dims in dims_of.values()) for dim in joined)
-
-
-def _is_result(value: object) -> bool:
-    return isinstance(value, xr.Dataset | xr.DataArray)
 
 
 def _fits(result: Any, figure: Any) -> bool:

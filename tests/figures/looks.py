@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 NARROW = 23.0  # pixels: a panel that is narrower or lower shows nothing
 OUTSIDE = 0.7  # the share of a trace; guides may leave their panel
+GAP = 2.6  # of the size of a legend's text: more than this below it is a row without an entry
 SLACK = 0.15  # of the height of a text: space above and below its letters, where two texts may meet
 LOOK = """async figures => {
   const parts = {
@@ -109,6 +110,17 @@ def _faults(drawn: dict[str, Any]) -> Iterator[str]:
     if drawn["outside"] > OUTSIDE:
         yield f"{drawn['outside']:.0%} of a trace is outside of its panel"
     yield from (f"{name} is longer than its place" for name in drawn["scrolled"])
+    yield from _gap_under_legend(texts, [_rectangle(*place) for place in drawn["panels"]])
+
+
+def _gap_under_legend(texts: list[Box], panels: list[np.ndarray]) -> Iterator[str]:
+    """Empty rows between a legend and what is below it, which is a panel or its title."""
+    legend = [box for box in texts if box.kind == "legend"]
+    lowest = max((box.corners[:, 1].max() for box in legend), default=np.inf)
+    others = [box.corners for box in texts if box.kind not in ("legend", "title", "notes")] + panels
+    below = [top for top in (corners[:, 1].min() for corners in others) if top > lowest]
+    if below and lowest < min(panel[:, 1].min() for panel in panels) and min(below) - lowest > GAP * legend[0].size:
+        yield f"{min(below) - lowest:.0f} empty pixels under the legend"
 
 
 def _faults_of_panel(place: list[float], texts: list[Box]) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("families under interventions at the shortest length", "figures/remedies/bench.py", "last = found.isel(length=-1)", "last = found.isel(length=0)", "test_remedies_figure.py"),
+    Mutation("bars as ends and not as lengths", "figures/remedies/bench.py", "np.nan_to_num(high - middle)", "np.nan_to_num(high)", "test_remedies_figure.py"),
     Mutation("a mean for the median of a change", "figures/remedies/changes.py", "x=[np.median(values)]", "x=[np.mean(values)]", "test_change_figures.py"),
     Mutation("names of changes as markup", "figures/remedies/changes.py", "escaped(name) for", "name for", "test_change_figures.py"),
     Mutation("D at the embedding", "figures/remedies/changes.py", 'found["distance"].isel(layer=-1)', 'found["distance"].isel(layer=0)', "test_change_figures.py"),
@@ -68,6 +70,9 @@ MUTATIONS = (
     Mutation("text divided within an entity", "figures/drawing/text.py", "PIECE.findall(word)", "word", "test_odd_figures.py::test_a_long_word_is_divided_and_joined_again"),
     Mutation("words that run over", "figures/drawing/text.py", "_divided(word, width, size)", "[word]", "test_odd_figures.py::test_labels_are_text_and_fit"),
     Mutation("a legend scrolled at half the page", "figures/drawing/parts.py", '"maxheight": height + LEAST', '"maxheight": 0.5', "test_looks.py::test_nothing_is_cut_or_covered[full-column]"),
+    Mutation("a draw of the same content as a baseline", "figures/collapse/curves.py", "shown = _with_other_content(collapse)", "shown = collapse", "test_collapse_figures.py::test_a_draw_of_the_same_content_is_left_out"),
+    Mutation("a draw that is near at one layer left out", "figures/collapse/curves.py", '.all("layer")', '.any("layer")', "test_collapse_figures.py::test_a_draw_of_the_same_content_is_left_out"),
+    Mutation("legends as wide as their texts", "figures/drawing/parts.py", '"entrywidth": entry', '"entrywidth": None', "test_looks.py::test_nothing_is_cut_or_covered[full-notebook]"),
     Mutation("gaps between groups of a legend", "figures/drawing/parts.py", '"traceorder": "normal"', '"traceorder": "grouped"', "test_looks.py::test_nothing_is_cut_or_covered[full-column]"),
     Mutation("names listed as often as drawn", "figures/drawing/parts.py", "if key in seen:", "if False:", "test_odd_figures.py::test_a_name_is_listed_once"),
     Mutation("all digits however short the axis", "figures/drawing/ticks.py", "if decades > 0.6 and", "if True or", "test_odd_figures.py::test_logarithmic_axes_have_labels_that_fit"),
@@ -79,4 +84,9 @@ MUTATIONS = (
     Mutation("a user's title undone", "figures/drawing/style.py", 'page.title = unbroken(changed.title.text or "")', "pass", "test_odd_figures.py::test_what_a_user_added_stays"),
     Mutation("a browser that is not there", "figures/drawing/saving.py", "if chosen and shutil.which(chosen) is None:", "if False:", "test_odd_figures.py::test_a_browser_that_is_none"),
     Mutation("curves of one dash and mark", "figures/drawing/themes.py", "DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]", 'DASHES[0], SYMBOLS[0]', "test_looks.py::test_entries_of_a_legend_differ"),
+    Mutation("other grid lines where labels are left out", "figures/drawing/ticks.py", "    space = _set_ticks(", "    if not is_visible(figure.layout[name]):\n        return 0.0\n    space = _set_ticks(", "test_panels.py::test_shared_axes_have_the_same_grid_lines"),
+    Mutation("lower bounds left out", "figures/squashing/tokens.py", "error_y=None if low is None else", "error_y=None if True else", "test_profile_figure.py::test_certified_lower_bounds_are_bars"),
+    Mutation("zeros after a query as values", "figures/squashing/tokens.py", '<= values["query"].item())', ">= 0)", "test_profile_figure.py::test_one_query_or_layer_of_a_profile_is_a_map"),
+    Mutation("profiles as shares of paths", "figures/squashing/paths.py", 'if "query" in shares.coords:', "if False:", "test_profile_figure.py::test_one_query_or_layer_of_a_profile_is_a_map"),
+    Mutation("what plainly is a mean as any result", "figures/usual.py", "        facts_of(one)  # an error", "        0  # an error", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
 )  # fmt: skip

@@ -34,6 +34,8 @@ def full() -> dict[str, go.Figure]:
     """Figures with as much in them as a study of a large model gives."""
     results: dict[str, Any] = {
         "attribution 20": sensitivity(20), "attribution 250": sensitivity(250), "by_token 250": bound(250),
+        "profile map": map_of(20), "profile map 250": map_of(250),
+        "with low": with_low(20),
         "composition 20": composition(20), "composition 250": composition(250), "strongest_paths": paths(120),
         "depth_limit": depth_limit(), "audit": audit(), "needle": needle(), "collapse": collapse(),
         "mechanism": mechanism(), "precision": precision(), "runs": runs(), "layer_trace": ablation(),
@@ -93,7 +95,23 @@ def sensitivity(count: int) -> xr.Dataset:
 def bound(count: int) -> xr.DataArray:
     found = with_tokens(made({"position": range(count)}, {"value": "position"}))["value"]
     found.attrs |= {"long_name": "upper bound on the influence of each token on the query", "units": "‖∂y‖/‖∂v‖"}
-    return found
+    return restated(found, {})
+
+
+def map_of(count: int) -> xr.DataArray:
+    """One query of a profile, with nothing after it."""
+    found = with_tokens(made({"layer": range(27), "position": range(count)}, {"value": "layer position"}))["value"]
+    found = found.assign_coords(query=count - 3).where(found["position"] < count - 2, 0.0)
+    found.attrs |= {"long_name": "Jacobian norm", "units": "1"}
+    return sealed(found, {"model": LONG})
+
+
+def with_low(count: int) -> xr.DataArray:
+    """Upper bounds with lower bounds, of which one is 0."""
+    found = bound(count)
+    low = found.values / 30
+    low[3] = 0
+    return restated(found.assign_coords(low=("position", low)), {})
 
 
 def composition(count: int) -> xr.DataArray:
@@ -137,15 +155,15 @@ def needle() -> xr.Dataset:
 
 
 def collapse() -> xr.Dataset:
-    variables = {name: "layer length" for name in ("distance", "contrast", "noise_floor", "rms")}
+    variables = {name: "layer length" for name in ("distance", "contrast", "rms")} | {"noise_floor": "layer replayed"}
     heads = {f"head_{end}": "block length" for end in ("min", "mean", "max")} | {"head_distance": "block length"}
-    coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "block": range(26)}
+    coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "block": range(26), "replayed": LENGTHS[::4]}
     return made(coords, variables | heads | {"unrelated": "layer length draw"})
 
 
 def relative(found: xr.Dataset) -> xr.Dataset:
     found["distance"].attrs["units"] = odd.result("collapse relative")["distance"].attrs["units"]
-    return found
+    return restated(found, {})
 
 
 def mechanism() -> xr.Dataset:
@@ -194,7 +212,7 @@ def tokenization() -> xr.Dataset:
 
 
 def splits() -> xr.Dataset:
-    return sl.splits(odd.model().tokenizer, 40)
+    return sl.tokenization(odd.model().tokenizer, 40)
 
 
 def windows() -> xr.Dataset:

@@ -366,7 +366,7 @@ def test_collapse_vs_readout_draws_distances_and_their_zeros(joined: xr.Dataset)
     assert (figure.layout.yaxis3.type, figure.layout.yaxis3.title.text) == ("log", "D ÷ rms(v)")
     absolute = joined.copy(deep=True)
     absolute["distance"].attrs["units"] = "model units"
-    assert sl.figures.collapse_vs_readout(absolute).layout.yaxis3.title.text == "D"
+    assert sl.figures.collapse_vs_readout(restated(absolute, {})).layout.yaxis3.title.text == "D"
     gone = joined.copy(deep=True)
     gone["distance"][:] = 0
     assert values(traces(sl.figures.collapse_vs_readout(gone), "y3")[0].y).tolist() == [1, 1, 1, 1]

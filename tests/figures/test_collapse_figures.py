@@ -20,7 +20,13 @@ def values(trace: Any) -> np.ndarray:
 def panel(tiny: Any) -> Any:
     sequence = sl.prompts.figure5(tiny, 12)["a"]
     return captured.collapse(
-        tiny, sequence, baselines=["contrast", "unrelated"], n_samples=2, heads="value", noise_lengths=3, progress=False
+        tiny,
+        sequence,
+        baselines=["contrast", "unrelated"],
+        n_samples=2,
+        by_head="value",
+        noise_lengths=3,
+        progress=False,
     )
 
 
@@ -57,6 +63,17 @@ def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
     lower = sl.figures.collapse_curve(panel, layer=3)
     np.testing.assert_array_equal(values(lower.data[-1]), panel["distance"].sel(layer=3))
     assert "layer 3" in lower.layout.title.text
+
+
+def test_a_draw_of_the_same_content_is_left_out(panel: Any) -> None:
+    """Its distance is rounding at all layers. One that is near at a single layer has other content, and stays."""
+    floor = panel["noise_floor"].max("replayed").values
+    draws = panel["unrelated"].transpose("draw", "layer", "length").values.copy()
+    draws[0, :, 0], draws[1, -1, 3] = floor / 2, floor[-1] / 2
+    changed = restated(panel.assign(unrelated=(("draw", "layer", "length"), draws, panel["unrelated"].attrs)), {})
+    first, second = (values(t) for t in sl.figures.collapse_curve(changed).data if t.name == "unrelated: other content")
+    np.testing.assert_array_equal(first, [np.nan, *draws[0, -1, 1:]])
+    np.testing.assert_array_equal(second, draws[1, -1])
 
 
 def test_four_panels_share_one_scale_and_one_legend(panel: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.text import width_of, wrapped
-from tests import odd
+from tests import odd, typeset
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 
@@ -253,10 +252,7 @@ def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
     assert pdf.startswith(b"%PDF")
     assert b"/FontFile" in pdf
     if shutil.which("pdffonts"):
-        listed = subprocess.run(
-            ["pdffonts", tmp_path / "figure.pdf"], capture_output=True, text=True, check=True
-        ).stdout
-        assert all(line.split()[-5] == "yes" for line in listed.splitlines()[2:])
+        assert all(typeset.fonts_of(tmp_path / "figure.pdf").values())
     png = sl.figures.save(paper, tmp_path / "figure.png", dpi=192).read_bytes()
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 768)
     assert b"<svg" in sl.figures.save(paper, tmp_path / "figure.svg").read_bytes()[:200]

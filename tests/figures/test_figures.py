@@ -55,7 +55,9 @@ def test_rows_stand_at_their_positions(tiny: Any) -> None:
     assert numbers(cells.x).tolist() == [2, 3, 4]
     np.testing.assert_array_equal(numbers(cells.customdata)[:, [0, 2]], shares.values[:, [2, 4]])
     assert np.isnan(numbers(cells.z)[:, 1]).all()
-    text = every["jacobian"].assign_coords(position=list("abcdefgh")[: every.sizes["position"]])
+    tokens = every["token"].values
+    named = {"position": list("abcdefgh")[: len(tokens)], "token": ("position", tokens)}
+    text = xr.DataArray(np.ones(len(tokens)), dims="position", coords=named)
     with pytest.raises(InputError, match="'position' of this result does not have whole numbers"):
         sl.figures.by_token(text)
 

@@ -24,7 +24,12 @@ TABLES = {
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    return {name: odd.result(name) for name in odd.result("")}
+    found = {name: odd.result(name) for name in odd.result("")}
+    change, quiet = {"masked": sl.hooks.mask_tokens([1])}, {"n_samples": 1, "lengths": [3], "progress": False}
+    return found | {
+        "profile of one query": found["profile"]["path_bound"].isel(query=-1),
+        "families": sl.compare(odd.model(), {"ones": odd.sequence()}, change, method="exact", **quiet),
+    }
 
 
 def drawers() -> dict[str, Any]:
@@ -68,6 +73,22 @@ def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -
         doubled = results["collapse"][["distance"]] * 2
     doubled.attrs.pop("provenance", None)  # which xarray may keep, and which is that of other values
     assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)
+
+
+def test_a_dataset_of_one_variable_is_drawn_as_this_variable(tiny: Any) -> None:
+    found = sl.sensitivity(tiny, "110 =", progress=False)
+    one: Any = sl.figures.of(found[["jacobian"]])
+    assert one.data == sl.figures.by_token(found["jacobian"]).data
+    several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
+    assert len(several.data) == 2
+    with pytest.raises(InputError, match=r"no figure for these variables together.*result\['jacobian'\]"):
+        sl.figures.of(found[["jacobian", "null"]])
+
+
+def test_a_mean_is_refused_for_what_it_is(results: dict[str, Any]) -> None:
+    for one in (results["sensitivity"]["jacobian"], results["path_bound"], results["collapse"], results["profile"]):
+        with pytest.raises(InputError, match="computed from"):
+            sl.figures.of(one.mean())
 
 
 @pytest.mark.parametrize("prompts", [["110 =", "0110 ="], ["110 =", "010 ="]])

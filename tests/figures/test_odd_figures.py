@@ -244,6 +244,7 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         drawn = re.findall(r"`(\w+)`", right)
         for at, name in enumerate(names):
             said[name] = {drawn[min(at, len(drawn) - 1)]} if drawn else set()
+        said |= {figure: {figure} for figure in drawn[len(names) :]}  # of a measurement's other results
     makers = {"collapse relative": "collapse"}
     for name in odd.result(""):
         if name in ("substitution_effect", *specimens.NO_FIGURE):

@@ -116,3 +116,15 @@ def test_a_legend_lists_names_only() -> None:
     """Plotly calls a trace without a name "trace 1"."""
     page: Any = sl.figures.panels({"bars": specimens.next_token(), "curves": specimens.sensitivity(5)})
     assert [t.name for t in page.data if t.type == "bar" and t.showlegend is not False and not t.name] == []
+
+
+def test_shared_axes_have_the_same_grid_lines() -> None:
+    """Also those without labels, where plotly would draw lines at 2 and 5 times each power of ten."""
+    page: Any = sl.figures.of({"a": specimens.sensitivity(20), "b": specimens.sensitivity(40)})
+    shared = [axis for axis in page.select_yaxes() if axis.matches]
+    assert len(shared) == 2
+    for axis in shared:
+        first = page.layout[axis.matches.replace("y", "yaxis")]
+        assert axis.showticklabels is False
+        assert (axis.dtick, axis.type) == (first.dtick, "log")
+        assert axis.dtick is not None

@@ -1,5 +1,6 @@
 """Figures of synthetic stacks show their Datasets' values, and leave them alone."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,12 +122,33 @@ def test_a_survey_draws_every_cell(surveyed: xr.Dataset) -> None:
     assert 0 < surveyed["premise"].sum() < surveyed["premise"].size
 
 
+def test_a_study_of_stacks_has_the_numbers_and_the_figure_of_one_survey(surveyed: xr.Dataset, tmp_path: Path) -> None:
+    grid = {
+        "measurement": "synthetic.survey",
+        "arguments": {"stack": {"scale": 0.5}, "over": {"window": [None, 4]}, "lengths": list(LENGTHS)},
+        "each": {"stack.encoding": ["none", "alibi"], "stack.depth": [1, 2, 3]},
+    }
+    study = sl.Study(grid, store=tmp_path)
+    assert study.run(progress=False)["done"].tolist() == [6]
+    found = study.combine().load()
+    assert found["distance"].dims == ("stack_encoding", "stack_depth", "window", "seed")
+    for name, expected in surveyed.data_vars.items():
+        assert found[name].dtype == expected.dtype
+        np.testing.assert_array_equal(found[name], expected)
+    one, other = sl.figures.survey(found), sl.figures.survey(surveyed)
+    assert one.layout == other.layout
+    assert [values(a.x).tolist() for a in one.data] == [values(a.x).tolist() for a in other.data]
+
+
 def test_surveys_over_fewer_and_more_options(surveyed: xr.Dataset) -> None:
     assert len(sl.figures.survey(surveyed.isel(depth=0, window=0, drop=True)).data) == 2
     assert len(sl.figures.survey(surveyed.isel(window=0, drop=True)).data) == 6
     wide = surveyed.expand_dims(heads=[1]).transpose("encoding", "depth", "window", "heads", "seed")
-    with pytest.raises(InputError, match="no place for the options heads"):
+    with pytest.raises(InputError, match="new dimension 'heads'"):
         sl.figures.survey(wide)
+    over = {"encoding": ["none"], "depth": [1], "window": [None], "heads": [1, 2]}
+    with pytest.raises(InputError, match="no place for the options heads"):
+        sl.figures.survey(synthetic.survey(Stack(scale=0.5), over, LENGTHS, progress=False))
 
 
 def test_figures_leave_their_numbers_alone(

@@ -20,7 +20,7 @@ NAMES = {
     "noise_floor": "noise floor",
     "heads": "heads: mean, min to max",
 }
-DASHES = {"distance": "solid", "contrast": "longdash", "unrelated": "dot", "noise_floor": "dash"}
+DASHES = {"distance": "solid", "contrast": "dash", "unrelated": "dot", "noise_floor": "longdash"}
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 
 
@@ -29,7 +29,9 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
 
     The figure includes what the result contains of: the range over attention heads, the contrast pair, unrelated
-    sequences, and the noise floor. A noise floor far below all distances is left out and named under the title.
+    sequences, and the noise floor. A noise floor far below all distances is left out and named under the title. An
+    unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a short one
+    may happen to have the same content.
 
     Args:
         collapse: a result of `squashlens.collapse`, or several by label for panels with one scale.
@@ -40,9 +42,10 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
         The figure.
     """
     at = chosen(collapse, "layer", layer)
-    low, high, floor = _heights(collapse, at)
+    shown = _with_other_content(collapse)
+    low, high, floor = _heights(shown, at)
     far = floor is not None and floor < low / FAR
-    figure = go.Figure([trace for trace in _traces(collapse, at) if not (far and trace.name == NAMES["noise_floor"])])
+    figure = go.Figure([trace for trace in _traces(shown, at) if not (far and trace.name == NAMES["noise_floor"])])
     if trained is not None:
         figure.add_vrect(x0=1, x1=trained, fillcolor="#7F7F7F", opacity=0.12, line_width=0)  # pyright: ignore
         figure.add_annotation(
@@ -57,6 +60,15 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     notes = [f"noise floor below the axis, at most {floor:.1g}"] if far else []
     title = f"Representational collapse, layer {at}"
     return finish(figure, title=title, height=280, notes=notes_of(collapse, *notes))
+
+
+def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:
+    """The result without the distances of unrelated sequences that have the same content: NaN in their place."""
+    if "unrelated" not in collapse or "noise_floor" not in collapse:
+        return collapse
+    floor = collapse["noise_floor"]
+    same = (collapse["unrelated"] <= floor.max([dim for dim in floor.dims if dim != "layer"])).all("layer")
+    return collapse.assign(unrelated=collapse["unrelated"].where(~same))
 
 
 def _heights(collapse: xr.Dataset, layer: int) -> tuple[float, float, float | None]:

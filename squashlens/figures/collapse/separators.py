@@ -26,8 +26,8 @@ NAMES = {
     "zero_pattern": "attention weights to them zeroed",
     "zero_value": "values zeroed",
     "zero_resid": "residual streams zeroed",
-    "mean_resid": "residual streams replaced by their mean",
-    "resample_resid": "residual streams replaced by another prompt's",
+    "mean_resid": "mean residual streams",
+    "resample_resid": "residual streams of another prompt",
 }
 DOING = {
     "mask": "masking the separators",

@@ -29,7 +29,7 @@ SMALLEST = 8  # pixels of text in a box; boxes that are too narrow for it have n
 MOST = 24  # rows of a panel of tokens
 
 
-@draws("squashlens.splits", "token_id piece: form repeats place", "pair grows text: form repeats")
+@draws("squashlens.tokenization", "token_id piece: form repeats place", "pair grows text: form repeats")
 def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") -> go.Figure:
     """Draw the tokens of repeated texts: one panel for each way of joining, one row for each number of repeats.
 
@@ -37,7 +37,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     repeat changes the tokens.
 
     Args:
-        splits: a result of `squashlens.splits`.
+        splits: a result of `squashlens.tokenization`, of a model or of a tokenizer.
         title: title of the figure.
 
     Returns:

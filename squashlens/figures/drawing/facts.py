@@ -7,8 +7,7 @@ import xarray as xr
 
 from squashlens.checks.results import is_relative
 from squashlens.figures.drawing.text import escaped
-from squashlens.results import provenance
-from squashlens.seals import text_of
+from squashlens.results import facts_of
 
 Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine"}
@@ -18,11 +17,6 @@ PLACES = {  # options of a measurement: what is usual, and the text for other va
 SELECTED = ("prompt", "layer", "block", "hop", "run", "sink", "window", "change", *PLACES)  # dimensions to name
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
-
-
-def facts_of(found: Result) -> dict[str, Any]:
-    """The provenance of a result; empty for an array that squashlens did not measure."""
-    return {} if text_of(found) is None else provenance(found)
 
 
 def notes_of(found: Result | Iterable[Result], *notes: str) -> str:

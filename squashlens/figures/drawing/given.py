@@ -13,6 +13,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.panels import composed
+from squashlens.results import facts_of
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -42,6 +43,7 @@ def draws(
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
             for label, one in several.items():
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
+                facts_of(one)  # an error for values that are not as they were measured
             draw_one: Any = function
             if takes_several:
                 return draw_one(found, *args, **kwargs)

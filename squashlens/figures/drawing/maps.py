@@ -59,6 +59,36 @@ def share_map(shares: xr.DataArray, tokens: Mapping[int, str], row: str) -> go.H
     )
 
 
+def token_heatmap(
+    values: xr.DataArray, tokens: Mapping[int, str], row: str, colourbar: str, *, logarithmic: bool
+) -> go.Heatmap:
+    """A heatmap of values over rows × tokens. Zeros and positions between the tokens stay white on a logarithmic scale.
+
+    Rows whose numbers have gaps between them are placed by their order.
+    """
+    places = np.arange(min(tokens), max(tokens) + 1)
+    exact = np.full((len(values), len(places)), np.nan)
+    exact[:, values["position"].values.astype(int) - places[0]] = values.values
+    numbers = values[row].values.astype(int)
+    shown, bar = exact, {}
+    if logarithmic:
+        shown = np.log10(np.where(exact > 0, exact, np.nan))
+        decades = np.arange(np.floor(np.nanmin(shown)), np.ceil(np.nanmax(shown)) + 1)
+        decades = decades[:: 1 + len(decades) // 8]
+        bar = {"tickvals": decades, "ticktext": [f"10<sup>{int(each)}</sup>".replace("-", "−") for each in decades]}
+    return go.Heatmap(
+        z=shown.astype(np.float32),
+        x=places.astype(np.float32),
+        y=numbers if np.ptp(numbers) == len(numbers) - 1 else np.arange(len(numbers)),
+        colorscale="Viridis",
+        text=[[f"{row} {each}, {numbered(p, tokens.get(p, ''))}" for p in map(int, places)] for each in numbers],
+        hoverongaps=False,
+        customdata=exact,
+        hovertemplate="%{text}<br>%{customdata:.6g}<extra></extra>",
+        colorbar={"title": {"text": colourbar}, **bar},
+    )
+
+
 def shaded(colour: str, opacity: float) -> str:
     """A palette colour as a transparent fill."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))

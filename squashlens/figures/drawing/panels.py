@@ -113,7 +113,7 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
     for key in BARS:
         if layout[key] is not None and parts[key] not in (None, layout[key]):
             raise InputError(
-                f"{label!r} draws bars in another way than the figures before it.", "Give it a page of its own."
+                f"{label!r} has a bar layout that differs from the figures before it.", "Give it a page of its own."
             )
         layout[key] = parts[key] or layout[key]
     layout.uniformtext.update(parts.uniformtext.to_plotly_json())

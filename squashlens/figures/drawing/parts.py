@@ -129,14 +129,21 @@ def set_legend(figure: go.Figure, name: str, place: str, width: float, size: flo
     heights = [max(LEAST, 3 + height_of(text, small)) for text in texts]
     # In the normal order plotly has no gaps between groups, which would make the legend higher than it is taken to be.
     style = {"font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
-    figure.update_layout({name: {"visible": True, **style}})
+    figure.update_layout({name: {"visible": True, "entrywidth": None, **style}})
     if place == "right":
         return Legend(name, place, max(widths) + size, sum(heights))
     # plotly puts all entries into one row, or into columns that are as wide as the widest.
     row = [BETWEEN + one for one in widths]
-    columns = len(texts) if sum(row) + BETWEEN < width else max(1, int((width - BETWEEN) / max(row)))
+    if sum(row) + BETWEEN < width:
+        columns, entry = len(texts), None
+    else:
+        columns = max(1, int((width - BETWEEN) / max(row)))
+        # So wide that one more column does not fit. Texts narrower than estimated would otherwise get it, and the rows
+        # that this saves would be empty.
+        entry = max(max(row), (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
     height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 2 * BETWEEN
-    figure.update_layout({name: {"maxheight": height + LEAST}})  # otherwise half the page, and the rest is scrolled
+    # Without a greatest height it is half the page, and the rest is scrolled.
+    figure.update_layout({name: {"maxheight": height + LEAST, "entrywidth": entry}})
     return Legend(name, place, width, height)
 
 

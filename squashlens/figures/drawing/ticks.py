@@ -46,10 +46,13 @@ def set_ticks(figure: go.Figure, name: str, length: float, size: float, *, limit
 
     Labels of a vertical axis are broken into lines of at most `limit` pixels.
     """
+    space = _set_ticks(figure, name, length, size, limit)
+    return space if is_visible(figure.layout[name]) else 0.0  # without labels, grid lines are at the same places
+
+
+def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: float) -> float:
     axis, upright = figure.layout[name], name.startswith("y")
     axis.tickfont = {"size": size}
-    if not is_visible(axis):
-        return 0.0
     if axis.type == "log" and axis.ticktext is None:
         return _logarithmic(axis, _span(figure, name), length, size, upright)
     if axis.labelalias:
@@ -124,18 +127,19 @@ def _linear(axis: Any, span: tuple[float, float], length: float, size: float, up
 def _number_of_ticks(low: float, high: float, most: int, *, fixed: bool) -> int:
     """What plotly calls the number of ticks, for the smallest of its steps that gives at most `most` between two ends.
 
-    Plotly takes 1, 2 or 5 times a power of ten that is not below the length of the axis divided by this number. For 4
-    on an axis from 0.3 to 99.7 it would take 50, and draw one tick. Unless the ends are fixed, it moves them outwards.
+    Plotly takes 1, 2 or 5 times a power of ten that is above the length of the axis divided by this number. For 4 on an
+    axis from 0.3 to 99.7 it would take 50, and draw one tick; for 4 on an axis from 0.5 to 8.5 it would take 5, not 2.
+    Unless the ends are fixed, it moves them outwards.
 
-    >>> _number_of_ticks(0.3, 99.7, 4, fixed=True), _number_of_ticks(0, 100, 11, fixed=True)
-    (5, 10)
+    >>> _number_of_ticks(0.3, 99.7, 4, fixed=True), _number_of_ticks(0.5, 8.5, 6, fixed=True)
+    (5, 5)
     """
     if not high > low:
         return most
     start = 10.0 ** math.floor(math.log10((high - low) / 100))
     steps = (digit * start * 10**power for power in range(4) for digit in (1, 2, 5))
     step = next(step for step in steps if math.floor(high / step) - math.ceil(low / step) < most)
-    return math.ceil((1.0 if fixed else MOVED) * (high - low) / step - 1e-9)
+    return 1 + math.floor((1.0 if fixed else MOVED) * (high - low) / step + 1e-9)
 
 
 def overhang(figure: go.Figure, name: str, size: float) -> float:

@@ -22,7 +22,7 @@ NAMES = {
     "jacobian_frozen": "Jacobian, attention frozen",
     "bound_over_null": "bound ÷ null",
 }
-DASHES = {"path_bound": "longdash", "null": "dot", "jacobian_frozen": "dashdot", "bound_over_null": "dash"}
+DASHES = {"path_bound": "dash", "null": "dot", "jacobian_frozen": "dashdot", "bound_over_null": "longdash"}
 
 
 @draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")

@@ -16,8 +16,9 @@ KINDS = {
     "printed": ("paper's formula, no bound", COLOURS["null"]),
     "bound": ("certified bound", COLOURS["path_bound"]),
     "proxy": ("proxy", COLOURS["jacobian_frozen"]),
+    "attribution": ("attribution method", COLOURS["random_places"]),
     "derivative": ("derivative", COLOURS["jacobian"]),
-    "swap": ("token substitution", COLOURS["bound_over_null"]),
+    "swap": ("token replaced or left out", COLOURS["bound_over_null"]),
 }
 WAYS = {
     "raw": ("raw", "circle-open"),

@@ -5,6 +5,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.colors import sample_colorscale
 
+from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import share_map
@@ -47,6 +48,11 @@ def hops(shares: xr.DataArray) -> go.Figure:
 
 def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     """A map of where the paths start; `row` labels a row in hovers, `axis` and `by` name what the rows are."""
+    if "query" in shares.coords:  # values of a profile have the same dimensions
+        raise InputError(
+            "shares is the result of another measurement: it has values for queries.",
+            "Give the unchanged result of squashlens.paths.composition, or draw it with squashlens.figures.of.",
+        )
     shares = of_one_prompt(shares)
     tokens = tokens_of(shares)
     figure = go.Figure(share_map(shares, tokens, row))

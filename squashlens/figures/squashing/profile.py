@@ -6,26 +6,27 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.facts import facts_of, norm_named, notes_of
+from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
+from squashlens.results import facts_of
 
 NAMES = {
-    "path_bound": ("path bound", COLOURS["path_bound"], "solid"),
-    "null": ("null", COLOURS["null"], "solid"),
-    "certified": ("certified bound", COLOURS["bound_over_null"], "solid"),
+    "path_bound": ("path bound", COLOURS["path_bound"], "dash"),
+    "null": ("null", COLOURS["null"], "dashdot"),
+    "certified": ("certified bound", COLOURS["bound_over_null"], "longdashdot"),
     "jacobian": ("Jacobian", COLOURS["jacobian"], "solid"),
     "path_bound_random": ("path bound, random weights", COLOURS["path_bound"], "dot"),
-    "jacobian_random": ("Jacobian, random weights", COLOURS["jacobian"], "dot"),
+    "jacobian_random": ("Jacobian, random weights", COLOURS["jacobian"], "longdash"),
 }
 
 
 @draws(
     "squashlens.profile",
     "influence: quantity layer distance",
-    "floor amplitude exponent exponent_low exponent_high: quantity layer",
+    "floor amplitude exponent exponent_low exponent_high exponent_at_end: quantity layer",
     "sink_rate: block head",
     "effective_rank: layer",
 )
@@ -97,7 +98,7 @@ def _influence(figure: go.Figure, one: xr.Dataset, text: str, colour: str, dash:
     figure.add_trace(
         go.Scatter(
             x=x, y=values / size, mode="markers", name=text, legendgroup=text, showlegend=False,
-            marker={"color": colour, "size": 5, "symbol": "circle" if dash == "solid" else "circle-open"},
+            marker={"color": colour, "size": 5, "symbol": "circle-open" if "random" in text else "circle"},
             hovertemplate=f"{text}, r + 1 = %{{x}}<br>%{{y:.4g}} of its mean<extra></extra>",
         ),
         row=1, col=1,
@@ -113,12 +114,13 @@ def _influence(figure: go.Figure, one: xr.Dataset, text: str, colour: str, dash:
 
 
 def _exponent(figure: go.Figure, one: xr.Dataset, text: str, colour: str, dash: str) -> None:
-    """The exponent by layer, with its interval."""
+    """The exponent by layer, with its interval; a cross where it is at an end of the range that was tried."""
     middle, low, high = (one[f"exponent{end}"].values for end in ("", "_low", "_high"))
     figure.add_trace(
         go.Scatter(
             x=one["layer"].values, y=middle, mode="lines+markers", name=text, legendgroup=text, showlegend=False,
-            line={"color": colour, "width": 1.5, "dash": dash}, marker={"size": 5},
+            line={"color": colour, "width": 1.5, "dash": dash},
+            marker={"size": 5, "symbol": np.where(one["exponent_at_end"].values, "x", "circle")},
             error_y=interval(middle, low, high, colour, 2),
             hovertemplate=f"{text}, layer %{{x}}<br>p = %{{y:.3g}}<extra></extra>",
         ),

@@ -1,11 +1,13 @@
-"""Values of the tokens of one prompt, and the most likely next tokens."""
+"""Values of the tokens of one prompt, also by layer or query, and the most likely next tokens."""
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.maps import interval, token_heatmap
 from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label, numbered
@@ -19,7 +21,9 @@ WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
-    The scale is logarithmic if all values are positive and span more than a factor of 10.
+    The scale is logarithmic if all values are positive and span more than a factor of 10. Certified upper bounds that
+    have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens after the query, if one was
+    selected from a profile, are left out.
 
     Args:
         values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
@@ -30,9 +34,15 @@ def by_token(values: xr.DataArray) -> go.Figure:
         The figure.
     """
     values = of_one_prompt(values)
+    if "query" in values.coords and not values["query"].ndim:
+        values = values.isel(position=values["position"].values <= values["query"].item())
     tokens, positions = tokens_of(values), values["position"].values
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     data = values.values.astype(np.float64)
+    low = values["low"].values.astype(np.float64) if "low" in values.coords else None
+    texts = [numbered(place, tokens[place]) for place in map(int, positions)]
+    if low is not None:
+        texts = [f"{text}<br>at least {least:.6g}, at most" for text, least in zip(texts, low, strict=True)]
     figure = go.Figure(
         go.Scatter(
             x=positions.astype(np.float64),
@@ -41,16 +51,73 @@ def by_token(values: xr.DataArray) -> go.Figure:
             line={"color": COLOURS["path_bound"], "width": 2},
             marker={"size": 6},
             showlegend=False,
-            customdata=np.array([numbered(place, tokens[place]) for place in map(int, positions)], dtype=object),
+            customdata=np.array(texts, dtype=object),
             hovertemplate="%{customdata}<br>%{y:.6g}<extra></extra>",
+            error_y=None if low is None else interval(data, low, data, COLOURS["path_bound"], 3),
         )
     )
     there = data[np.isfinite(data)]
-    if len(there) and there.min() > 0 and there.max() > WIDE * there.min():
+    if len(there) and there.min() > 0 and _is_wide(data if low is None else np.concatenate([data, low])):
         figure.update_yaxes(type="log")
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title=escaped(f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"))
-    return finish(figure, title=escaped(f"{name[:1].upper()}{name[1:]}"), height=260, notes=notes_of(values))
+    figure.update_yaxes(title=_axis_title(name, unit))
+    notes = ["bars: from a certified lower bound"] if low is not None else []
+    return finish(figure, title=_title(name), height=260, notes=notes_of(values, *notes))
+
+
+@draws("squashlens.profile", "values: ... position", "query: ...", "token: position")
+def token_map(values: xr.DataArray) -> go.Figure:
+    """Draw values by token and layer, or by token and query, as a map: one variable of a profile.
+
+    The colour scale is logarithmic if the positive values span more than a factor of 10. Zeros, such as those of tokens
+    after the query, are white then. For one query and one layer, the values are drawn as by `by_token`.
+
+    Args:
+        values: one variable of `squashlens.profile` for one query or one layer, such as
+            ``result["path_bound"].sel(query=12)``; or several by label.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: if the values have several queries and several layers.
+    """
+    rows = [str(dim) for dim in values.dims if dim != "position"]
+    if not rows:
+        return by_token(values)
+    if len(rows) > 1:
+        raise InputError(
+            f"values has the dimensions ({', '.join(map(str, values.dims))}), and a map has rows of one of them.",
+            f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
+        )
+    values = of_one_prompt(values).transpose(*rows, "position")
+    tokens = tokens_of(values)
+    name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
+    labels = [int(each) for each in values[rows[0]].values]
+    logarithmic = _is_wide(values.values)
+    figure = go.Figure(token_heatmap(values, tokens, rows[0], _axis_title(name, unit), logarithmic=logarithmic))
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title="layer ℓ" if rows[0] == "layer" else f"{rows[0]} (position)")
+    if np.ptp(labels) == len(labels) - 1:
+        figure.update_yaxes(dtick=1)
+    else:  # rows with gaps between their numbers
+        figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=list(map(str, labels)))
+    notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
+    return finish(figure, title=f"{_title(name)}, by {rows[0]}", height=280, notes=notes_of(values, *notes))
+
+
+def _is_wide(values: np.ndarray) -> bool:
+    """Whether positive values span so much that a linear scale would not show the small ones."""
+    there = values[np.isfinite(values) & (values > 0)]
+    return bool(len(there) and not (values < 0).any() and there.max() > WIDE * there.min())
+
+
+def _axis_title(name: str, unit: str) -> str:
+    return escaped(f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value")
+
+
+def _title(name: str) -> str:
+    return escaped(f"{name[:1].upper()}{name[1:]}")
 
 
 @draws("squashlens.next_token", "values: rank", "token: rank")

@@ -145,7 +145,7 @@ def survey(found: xr.Dataset) -> go.Figure:
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
     height = rows * ROW * (len(names) + 1)
-    return finish(figure, title=f"Decay of D and δ with length, by {first}", height=height)
+    return finish(figure, title=f"Decay of D and δ with length, by {_option(first)}", height=height)
 
 
 def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int, *, legend: bool) -> None:
@@ -215,4 +215,11 @@ def _minus(value: float, digits: int = 3) -> str:
 
 def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
     """The values of a panel's options, as its title."""
-    return ", ".join(f"{name} {escaped(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True))
+    return ", ".join(
+        f"{_option(name)} {escaped(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
+    )
+
+
+def _option(name: str) -> str:
+    """An option of a stack; in a study that varies it, the dimension is called `stack_depth` and so on."""
+    return name.removeprefix("stack_")
