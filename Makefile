@@ -4,9 +4,13 @@
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
 # make site      the documentation site, into docs/_build/html; warnings are errors (three minutes)
 # make docs      the same, then every page in a browser, at two widths (six minutes)
+# make js        format, types and tests of the squash map's program; npm installs the tools (a minute)
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
+# make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
+# make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)
+# make card-prose   build the text, measure the bundled tiny-prose and write its model card (five minutes)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
 
 PY ?= python3
@@ -20,7 +24,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report paper test quick lint typed unit processors test-all site docs engines bench train clean
+.PHONY: report paper test quick lint typed unit processors test-all js site docs engines compare bench train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -79,11 +83,36 @@ docs: site
 engines: .venv/.engines
 	$(BIN)/pytest -q -rs -m "ray or slurm" tests/study
 
+# Without its dependencies: they bring a torchvision that has to match PyTorch's build, and its rules need none of them.
+compare: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps "lxt==2.1"
+	$(PYTEST) tests/oracles tests/measure/squashing/test_attributions.py
+
+# The program is used as it is written: these tools check it, and build nothing.
+js:
+	cd tests/maps && npm install --no-fund --no-audit --no-package-lock
+	tests/maps/node_modules/.bin/prettier --check squashlens/maps/map.js squashlens/maps/map.css tests/maps/map.test.mjs
+	tests/maps/node_modules/.bin/tsc --noEmit --allowJs --checkJs --strict --target es2022 --module es2022 \
+	  --moduleResolution bundler --lib es2023,dom,dom.iterable squashlens/maps/map.js
+	$(BIN)/pytest -q tests/maps/test_program.py
+
 bench: .venv/.ok
 	$(BIN)/python -m tests.benchmarks
 
 train: .venv/.ok
 	$(BIN)/python -m squashlens.zoo.train --out runs/tiny-gemma
+
+# The packages are downloaded with apt-get, and not installed. An interrupted training continues from its checkpoint.
+runs/prose/training.npy: .venv/.ok
+	$(BIN)/python -m squashlens.zoo.prose.corpus --out runs/prose
+	$(BIN)/python -m squashlens.zoo.prose.tokenizer --corpus runs/prose
+
+train-prose: runs/prose/training.npy
+	$(BIN)/torchrun --nproc-per-node 2 -m squashlens.zoo.prose.train --out runs/tiny-prose
+	$(BIN)/python -m squashlens.zoo.prose.evaluate --folder runs/tiny-prose
+
+card-prose: runs/prose/training.npy
+	$(BIN)/python -m squashlens.zoo.prose.evaluate --folder squashlens/zoo/tiny-prose
 
 clean:
 	rm -rf .venv report.html paper docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis

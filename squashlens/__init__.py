@@ -8,14 +8,15 @@ order to read them:
    `capture` runs the model once and keeps its activations; measurements accept the capture instead of the prompt or
    sequence.
 2. **Over-squashing**: how much each token of a prompt influences the last one. `path_bound` is the sum over
-   attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two.
+   attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two. `jacobian`
+   gives the Jacobian's blocks and their leading directions.
    `profile` measures all queries and layers of a prompt, `substitution_effect` replaces tokens, `needle` measures one
    token of many prompts, `audit` compares all of these, and `next_token` shows the prediction. `paths` has functions
-   for the attention paths that the bound sums over.
+   for the attention paths that the bound sums over. `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `mechanism` the steps of its
-   proof. `separator_ablation` shows what separators do; `splits` and `tokenization` test whether repeated text is a
-   repeated token; `precision`, `precision_by_block` and `precision_by_run` measure what low precision does.
+   proof. `separator_ablation` shows what separators do; `tokenization` tests whether repeated text is a repeated
+   token; `precision` and `precision_by_run` measure what low precision does.
 4. **Answers.** `tasks` has copying and counting tasks. `evaluate` measures what a model answers, `answer_frequencies`
    counts the answers, and `accuracy` gives the share of right answers along a growing sequence. `probe` tests whether
    the right answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.

@@ -4,6 +4,7 @@ from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .engine.proving.effective import applied
 from .engine.text.tokens import tokenize
+from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
@@ -12,16 +13,16 @@ from .measure.answers.probe import probe
 from .measure.answers.readout import next_token
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
-from .measure.collapse.precision.by_block import precision_by_block
 from .measure.collapse.precision.by_run import precision_by_run
 from .measure.collapse.precision.stored import precision
 from .measure.collapse.separators import separator_ablation
-from .measure.collapse.tokenization import splits, tokenization
+from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
 from .measure.remedies.search import search_separators
 from .measure.remedies.windows import windows
 from .measure.squashing.audit import audit
 from .measure.squashing.bound import path_bound
+from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.needle import needle
 from .measure.squashing.profiles.profile import profile
@@ -51,6 +52,7 @@ __all__ = [
     "export",
     "figures",
     "hooks",
+    "jacobian",
     "jacobian_norms",
     "load",
     "mechanism",
@@ -61,7 +63,6 @@ __all__ = [
     "path_bound",
     "paths",
     "precision",
-    "precision_by_block",
     "precision_by_run",
     "probe",
     "profile",
@@ -72,7 +73,7 @@ __all__ = [
     "search_separators",
     "sensitivity",
     "separator_ablation",
-    "splits",
+    "squash_map",
     "statements",
     "substitution_effect",
     "synthetic",

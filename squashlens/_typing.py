@@ -20,7 +20,7 @@
     symbol    kinds of token                              and_one   the positions of a row, and one more
     fold      parts of a sketch that are left out in turn several   numbers computed from one block
     distance  positions between a query and a token      series    quantities that fall with distance
-    exponent  exponents that are tried
+    exponent  exponents that are tried                  span      tokens that are measured together
 
 A single axis has a leading space, `Float[Tensor, " position"]`, because the linter needs it.
 """
@@ -39,9 +39,13 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-Method = Literal["exact", "sketch", "sketch_upper"]
+Method = Literal["exact", "sketch", "sketch_upper"]  # for all positions
+OneByOne = Literal["lanczos"]  # for a few positions
 Constants = Literal["paper", "measured"]
 Proxy = Literal["ones", "top_logit"]
+Attribution = Literal[
+    "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "leave_one_out"
+]
 Edges = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 Target = int | Literal["y"]
@@ -51,13 +55,14 @@ Heads = Literal["value", "slice"]
 Scale = Literal["absolute", "relative"]
 Baseline = Literal["contrast", "unrelated"]
 Over = Literal["prompts", "positions"]
+LogRule = Literal["log", "qwen", "llama4", "ministral3"]
 Template = Literal["none", "chat"]
 Passes = Literal["auto", "shared", "separate"]
 Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
 Ablation = Literal["mask", "zero_pattern", "zero_value", "zero_resid", "mean_resid", "resample_resid"]
 Kind = Literal[Edit, Ablation]
-Store = Literal["cpu", "device", "disk"]
 RowsKept = Literal["auto", "hold", "spill", "repeat"]
+Pieces = Literal["words", "sentences", "lines", "fields"]
 Quantized = Literal["int8"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]

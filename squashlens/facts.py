@@ -21,11 +21,24 @@ def written(facts: Any) -> str:
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts]) -> Facts:
-    """The stored facts of a result that was joined from parts along a dimension."""
-    bare = [{name: value for name, value in one.items() if name != "measured"} for one in parts]
-    common, own = _apart(bare)
-    return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": own}}
+def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
+    """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
+    there = [one for one in parts if one is not None]
+    common, own = _apart([{name: value for name, value in one.items() if name != "measured"} for one in there])
+    rest = iter(own)
+    each = [None if one is None else next(rest) for one in parts]
+    return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": each}}
+
+
+def over_axes(axes: Mapping[str, Sequence[Any]], facts: Mapping[tuple[int, ...], Facts]) -> Facts | None:
+    """The stored facts of the cells of a grid, by their places along its axes; None if there are none."""
+    if not axes or not facts:
+        return facts.get(())
+    (dim, labels), *inner = axes.items()
+    parts: list[dict[tuple[int, ...], Facts]] = [{} for _ in labels]
+    for place, one in facts.items():
+        parts[place[0]][place[1:]] = one
+    return together(dim, labels, [over_axes(dict(inner), part) for part in parts])
 
 
 def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -35,7 +48,7 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
     joined = stored["joined"]
     found = {joined["dim"]: list(joined["labels"])}
     for part in joined["parts"]:
-        for dim, labels in joints(_united(joined["shared"], part)).items():
+        for dim, labels in joints(_united(joined["shared"], part) if part is not None else {}).items():
             found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
     return found
 
@@ -56,7 +69,8 @@ def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
         raise KeyError("parts")
     here = labels_of(joined["dim"])
     places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
-    each = [told(_united(joined["shared"], parts[place]), labels_of) for place in places]
+    chosen = [parts[place] for place in places]
+    each = [told(_united(joined["shared"], part), labels_of) if part is not None else {} for part in chosen]
     names = dict.fromkeys(name for one in each for name in one)
     return {name: _merged([one.get(name) for one in each]) for name in names} | own
 
@@ -69,7 +83,8 @@ def settled(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: C
     here = labels_of(joined["dim"]) or [None]
     if here[0] not in joined["labels"]:
         return stored
-    part = _united(joined["shared"], joined["parts"][joined["labels"].index(here[0])])
+    own = joined["parts"][joined["labels"].index(here[0])]
+    part = _united(joined["shared"], own) if own is not None else {}
     return settled(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
 
 

@@ -25,12 +25,12 @@ from squashlens.facts import HEADS, headline, joints, told, written
 from squashlens.saving.files import require_output, write
 from squashlens.saving.foreign import opened, unwrapped
 from squashlens.saving.stored import ENDINGS, Result, as_bytes
-from squashlens.seals import seal_of, text_of, unchanged, with_seals
+from squashlens.seals import STATED, changes, computed, seal_of, text_of, with_seals
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
-OWN = "To draw values of your own, remove the attribute: `del values.attrs['provenance']`."
+OWN = "Or say what the values are: `values.drop_attrs().assign_attrs(long_name='...', units='...')`."
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError)  # while a provenance is read
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
@@ -126,7 +126,10 @@ def provenance(result: Result) -> dict[str, Any]:
         _require_measured(result, stored.get("measured"))
         _require_unchanged(result, text, stored)
         _require_parts(result, stored)
-        return told(stored, labels_of(result))
+        facts = told(stored, labels_of(result))
+        if not facts:
+            raise InputError("This cell of a study was not measured.", "Run the study, and combine its results again.")
+        return facts
     except InputError:
         raise
     except DAMAGED:
@@ -203,25 +206,63 @@ def _require_unchanged(result: Result, text: str, stored: Mapping[str, Any]) -> 
     call = told(dict(stored), lambda _: None).get("call")
     made = call.get("function") if isinstance(call, dict) else None
     by = f"`{made}`" if isinstance(made, str) else "the measurement"
-    known = unchanged(result, text, stored.get("measured") or {})
-    if not any(known.values()):
+    known = changes(result, text, stored.get("measured") or {})
+    if all(change in ("values", "labels") for change in known.values()):
         raise InputError(
             f"Nothing in this result is known to be measured: it was computed from a result of {by}, or was saved or "
             "opened by other means than `squashlens.save` and `squashlens.open_result`.",
             f"Open files with `squashlens.open_result`. {OWN}",
         )
-    for name in [name for name, same in known.items() if not same]:
-        if name in result.coords:
+    for name, change in known.items():
+        if change == "attributes":
+            raise _edited(result, name, by)
+        if change == "added labels":
+            raise InputError(
+                f"This result has values at labels of {name!r} that {by} did not measure: it was extended, for example "
+                "with `reindex`.",
+                f"Select the labels that were measured, for example with `result.dropna({name!r}, how='all')`.",
+            )
+        if change == "labels":
             raise InputError(
                 f"The labels {name!r} of this result are not those that {by} gave: they were replaced or renamed.",
                 "Keep the labels of a result. `squashlens.concat` gives labels to several results.",
             )
-        leave = f" Leave it out with `result.drop_vars({name!r})`." if isinstance(result, xr.Dataset) else ""
-        raise InputError(
-            f"The values of {name!r} were computed from a result of {by}, for example by arithmetic or a mean, or are "
-            "those of another variable.",
-            f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`).{leave} {OWN}",
-        )
+        if change:
+            raise _computed(result, name, by)
+
+
+def _computed(result: Result, name: str, by: str) -> InputError:
+    leave = f" Leave it out with `result.drop_vars({name!r})`." if isinstance(result, xr.Dataset) else ""
+    return InputError(
+        f"The values of {name!r} were computed from a result of {by}, for example by arithmetic or a mean, or are "
+        "those of another variable.",
+        f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`).{leave} {OWN}",
+    )
+
+
+def _edited(result: Result, name: str, by: str) -> InputError:
+    """An error for a measured variable whose long name or units were replaced."""
+    values: Any = result[name] if isinstance(result, xr.Dataset) else result
+    seal = seal_of(values)
+    stated = dict(zip(STATED, seal.stated, strict=True)) if seal is not None else {}
+    back = ", ".join(f"{key}={value!r}" for key, value in stated.items() if value != values.attrs.get(key))
+    return InputError(
+        f"The long name or units of {name!r} are not those that {by} gave.",
+        f"Restore them with `values.assign_attrs({back})`, and change titles in the figure: "
+        "`figure.update_yaxes(title=...)`.",
+    )
+
+
+def facts_of(result: Result) -> dict[str, Any]:
+    """The provenance of a result; empty for values that squashlens did not measure.
+
+    Raises an error for values that were computed from measured ones and still have their long name.
+    """
+    if text_of(result) is not None:
+        return provenance(result)
+    for name in computed(result):
+        raise _computed(result, name, "a measurement")
+    return {}
 
 
 def _require_parts(result: Result, stored: Mapping[str, Any]) -> None:
@@ -270,6 +311,8 @@ def save(result: Result, path: str | Path) -> Path:
     if not isinstance(result, xr.DataArray | xr.Dataset):
         raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
+    if path.suffix == ".csv":  # which says nothing of where its numbers come from
+        facts_of(result)
     return write(path, as_bytes(result, path.suffix))
 
 

@@ -10,13 +10,15 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.facts import told
 from squashlens.markup import Markup, escaped
+from squashlens.measure.remedies.differences import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
 from squashlens.results import labels_of, provenance, stored_facts
 from squashlens.saving.rows import rows_of
 from squashlens.saving.stored import Result
 
-SUMMARIES = ("audit", "search_separators")  # measurements with a table of their own
+FAMILIES = "compare for families"
+SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "value", "unit")
 
 
@@ -29,13 +31,13 @@ def table(
 ) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
 
-    A result of `audit` or `search_separators` becomes a summary instead, with a row for each estimate, or each
-    separator and period.
+    A result of `audit`, of `search_separators` or of `compare` for families becomes a summary instead, with a row for
+    each estimate, for each separator and period, or for each change, family and length.
 
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
-        reference: estimate with which the estimates of an audit are compared: ``"Jacobian"`` (the default) or
-            ``"substitution effect"``.
+        reference: estimate with which the estimates of an audit are compared: ``"Jacobian"`` (the default),
+            ``"substitution effect"`` or ``"leave-one-out KL"``.
         escape: language in which all texts of the table, such as tokens and headings, are escaped, so that they look
             there as they are: ``"latex"``, for the `to_latex` of the table, or ``"markdown"``, for its `to_markdown`.
             Nothing is escaped by default.
@@ -51,7 +53,9 @@ def table(
         For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
         smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
         `reference`), and `cost` (time divided by that of the exact Jacobian). For a search, they are `separation`,
-        `gain`, `cost`, and `accuracy` if it was measured.
+        `gain`, `cost`, and `accuracy` if it was measured. For families, they are `distance_ratio` with the ends of its
+        interval, `jacobian_first` and `jacobian_last` (ratios to the unchanged model), `accuracy`, `kl` (nats), and
+        the smallest corrected p-value of the row, `p_holm`.
 
     Raises:
         InputError: no results, a result without provenance or without numbers, a summary of results of different
@@ -96,13 +100,17 @@ def table(
 def _function(result: Result) -> str:
     """The measurement that made a result."""
     call = provenance(result).get("call")
-    return str(call.get("function") if isinstance(call, dict) else None)
+    name = str(call.get("function") if isinstance(call, dict) else None)
+    return FAMILIES if name == "compare" and "distance_ratio" in result else name
 
 
 def _summary(result: Any, reference: str | None) -> pd.DataFrame:
-    if "joined" in stored_facts(result):
+    name = _function(result)
+    if stored_facts(result).get("joined", {}).get("dim") not in ("change" if name == FAMILIES else None, None):
         raise InputError("This result joins several.", "Give a dict of the results that were joined.")
-    if _function(result) == "search_separators":
+    if name == FAMILIES:
+        return remedies_table(result)
+    if name == "search_separators":
         return separator_table(result)
     return audit_table(result) if reference is None else audit_table(result, reference)
 

@@ -16,7 +16,7 @@ def _measured(function: Any, patterns: bool, replay: int, model: Any, given: Any
 
 
 def collapse(model: Any, sequence: Any, **options: Any) -> Any:
-    return _measured(sl.collapse, options.get("heads") == "value", 0, model, sequence, options)
+    return _measured(sl.collapse, options.get("by_head") == "value", 0, model, sequence, options)
 
 
 def mechanism(model: Any, sequence: Any, **options: Any) -> Any:
@@ -33,5 +33,4 @@ def precision_and_blocks(model: Any, given: Any, **options: Any) -> Any:
     pairs = sl.capture(model, given, **{"patterns": False, "progress": False} | {
         name: value for name, value in options.items() if name not in formats
     })  # fmt: skip
-    blocks = sl.precision_by_block(model, pairs, **formats, progress=False)
-    return sl.precision(model, pairs, **formats).assign({str(name): blocks[name] for name in blocks.data_vars})
+    return sl.precision(model, pairs, **formats, blocks="all", progress=False)

@@ -173,6 +173,7 @@ def result(name: str) -> Any:
         "strongest_paths": lambda: sl.paths.strongest_paths(m, PROMPT, k=2),
         "depth_limit": lambda: sl.paths.depth_limit(m, PROMPT, depth=8),
         "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT, **quiet),
+        "jacobian": lambda: sl.jacobian(m, PROMPT, positions=[3], **quiet),
         "path_bound": lambda: sl.path_bound(m, PROMPT, **quiet),
         "substitution_effect": lambda: sl.substitution_effect(m, PROMPT, n_replacements=1, positions=[3], **quiet),
         "next_token": lambda: sl.next_token(m, PROMPT),
@@ -195,7 +196,7 @@ def result(name: str) -> Any:
             m, sequence(), separators=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, **quiet
         ),
         "tokenization": lambda: sl.tokenization(m, 3, **quiet),
-        "splits": lambda: sl.splits(m.tokenizer, 3),
+        "splits": lambda: sl.tokenization(m.tokenizer, 3),
         "windows": lambda: sl.windows(m, sequence(), [3], lengths=[3], n_samples=1, **quiet),
         "compare": lambda: sl.compare(
             m, sequence(), {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], **quiet
@@ -244,7 +245,7 @@ def once(make: Callable[[], Any]) -> Any:
 
 
 def captured() -> Path:
-    sl.capture(model(), PROMPT, layers=[0], store="disk", folder=FOLDER / "capture", progress=False)
+    sl.capture(model(), PROMPT, layers=[0], folder=FOLDER / "capture", progress=False)
     return FOLDER / "capture"
 
 
@@ -255,7 +256,6 @@ USUAL: dict[str, Callable[[], Any]] = {
     "model": model,
     "name": lambda: "tiny-gemma",
     "prompt": lambda: PROMPT,
-    "prompts": lambda: PROMPT,
     "sequence": sequence,
     "sequences": lambda: [sequence()],
     "task": lambda: sl.tasks.find("taught_count_bernoulli"),
@@ -265,8 +265,10 @@ USUAL: dict[str, Callable[[], Any]] = {
     "queries": lambda: [3],
     "heads": lambda: [0],
     "factor": lambda: 0.5,
+    "rule": lambda: "log",
+    "trained_length": lambda: 4,
     "keys": lambda: [1],
-    "reference": lambda: PROMPT,
+    "source": lambda: PROMPT,
     "seed": lambda: 0,
     "n": lambda: 4,
     "progress": lambda: False,
@@ -291,16 +293,14 @@ USUAL: dict[str, Callable[[], Any]] = {
     "first": pattern,
     "second": pattern,
     "sigma": lambda: 1.0,
-    "to": lambda: 7,
+    "round_to": lambda: 7,
     "values": lambda: row(1.0, 2.0, 3.0)[:, None],
     "to_": lambda: 7,
     "sizes": lambda: [3],
     "separators": lambda: [","],
     "every": lambda: [2],
     "interventions": lambda: {"a": sl.hooks.mask_tokens([1])},
-    "tokenizer": lambda: model().tokenizer,
     "joiners": lambda: {"joined": ""},
-    "what": lambda: "1",
     "answers": lambda: result("evaluate"),
     "audit": lambda: result("audit"),
     "table.result": lambda: result("audit"),
@@ -330,9 +330,8 @@ USUAL: dict[str, Callable[[], Any]] = {
     "log": lambda: "nothing.eval",
     # and others
     "capture.folder": lambda: None,
-    "capture.prompt_or_sequence": lambda: PROMPT,
-    "hooks.rounding.what": lambda: "residual",
-    "needle.prompts": lambda: [ids().tolist()],
+    "capture.prompt": lambda: PROMPT,
+    "needle.prompt": lambda: [ids().tolist()],
     "tasks.find.name": lambda: "sum",
     "hosted.ask.name": lambda: "sum",
     "prompts.build.separator": lambda: ",",
@@ -348,6 +347,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "figures.synthetic_total_variation.found": lambda: result("softmax_total_variation"),
     "figures.needle.found": lambda: result("needle"),
     "figures.profile.found": lambda: result("profile"),
+    "figures.jacobian.found": lambda: result("jacobian"),
     "figures.accuracy_by_length.found": lambda: result("evaluate"),
     "figures.error_by_length.found": lambda: result("evaluate"),
     "figures.collapse_vs_readout.found": lambda: result("collapse_vs_readout"),
@@ -383,6 +383,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "hooks.Hook.site": lambda: "blocks.0.hook_resid_pre",
     "hooks.Hook.edit": lambda: lambda t: t,
     "report.prompt": lambda: PROMPT,
+    "squash_map.prompt": lambda: PROMPT,
     "report.n": lambda: 8,
     "paper.out": lambda: FOLDER / "paper",
     "paper.figures": lambda: [9],
@@ -397,13 +398,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "paths.depth_limit": {"depth": 4},
     "needle": {"n_replacements": 1},
     "precision": {"formats": ["bfloat16"]},
-    "precision_by_block": {"formats": ["bfloat16"]},
     "precision_by_run": {"runs": ["float32"], "noise_lengths": 2},
     "search_separators": {"n_samples": 1, "n_placements": 5},
+    "jacobian": {"positions": [3]},
     "profile": {"queries": [3], "layers": [4], "method": "none", "n_random_models": 0},
     "probe": {"seeds": 32, "n_train": 16, "n_random_models": 1},
     "separator_ablation": {"kinds": ["mask"]},
     "paths.strongest_paths": {"k": 2},
+    "squash_map": {"method": "none"},
     "substitution_effect": {"n_replacements": 1, "positions": [1]},
     "windows": {"n_samples": 1, "sinks": [0]},
     "synthetic.convergence": {"seeds": 2, "tail": 0.9},

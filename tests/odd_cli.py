@@ -69,12 +69,13 @@ SMALL: dict[str, dict[str, list[str]]] = {
     **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "next_token", "composition"), PROMPT),
     **dict.fromkeys(("hops", "strongest_paths", "depth_limit"), PROMPT),
     "profile": PROMPT | {"queries": ["3"], "layers": ["4"], "method": ["none"], "n_random_models": ["0"]},
+    "squash_map": PROMPT | {"method": ["none"]},
+    "jacobian": PROMPT | {"positions": ["3"]},
     "substitution_effect": PROMPT | {"n_replacements": ["1"]},
     "evaluate": ITEMS | {"max_new_tokens": ["2"]},
     "probe": PROBED,
     "collapse_vs_readout": PROBED,
     **dict.fromkeys(("collapse", "mechanism", "precision"), PAIRS),
-    "precision_by_block": PAIRS | {"formats": ["bfloat16"]},
     "precision_by_run": PAIRS | {"runs": ["float32"]},
     "tokenization": {"n": ["3"]},
     "separator_ablation": PAIRS | {"kinds": ["mask"]},
@@ -112,7 +113,7 @@ def typed(line: Line) -> list[str]:
         return ODD[line.odd]
     given: dict[str, list[str]] = dict(SMALL.get(line.verb, {}))
     if "out" in options()[line.verb]:
-        given["out"] = ["kept.html" if line.verb == "report" else "kept.json"]
+        given["out"] = ["kept.html" if line.verb in ("report", "squash_map") else "kept.json"]
     if not line.option:
         return [line.verb, *ODD[line.odd], *_words(given, line.verb)]
     given[line.option] = ODD[line.odd]

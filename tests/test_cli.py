@@ -30,7 +30,6 @@ PYTHON_ONLY = {
     "answer_frequencies": "counts what `evaluate` found, which draws it with --answer-frequencies",
     "compare": "takes hooks, which are Python objects; `windows` and `search_separators` are cases of it",
     "needle": "takes many prompts with a position and a group for each",
-    "splits": "is a part of `tokenization`",
 }
 
 
@@ -48,12 +47,12 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
     measuring = {
         name
         for name, value in public.items()
-        if inspect.isfunction(value) and value.__module__.split(".")[1] in ("measure", "reporting")
+        if inspect.isfunction(value) and value.__module__.split(".")[1] in ("measure", "reporting", "maps")
     }
     assert measuring == {*VERBS, *PYTHON_ONLY}
     assert all(verb.function is public[name] and verb.name == name for name, verb in VERBS.items())
     drawn = {figure for verb in VERBS.values() for figure in verb.figures}
-    others = {"changes", "of", "panels", "save", "styled", "needle", "statements", "survey"}
+    others = {"changes", "remedies", "of", "panels", "save", "styled", "needle", "statements", "survey", "token_map"}
     assert drawn | others == {f for f in sl.figures.__all__ if not f.startswith("synthetic")}
 
 
@@ -175,7 +174,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["report", "--out", "x.nc"], "Use one of .html, .htm"),
         (["collapse", "--out", "x.nc", "--figure", "x.html", "--collapse-heatmap", "x.html"], "for two outputs"),
         (["path_bound", "--prompt", "How many elephants?"], "'elephants' is not in this model's vocabulary"),
-        (["path_bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'?"),
+        (["path_bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma' or 'tiny-prose'?"),
         (["path_bound", "--prompt", ""], "empty"),
         (["path_bound", "--prompt", PROMPT, "--query", "9"], "--query 9 is not a position"),
         (["report", "--n", "1"], "--n 1"),
@@ -225,7 +224,7 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
     [
         (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper."),
         (["jacobian_norms", "--n-probes", "0"], "--n-probes 0 is not"),
-        (["path_bound", "--beta1", "nan"], "--beta1 nan is not a finite number."),
+        (["evaluate", "--temperature", "nan"], "--temperature nan is not a finite number."),
         (["report", "--n", "1"], "--n 1 is too small"),
         (["collapse", "--n", "0"], "--n 0 is not a number of content tokens."),
         (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
@@ -258,7 +257,7 @@ def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
         ("query=9 is not a position", "--query 9 is not a position"),
         ("freeze= has no effect with constants='paper'.", "--freeze has no effect with --constants paper."),
         ("Choose a from_layer below to_layer.", "Choose a --from-layer below --to-layer."),
-        ("Use separators=[',', '?'] or beta1=0.5.", "Use --separators , '?' or --beta1 0.5."),
+        ("Use separators=[',', '?'] or rtol=0.5.", "Use --separators , '?' or --rtol 0.5."),
         ("Give progress=False or dtype=torch.bfloat16.", "Give --no-progress or --dtype bfloat16."),
         ("length=9, mode='cot', name='x' and every=3", "--lengths 9, --modes cot, --model x and --sequence-every 3"),
         ("Use `jacobian_norms` or `sl.paths.hops(model)`.", "Use `squashlens jacobian_norms` or `squashlens hops`."),
@@ -268,7 +267,7 @@ def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
 )
 def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
     known = (
-        "query freeze constants from_layer to_layer separators beta1 progress dtype lengths modes model sequence_every"
+        "query freeze constants from_layer to_layer separators rtol progress dtype lengths modes model sequence_every"
     )
     assert _spelling.as_typed(python, known.split()) == typed
 
@@ -366,6 +365,10 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
             ["--prompt", PROMPT, "--queries", "3", "4", "--norm", "frobenius", "--n-random-models", "0"],
             lambda: sl.profile(model, PROMPT, queries=[3, 4], norm="frobenius", n_random_models=0, **quiet),
         ),
+        "jacobian": (
+            ["--prompt", PROMPT, "--positions", "3", "--k", "2"],
+            lambda: sl.jacobian(model, PROMPT, positions=[3], k=2, **quiet),
+        ),
         "composition": (["--prompt", PROMPT], lambda: sl.paths.composition(model, PROMPT)),
         "hops": (["--prompt", PROMPT, "--to-layer", "3"], lambda: sl.paths.hops(model, PROMPT, to_layer=3)),
         "strongest_paths": (
@@ -374,8 +377,9 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         "depth_limit": (["--prompt", PROMPT, "--depth", "8"], lambda: sl.paths.depth_limit(model, PROMPT, depth=8)),
         "next_token": (["--prompt", PROMPT], lambda: sl.next_token(model, PROMPT)),
         "mechanism": (["--n", "6"], lambda: sl.mechanism(model, ones)),
-        "precision": (["--n", "6"], lambda: sl.precision(model, ones)),
-        "precision_by_block": (["--n", "6"], lambda: sl.precision_by_block(model, ones, **quiet)),
+        "precision": (
+            ["--n", "6", "--blocks", "all"], lambda: sl.precision(model, ones, blocks="all", **quiet),
+        ),
         "precision_by_run": (
             ["--n", "6", "--runs", "float32"],
             lambda: sl.precision_by_run("tiny-gemma", ones, runs=["float32"], **quiet),
@@ -395,8 +399,8 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 
 
 @pytest.mark.parametrize("verb", [
-    "sensitivity", "substitution_effect", "profile", "composition", "hops", "strongest_paths", "depth_limit",
-    "next_token", "mechanism", "precision", "precision_by_block", "precision_by_run", "tokenization", "probe",
+    "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
+    "depth_limit", "next_token", "mechanism", "precision", "precision_by_run", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words, call = _calls()[verb]
@@ -450,7 +454,7 @@ BYTES = b"a\xff".decode("utf-8", "surrogateescape")
         (["path_bound", "--model", "~no-such-user/x"], "'~no-such-user/x' cannot be opened as a folder"),
         (["path_bound", "--query", "1.5"], "--query cannot be '1.5'. It takes INT."),
         (["path_bound", "--query", "1" * 5000], "It takes INT."),
-        (["path_bound", "--beta1", "x"], "--beta1 cannot be 'x'. It takes FLOAT."),
+        (["evaluate", "--temperature", "x"], "--temperature cannot be 'x'. It takes FLOAT."),
         (["audit", "--positions=x"], "--positions cannot be 'x'. It takes"),
         (["x\x1b[2J\ny"], r"There is no verb 'x\x1b[2J\ny'."),
         (["separator_ablation", "--n", "4", "--from-blocks", "1", "1", "--no-progress"], "names a block twice."),
@@ -550,7 +554,7 @@ def test_collapse_of_every_sequence(
     form = [] if sequence == "figure5d" else ["--separator", ",", "--every", "4"]
     count = [] if sequence == "build" else ["--n", "30"]
     main(["collapse", "--sequence", sequence, *own, *count, "--suffix", "=", *form, "--baselines", "contrast",
-          "unrelated", "--heads", "value", "--scale", "relative", "--out", str(out), "--figure", str(figure),
+          "unrelated", "--by-head", "value", "--scale", "relative", "--out", str(out), "--figure", str(figure),
           "--collapse-heatmap", str(heatmap), "--no-progress"])  # fmt: skip
     said = capsys.readouterr().out
     result = sl.open_result(out)
@@ -744,3 +748,9 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stdout.startswith("copy_last")
     assert not said.read_text()
+
+
+def test_squash_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["squash-map", "--prompt", "110 =", "--method", "none", "--out", str(tmp_path / "m.html"), "--no-progress"])
+    assert f"map: {tmp_path / 'm.html'}" in capsys.readouterr().out
+    assert "sl-map" in (tmp_path / "m.html").read_text(encoding="utf-8")

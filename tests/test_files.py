@@ -306,7 +306,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
             with pytest.raises((InputError, OutputError), match="no folder|read-only|is a folder|known ending"):
                 write_to(path)
     with pytest.raises((InputError, OutputError), match="not a folder|of that name"):
-        sl.capture(tiny, "110 =", store="disk", folder=tmp_path / "locked")
+        sl.capture(tiny, "110 =", folder=tmp_path / "locked")
     assert time.perf_counter() - started < 5
 
 

@@ -38,7 +38,8 @@ def test_every_mutation_changes_one_place_and_names_a_test() -> None:
                 wrong.append(f"{mutation.what}: there is no test {folder}/{mutation.test}.")
             try:
                 text = mutated(mutation)
-                ast.parse(text)
+                if mutation.module.endswith(".py"):
+                    ast.parse(text)
             except (ValueError, SyntaxError, OSError) as error:
                 wrong.append(f"{mutation.what}: {error}")
     wrong += sorted({f"{name} stands twice." for name in names if names.count(name) > 1})

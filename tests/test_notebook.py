@@ -56,6 +56,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "certified": lambda m: sl.path_bound(m, "110 =", constants="measured", edges="exact", **QUIET),
     "composition": lambda m: sl.paths.composition(m, PROMPT),
     "jacobian_norms": lambda m: sl.jacobian_norms(m, PROMPT, **QUIET),
+    "jacobian": lambda m: sl.jacobian(m, "110 =", positions=[3], **QUIET),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, **QUIET),
     "substitution_effect": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, **QUIET),
     "profile": lambda m: sl.profile(m, "110 =", queries=[-1], n_random_models=0, **QUIET),

@@ -1,6 +1,8 @@
 """The package as a whole: the wheel, the scripts, the size of modules, and the code in README and docs."""
 
+import ast
 import importlib
+import itertools
 import re
 import runpy
 import shlex
@@ -67,6 +69,28 @@ def test_scripts_run_as_a_user_would(script: Path, tmp_path: Path) -> None:
 def test_modules_stay_small() -> None:
     for module in (ROOT / "squashlens").rglob("*.py"):
         assert len(module.read_text(encoding="utf-8").splitlines()) <= 400, module
+
+
+def test_long_functions_and_signatures_say_why() -> None:
+    """More than ten parameters, or more than sixty lines beside the docstring, need a comment at the definition."""
+    modules = [*ROOT.glob("squashlens/**/*.py")]
+    assert len(modules) > 100
+    for module in modules:
+        text = module.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for function in ast.walk(ast.parse(text)):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            start = min(node.lineno for node in (function, *function.decorator_list)) - 1
+            above = itertools.takewhile(lambda line: line.lstrip().startswith("#"), reversed(lines[:start]))
+            comment = " ".join(["".join(above), lines[function.lineno - 1].partition("#")[2]])
+            given = function.args
+            n_parameters = len([*given.posonlyargs, *given.args, *given.kwonlyargs])
+            docstring = (ast.get_docstring(function, clean=False) or "").splitlines()
+            n_lines = (function.end_lineno or 0) - function.lineno + 1 - len(docstring)
+            where = f"{module.relative_to(ROOT)}: {function.name}"
+            assert n_parameters <= 10 or "parameters" in comment, f"{where} has {n_parameters} parameters"
+            assert n_lines <= 60 or re.search(r"long|lines", comment), f"{where} has {n_lines} lines"
 
 
 @pytest.mark.slow

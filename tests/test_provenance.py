@@ -99,9 +99,21 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "labels 'length' of this result are not",
     ),
     "increased": (lambda r: r.assign_coords(length=r["length"] + 1), "labels 'length' of this result are not"),
+    "other units": (lambda r: r.assign(distance=r["distance"].assign_attrs(units="1")), r"Restore them with .*units='"),
+    "another long name": (
+        lambda r: r.assign(distance=r["distance"].assign_attrs(long_name="bound")),
+        "The long name or units of 'distance' are not those that `collapse` gave",
+    ),
+    "without attributes": (lambda r: r.assign(distance=r["distance"].drop_attrs()), "Restore them with .*long_name='"),
+    "extended": (lambda r: r.reindex(layer=[0, 1, 9], fill_value=1.0), r"labels of 'layer' .* did not measure.*dropna"),
     "swapped variables": (lambda r: r.rename(distance="rms", rms="distance"), "those of another variable"),
     "a variable twice": (lambda r: r.assign(rms=r["distance"]), "values of 'rms' .* those of another variable"),
     "swapped labels": (lambda r: r.isel(layer=0).rename(length="layer", layer="length"), "labels '(length|layer)' of"),
+}
+
+OPENED = {  # a file has only which values and labels are as they were measured
+    **dict.fromkeys(("other units", "another long name", "without attributes"), "values of 'distance' were computed"),
+    "extended": "labels 'layer' of this result are not",
 }
 
 
@@ -114,7 +126,7 @@ def test_values_that_were_computed_and_labels_that_were_replaced_have_none(name:
     opened = sl.open_result(sl.save(changed, tmp_path / "x.nc"))
     xr.testing.assert_identical(opened, changed)
     for one in (changed, opened, pickle.loads(pickle.dumps(changed))):  # noqa: S301
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=OPENED.get(name, message) if one is opened else message):
             sl.provenance(one)
     assert sl.provenance(odd.result("collapse"))["call"]["function"] == "collapse"  # the result itself has it still
 
@@ -167,6 +179,56 @@ def test_figures_tables_and_exports_need_measured_values() -> None:
         sl.concat({"a": bound, "b": 2 * bound}, dim="run")
     assert len(sl.figures.of(collapse[["distance"]]).data)
     assert sl.table(collapse["distance"])["model"].unique().tolist() == [sl.provenance(collapse)["model"]]
+
+
+@pytest.mark.parametrize("ending", ["", ".nc", ".json"])
+def test_computed_values_are_not_drawn_under_the_name_of_the_measurement(
+    tiny: Any, tmp_path: Path, ending: str
+) -> None:
+    """Arithmetic on a variable of a Dataset leaves no provenance, but long name and coordinates; so do files of it."""
+    found, other = (sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "0110 ="))
+    for computed in (
+        found["jacobian"] * 2, found["jacobian"] - found["null"].assign_attrs(found["jacobian"].attrs),
+        found["jacobian"] / other["jacobian"],
+        found["jacobian"].cumsum("position").assign_coords(position=found["position"]),
+        (found["jacobian"] * 2).sortby("position", ascending=False).rename("mine"),
+        found["jacobian"].where(found["position"] > 0, 0),
+    ):  # fmt: skip
+        values: Any = computed.assign_coords({name: found[name] for name in ("token", "token_id")})
+        own: Any = values.assign_attrs(long_name="a number of mine", units="1")
+        if ending:
+            values, own = (
+                sl.open_result(sl.save(one, tmp_path / f"{name}{ending}"))
+                for name, one in {"a": values, "b": own}.items()
+            )
+        for use in (
+            sl.figures.by_token, sl.figures.of, lambda one: sl.figures.of({"a": one, "b": found["jacobian"]}),
+            lambda one: sl.figures.of(one.to_dataset(name="jacobian")),
+            lambda one: sl.save(one, tmp_path / "x.csv"), sl.table, sl.export.circuitsvis,
+        ):  # fmt: skip
+            with pytest.raises(InputError, match="computed from"):
+                use(values)
+        figure: Any = sl.figures.of(own)
+        assert figure.layout.title.text == "A number of mine"
+        sl.save(own, tmp_path / "x.csv")
+
+
+def test_values_of_the_user_are_drawn(tiny: Any, tmp_path: Path) -> None:
+    """Arrays of the user's own, also at the labels of a result, and computed ones that say what they are."""
+    found = sl.path_bound(tiny, "110 =")
+    there = {name: found[name] for name in ("position", "token")}
+    own = xr.DataArray(np.arange(5.0), dims="position", coords=there, attrs={"long_name": "share of mine"})
+    doubled = (2 * found).drop_attrs().assign_attrs(long_name="twice the bound")
+    for one, title in ((own, "Share of mine"), (doubled, "Twice the bound")):
+        figure: Any = sl.figures.of(one)
+        assert figure.layout.title.text == title
+        assert sl.save(one, tmp_path / "x.csv").stat().st_size
+    with pytest.raises(InputError, match="were computed from a result of `path_bound`.*drop_attrs"):
+        sl.save(2 * found, tmp_path / "x.csv")
+    joined = xr.concat([found, found], dim="model", combine_attrs="override")
+    for use in (sl.figures.of, sl.table, lambda one: sl.save(one, tmp_path / "x.csv")):
+        with pytest.raises(InputError, match="a new dimension 'model'"):
+            use(joined)
 
 
 def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:

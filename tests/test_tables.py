@@ -1,8 +1,6 @@
 """Tables of results: a row for each number, with the model, prompt and token that it belongs to."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.markup import latex, markdown
 from squashlens.results import sealed, signed
-from tests import odd
+from tests import odd, typeset
 from tests.test_concatenation import measured
 
 SUMMARISED = ("audit", "search_separators")
@@ -192,7 +190,6 @@ def test_markdown_keeps_its_columns() -> None:
     assert len(set(tokens)) == len(HOSTILE)  # no two look the same
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(tmp_path: Path) -> None:
     """A long table of hostile texts, and two models side by side, as a reader makes them."""
     long = sl.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
@@ -200,15 +197,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     summary = sl.table(odd.result("audit"), escape="latex")
     tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
-    source = rf"\documentclass{{article}}{rules}\begin{{document}}\tiny {tables}\end{{document}}"
-    (tmp_path / "table.tex").write_text(source, encoding="utf-8")
-    ran = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"], cwd=tmp_path, capture_output=True,
-        text=True, errors="replace", check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout[-3000:]
-    assert (tmp_path / "table.pdf").stat().st_size > 1000
-    assert "Missing character" not in (tmp_path / "table.log").read_text(errors="replace")
+    assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000
 
 
 def test_escapes_leave_the_table_alone() -> None:

@@ -28,24 +28,25 @@ INSTEAD: dict[str, tuple[Any, Any, str]] = {
     "alphabet": (tuple[str, ...] | None, None, "Tokens that content is drawn from; those of --sequence if not given."),
     "out": (Path | None, None, "Also save the result to this file: .nc or .json (lossless), or .csv."),
 }  # fmt: skip
+OUT_OF = {"squash_map": (Path, Path("map.html"), "Write the map to this .html file.")}  # in place of `out` above
 # Values to start with where a function has no default, so that every verb runs without options.
 START: dict[str, Any] = {
     "n": 48, "token": "1", "content": (), "sizes": (4, 8, 16, 32), "separators": (",", ".", "?"), "every": (2, 3, 6),
     "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
 }  # fmt: skip
 START_OF = {  # its default and its help
-    ("separator_ablation", "separator"): (",", "A token to insert after every --sequence-every content tokens."),
+    ("separator_ablation", "separator"): (",", "A token to insert after every --every content tokens."),
 }
 # Parameters that are no options, and why.
 LEFT_OUT = {
-    ("separator_ablation", "reference"): "sequences that only Python can make",
+    ("separator_ablation", "source"): "sequences that only Python can make",
     ("precision_by_run", "name"): "is --model",
     ("build", "name"): "is made from the other options",
     ("search_separators", "sequence_separator"): "the search tries separators of its own",
     ("search_separators", "sequence_every"): "the search tries periods of its own",
-    ("capture", "prompt_or_sequence"): "is --sequence",
+    ("capture", "prompt"): "is --sequence",
     ("capture", "patterns"): "are kept where the measurement reads them",
-    **{("capture", name): "of a prompt only" for name in ("residuals", "layers", "store", "folder", "bos")},
+    **{("capture", name): "of a prompt only" for name in ("residuals", "layers", "folder", "bos")},
 }
 # Parameters of `squashlens.prompts.build` that a function of that module sets itself.
 SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}

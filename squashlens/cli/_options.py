@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from squashlens.cli._exceptions import INSTEAD, LEFT_OUT, MAKERS, START, START_OF, Dtype
+from squashlens.cli._exceptions import INSTEAD, LEFT_OUT, MAKERS, OUT_OF, START, START_OF, Dtype
 from squashlens.cli._help import about, help_for, plain
 from squashlens.cli._spelling import as_typed
 from squashlens.cli._verbs import WRITING, Verb
@@ -59,7 +59,7 @@ def _all(verb: Verb) -> Iterable[Option]:
     for name in loads if "model" in own else ("device", "progress"):
         yield _option(verb, sl.load, name, "load", "load")
     if verb.name not in WRITING:
-        yield Option("out", *INSTEAD["out"], "output")
+        yield Option("out", *OUT_OF.get(verb.name, INSTEAD["out"]), "output")
     for option, figure in verb.drawn.items():
         text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0])
         yield Option(

@@ -35,11 +35,8 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     chosen = {name: _task(name, given["joiner"]) for name in labels if name}
     _check_arguments(verb, given, arguments, [{"task": task} for task in chosen.values()] or [{}])
     model = sl.load(given["model"], **_arguments(verb, given, "load"))
-    if verb.name == "report":
-        print(f"report: {verb.function(model, **arguments).resolve()}")
-        return
-    if verb.name == "paper":
-        _say_written(verb.function(model, **arguments))
+    if verb.name in FILES:
+        FILES[verb.name](verb, model, arguments, given)
         return
     if "sequence" in arguments:
         arguments["sequence"] = _sequence(verb, model, given)
@@ -55,6 +52,21 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     for option, figure in verb.drawn.items():
         if given[option] is not None:
             _draw(verb, figure, found, given[option], labels)
+
+
+def _report(verb: Verb, model: Any, arguments: dict[str, Any], _: Any) -> None:
+    print(f"report: {verb.function(model, **arguments).resolve()}")
+
+
+def _paper(verb: Verb, model: Any, arguments: dict[str, Any], _: Any) -> None:
+    _say_written(verb.function(model, **arguments))
+
+
+def _map(verb: Verb, model: Any, arguments: dict[str, Any], given: dict[str, Any]) -> None:
+    print(f"map: {verb.function(model, **arguments).save(given['out']).resolve()}")
+
+
+FILES = {"report": _report, "paper": _paper, "squash_map": _map}  # verbs that print no table, but write files
 
 
 def _check_arguments(
@@ -86,7 +98,7 @@ def check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> N
     from squashlens.figures.drawing.saving import ENDINGS, require_browser
     from squashlens.saving.files import require_distinct, require_output
 
-    endings = {"out": (".html", ".htm") if verb.name == "report" else RESULTS, "resume": ()}
+    endings = {"out": (".html", ".htm") if verb.name in ("report", "squash_map") else RESULTS, "resume": ()}
     if verb.name == "paper":  # a folder, which the function checks
         del endings["out"]
     endings |= dict.fromkeys(verb.drawn, ENDINGS)
@@ -190,7 +202,7 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     sequence = made[chosen[-1]] if chosen in PANELS else made
     if not verb.captured:
         return sequence
-    kept = verb.name == "mechanism" or given.get("heads") == "value"
+    kept = verb.name == "mechanism" or given.get("by_head") == "value"
     return sl.capture(model, sequence, patterns=kept, **_arguments(verb, given, "capture"))
 
 

@@ -21,6 +21,7 @@ EACH = ("prompt", "mode", "separator", "every")  # dimensions with a table for e
 TABLES = {
     "path_bound": ["position | path_bound |"],
     "jacobian_norms": ["position | jacobian_norm |"],
+    "jacobian": ["position | singular_value |", "position | raised_token | rank=first"],
     "sensitivity": [
         "position | path_bound null bound_over_null jacobian jacobian_frozen |",
         "estimate | rank_agreement rank_agreement_low rank_agreement_high position_trend |",
@@ -45,8 +46,10 @@ TABLES = {
     "tokenization": [
         "repeats | tokens |", "repeats | pair |", "repeats | naive | layer=last", "repeats | distance | layer=last",
     ],
-    "precision": ["layer | collapsed_from |", "layer | bits_needed | length=median"],
-    "precision_by_block": ["block | distance | length=last", "block | enters_as_one | length=last"],
+    "precision": [
+        "layer | collapsed_from |", "layer | bits_needed | length=median", "block | distance | length=last",
+        "block | enters_as_one | length=last",
+    ],
     "precision_by_run": ["length | distance | layer=last"],
     "windows": ["window | distance | layer=last length=median", "window | accuracy | length=mean"],
     "next_token": ["rank | next_token |"],

@@ -36,9 +36,14 @@ class _Lock:
         self.owner: int | None = None
         self.depth = 0
 
-    def acquire(self, name: str) -> None:
+    def acquire(self, name: str, wait: bool = True) -> None:
         me = threading.get_ident()
         with _turn:
+            if not wait and self.owner not in (None, me):
+                raise BusyModelError(
+                    f"Another thread holds the model {name}: it measures, or is inside `applied`.",
+                    "Wait until it is done, or leave `applied`; then try again.",
+                )
             warned = False
             while self.owner not in (None, me):
                 self._require_no_deadlock(me, name)
@@ -72,13 +77,16 @@ class _Lock:
 
 
 @contextmanager
-def locked(model: Any) -> Iterator[None]:
-    """Hold the lock of `model` while the body runs; other threads wait."""
+def locked(model: Any, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of `model` while the body runs; other threads wait.
+
+    If another thread holds it, this one waits too, or without `wait` raises an error.
+    """
     # Two bridges around one model share its modules, so they share its lock.
     inner = getattr(model, "original_model", model)
     with _turn:
         lock = _locks.setdefault(inner, _Lock())
-    lock.acquire(type(inner).__name__)
+    lock.acquire(type(inner).__name__, wait)
     try:
         yield
     finally:

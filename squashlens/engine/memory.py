@@ -18,7 +18,7 @@ def available(device: torch.device) -> int:
 
 
 def device_named(given: str | torch.device) -> torch.device:
-    """The device of this name; raises an error if it is not on this machine, or has no data."""
+    """The device of this name; raises an error if this machine does not have it, or if it is the meta device."""
     try:
         device = torch.device(given)
         torch.empty(0, device=device)

@@ -31,7 +31,7 @@ def length_dependent_encodings(model: Bridge) -> list[tuple[str, int]]:
 
 
 def longest_prompt(model: Bridge) -> int | None:
-    """The largest number of tokens in a prompt; `None` without a limit, or with frequencies for every length."""
+    """The largest number of tokens in a prompt; `None` if there is no limit, or if frequencies adapt to the length."""
     return None if any(DYNAMIC in kind for kind, _ in length_dependent_encodings(model)) else context_length(model)
 
 

@@ -7,8 +7,6 @@ import numpy as np
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.results import provenance
-from squashlens.seals import text_of
 
 
 class Numbers(NamedTuple):
@@ -76,11 +74,6 @@ def name_of(found: xr.DataArray) -> str:
     """The long name of a result, with what was selected from it: "share of attention paths into the query, layer 3"."""
     chosen = [f"{name} {one.item()}" for name, one in found.coords.items() if not one.ndim and name != "n_tokens"]
     return ", ".join([str(found.attrs.get("long_name") or found.name or "values"), *chosen])
-
-
-def facts_of(found: xr.DataArray) -> dict[str, Any]:
-    """The provenance of a result; empty for an array that squashlens did not measure."""
-    return {} if text_of(found) is None else provenance(found)
 
 
 def model_of(facts: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from squashlens.checks.sizes import human
 from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.checksum import ATTRIBUTE, checksum
 from squashlens.saving.files import as_path
-from squashlens.seals import MEASURED, with_seals
+from squashlens.seals import COMPUTED, MEASURED, with_seals
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 H5: Any = h5py  # its low-level modules have no type annotations
@@ -205,7 +205,7 @@ def unwrapped(dataset: xr.Dataset, path: object) -> xr.DataArray | xr.Dataset:
 
     A file that another program wrote has neither a kind nor a checksum, and is read without this comparison.
     """
-    ours = {"squashlens_kind", MEASURED, ATTRIBUTE} & dataset.attrs.keys()
+    ours = {"squashlens_kind", MEASURED, COMPUTED, ATTRIBUTE} & dataset.attrs.keys()
     kind = dataset.attrs.get("squashlens_kind", "Dataset")
     if kind not in KINDS or (kind != "Dataset" and len(dataset.data_vars) != 1):
         raise _refused(path, f"it claims to be a {str(kind)[:40]!r} with {len(dataset.data_vars)} variables")
@@ -214,14 +214,15 @@ def unwrapped(dataset: xr.Dataset, path: object) -> xr.DataArray | xr.Dataset:
             f"{str(path)!r} was changed or damaged since it was saved.",
             "Measure again. If the change is intended, open the file with xarray and save it with `squashlens.save`.",
         )
-    text, measured = dataset.attrs.get("provenance"), _names(dataset.attrs.get(MEASURED, "[]"), path)
+    text = dataset.attrs.get("provenance")
+    measured, computed = (_names(dataset.attrs.get(which, "[]"), path) for which in (MEASURED, COMPUTED))
     for name in ours:
         del dataset.attrs[name]
     if kind == "Dataset":
-        return with_seals(dataset, text, measured)
+        return with_seals(dataset, text, measured, computed)
     (name,) = dataset.data_vars
     one = dataset[name] if kind == "DataArray" else dataset[name].rename(None)
-    return with_seals(one, one.attrs.get("provenance", text), measured)
+    return with_seals(one, one.attrs.get("provenance", text), measured, computed)
 
 
 def _names(text: object, path: object) -> list[str]:
@@ -231,5 +232,5 @@ def _names(text: object, path: object) -> list[str]:
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _refused(path, f"its attribute {MEASURED} is not a list of names")
+        raise _refused(path, f"its attribute {MEASURED} or {COMPUTED} is not a list of names")
     return names

@@ -11,8 +11,8 @@ system work, which many versions of NFS do not guarantee (https://sqlite.org/faq
 machine at a time should write there.
 
 Each finding is written by a separate connection, which is closed at once. So SQLite's files next to the journal
-(`-wal`, `-shm`) exist only during a write or after a process was killed. After a kill they contain findings, and
-must stay with the journal until the next search opens it.
+(`-wal`, `-shm`) exist only during a write or after a process was killed. In the second case they contain
+findings, and must stay next to the journal until the next search opens it.
 """
 
 import hashlib

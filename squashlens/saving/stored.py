@@ -18,7 +18,7 @@ from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.checksum import ATTRIBUTE, checksum, parts
 from squashlens.saving.foreign import READERS
 from squashlens.saving.rows import rows_of
-from squashlens.seals import MEASURED, names_with_seals, text_of
+from squashlens.seals import COMPUTED, MEASURED, computed, names_with_seals, text_of
 
 Result = xr.DataArray | xr.Dataset
 ENDINGS = (".nc", ".json", ".csv")
@@ -75,6 +75,8 @@ def _as_dataset(result: Result) -> xr.Dataset:
     if text is not None:
         own = {} if "provenance" in result.attrs else {"provenance": text}
         dataset = dataset.assign_attrs(own | {MEASURED: json.dumps(names_with_seals(result))})
+    if names := computed(result):
+        dataset = dataset.assign_attrs({COMPUTED: json.dumps(names)})
     dataset = dataset.drop_encoding()
     return dataset.assign_attrs({ATTRIBUTE: checksum(dataset)})
 

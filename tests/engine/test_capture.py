@@ -79,7 +79,7 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
 
 def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: Any) -> None:
     held = sl.capture(tiny, "110 =", layers=[0, 3, 6])
-    run = sl.capture(tiny, "110 =", layers=[0, 3, 6], store="disk", folder=tmp_path / "run")
+    run = sl.capture(tiny, "110 =", layers=[0, 3, 6], folder=tmp_path / "run")
     again = sl.Capture.open(tmp_path / "run")
     for capture in (run, again):
         assert capture.to_xarray().identical(held.to_xarray())
@@ -92,9 +92,7 @@ def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: 
     expected = sl.path_bound(tiny, "110 =", from_layer=3, to_layer=4)
     np.testing.assert_allclose(sl.path_bound(tiny, again, from_layer=3, to_layer=4), expected, rtol=1e-6)
     with pytest.raises(InputError, match="already"):
-        sl.capture(tiny, "110 =", store="disk", folder=tmp_path / "run")
-    with pytest.raises(InputError, match="both or neither"):
-        sl.capture(tiny, "110 =", store="disk")
+        sl.capture(tiny, "110 =", folder=tmp_path / "run")
     with pytest.raises(InputError, match="no capture in"):
         sl.Capture.open(tmp_path)
     with pytest.raises(KeyError):
@@ -135,7 +133,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny: Any) -> None:
     """Each gave numbers, or an error of another library, when only the file's name was looked at."""
-    sl.capture(tiny, "110 =", store="disk", folder=tmp_path)
+    sl.capture(tiny, "110 =", folder=tmp_path)
     DAMAGES[damage](tmp_path / "pattern_001.safetensors")
     run = sl.Capture.open(tmp_path)
     for read in (lambda: run.patterns[1], run.to_xarray, lambda: sl.path_bound(tiny, run)):
@@ -156,7 +154,7 @@ def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny
     ],
 )  # fmt: skip
 def test_an_index_that_was_changed_is_refused(change: Any, tmp_path: Path, tiny: Any) -> None:
-    sl.capture(tiny, "110 =", store="disk", folder=tmp_path, layers=[0])
+    sl.capture(tiny, "110 =", folder=tmp_path, layers=[0])
     file = tmp_path / "capture.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     assert content["tensors"]["pattern"]["0"]["shape"] == [1, 4, 5, 5]

@@ -20,7 +20,7 @@ GIVEN: dict[str, Any] = {"bos": "as-given"}
 ALONG_TOKENS: dict[str, Callable[[], Any]] = {
     "zero_residual": lambda: sl.hooks.zero_residual([1]),
     "zero_values": lambda: sl.hooks.zero_values([1]),
-    "zero_values of groups": lambda: sl.hooks.zero_values([1], groups=[0]),
+    "zero_values of groups": lambda: sl.hooks.zero_values([1], kv_heads=[0]),
     "zero_heads": lambda: sl.hooks.zero_heads([0], positions=[1]),
     "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, positions=[1], **GIVEN),
     "mean_heads everywhere": lambda: sl.hooks.mean_heads([0], OTHERS, **GIVEN),
@@ -39,12 +39,15 @@ ALONG_KEYS: dict[str, Callable[[], Any]] = {
     "sliding_window": lambda: sl.hooks.sliding_window(3, sink=1, heads=[0]),
     "scale_attention": lambda: sl.hooks.scale_attention(0.5, [1]),
     "zero_pattern": lambda: sl.hooks.zero_pattern([1]),
+    "log_scaling by position": lambda: sl.hooks.log_scaling("qwen", 2),
 }
 ANYWHERE: dict[str, Callable[[], Any]] = {
     "zero_heads": lambda: sl.hooks.zero_heads([0]),
     "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, over="positions", **GIVEN),
     "sliding_window": lambda: sl.hooks.sliding_window(3),
     "attention_temperature": lambda: sl.hooks.attention_temperature(2.0),
+    "log_scaling by keys": lambda: sl.hooks.log_scaling("log", 2),
+    "adaptive_temperature": lambda: sl.hooks.adaptive_temperature(coefficients=(1.0, 0.5)),
     "uniform_attention": lambda: sl.hooks.uniform_attention(),
     "rounding": lambda: sl.hooks.rounding("bfloat16"),
 }

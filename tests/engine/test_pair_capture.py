@@ -19,8 +19,8 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "another norm": lambda m, given: sl.collapse(m, given, norm="l1"),
     "another scale": lambda m, given: sl.collapse(m, given, scale="relative"),
     "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
-    "by head": lambda m, given: sl.collapse(m, given, heads="value"),
-    "by slice": lambda m, given: sl.collapse(m, given, heads="slice"),
+    "by head": lambda m, given: sl.collapse(m, given, by_head="value"),
+    "by slice": lambda m, given: sl.collapse(m, given, by_head="slice"),
     "precision": sl.precision,
     "mechanism": sl.mechanism,
 }
@@ -95,7 +95,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
 def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any]) -> None:
     model, other = bridge_of("llama"), bridge_of("gemma")
     pairs = sl.capture(model, tail(model), progress=False)
-    for measure in (sl.collapse, sl.precision, sl.mechanism, sl.precision_by_block):
+    for measure in (sl.collapse, sl.precision, sl.mechanism):
         with pytest.raises(StaleCaptureError, match="other weights or configuration"):
             measure(other, pairs)
         with sl.applied(model, sl.hooks.mask_tokens([1])), pytest.raises(StaleCaptureError, match="other hooks"):
@@ -142,7 +142,7 @@ def test_an_edited_capture_of_a_prompt_is_refused(tiny: Any) -> None:
 def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     bare = sl.capture(model, tail(model), patterns=False, noise_lengths=0, progress=False)
-    for measure in (sl.mechanism, lambda m, given: sl.collapse(m, given, heads="value")):
+    for measure in (sl.mechanism, lambda m, given: sl.collapse(m, given, by_head="value")):
         with pytest.raises(InputError, match="this capture does not have"):
             measure(model, bare)
     assert "noise_floor" not in sl.collapse(model, bare)
@@ -155,7 +155,7 @@ def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any
         ({"lengths": [2]}, "prompt"), ({"baselines": ["contrast"]}, "prompt"), ({"noise_lengths": 2}, "prompt"),
         ({"passes": "separate"}, "prompt"), ({"tokens_per_pass": 4}, "prompt"), ({"n_samples": 2}, "prompt"),
         ({"seed": 1}, "prompt"),
-        ({"layers": [0]}, "sequence"), ({"store": "device"}, "sequence"), ({"residuals": False}, "sequence"),
+        ({"layers": [0]}, "sequence"), ({"folder": "run"}, "sequence"), ({"residuals": False}, "sequence"),
         ({"bos": "none"}, "sequence"),
     ],
     ids=str,
@@ -176,7 +176,7 @@ def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:
         lambda given: sl.compare(tiny, given, {"masked": sl.hooks.mask_tokens([1])}, **quiet),
         lambda given: sl.windows(tiny, given, [4], sinks=[0], **quiet),
         lambda given: sl.search_separators(tiny, given, separators=[","], every=[2], n_placements=5, **quiet),
-        lambda given: sl.precision_by_block(tiny, given, formats=["bfloat16"], **quiet),
+        lambda given: sl.precision(tiny, given, formats=["bfloat16"], blocks=[1], **quiet),
     ):
         assert measure(pairs)["length"].values.tolist() == [3, 6]
     every = captured.precision_and_blocks(tiny, ones, formats=["bfloat16"])

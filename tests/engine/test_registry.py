@@ -371,7 +371,7 @@ def test_every_public_function_holds_the_model() -> None:
     functions = public_functions()
     assert len(functions) > 30
     without = [name for name, function in functions.items() if not hasattr(function, "__within__")]
-    assert without == ["squashlens.applied"]
+    assert sorted(without) == ["squashlens.applied", "squashlens.squash_map"]  # which calls measurements only
 
 
 def in_threads(*functions: Callable[[], None]) -> list[BaseException]:
@@ -567,7 +567,7 @@ def test_a_capture_is_of_one_function_not_of_its_name(own: Any, tmp_path: Path) 
     first, second = scaled(0.0), scaled(5.0)
     with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", first)]):
         run = sl.capture(model, IDS, bos="as-given")
-        kept = sl.capture(model, IDS, bos="as-given", store="disk", folder=tmp_path / "run")
+        kept = sl.capture(model, IDS, bos="as-given", folder=tmp_path / "run")
         assert sl.path_bound(model, run).equals(sl.path_bound(model, kept))
         with pytest.raises(StaleCaptureError, match="hooks"):
             sl.path_bound(model, sl.Capture.open(tmp_path / "run"))

@@ -123,14 +123,17 @@ def capture(s: Subject) -> Calls:
     }
 
 
+PRINTED = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
+
+
 @measurement
 def path_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
         "paper": lambda: sl.path_bound(m, ids),
-        "constants": lambda: sl.path_bound(m, ids, beta1=2, beta2=0.5, beta3=3, sigma_psi=0.7, to_layer=[2, "y"]),
+        "constants": lambda: sl.path_bound(m, ids, constants=PRINTED, to_layer=[2, "y"]),
         "uniform": lambda: sl.path_bound(m, ids, attention="uniform", query=-2, from_layer=1),
-        "topological": lambda: sl.path_bound(m, ids, attention="topological", sigma_psi=0),
+        "topological": lambda: sl.path_bound(m, ids, attention="topological", constants={"sigma_psi": 0}),
         "two": lambda: sl.path_bound(m, s.pair),
         "unequal": lambda: sl.path_bound(m, [s.prompt, s.prompt[:-2]]),
         "captured": lambda: sl.path_bound(m, sl.capture(m, ids)),
@@ -241,8 +244,10 @@ def collapse(s: Subject) -> Calls:
     m, asked = s.model, s.sequence(suffix=s.suffix)
     return {
         "linf": lambda: captured.collapse(m, s.sequence(), noise_lengths=2),
-        "l1 value": lambda: captured.collapse(m, asked, norm="l1", heads="value", lengths=LENGTHS),
-        "l2 slice": lambda: captured.collapse(m, s.commas, norm="l2", heads="slice", scale="relative", lengths=LENGTHS),
+        "l1 value": lambda: captured.collapse(m, asked, norm="l1", by_head="value", lengths=LENGTHS),
+        "l2 slice": lambda: captured.collapse(
+            m, s.commas, norm="l2", by_head="slice", scale="relative", lengths=LENGTHS
+        ),
         "beside": lambda: captured.collapse(m, asked, baselines=["contrast", "unrelated"], n_samples=2, seed=3),
         "rounded": lambda: captured.collapse(m, s.sequence(), round_to=torch.bfloat16, lengths=LENGTHS),
     }
@@ -363,7 +368,7 @@ def tokenization(s: Subject) -> Calls:
     if not s.speaks:
         return {}
     return {
-        "splits": lambda: sl.splits(s.model, n=4, prefix=COUNT),
+        "splits": lambda: sl.tokenization(s.model.tokenizer, n=4, prefix=COUNT),
         "tokenization": lambda: sl.tokenization(s.model, n=4, prefix=COUNT),
         "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm="l2", scale="absolute"),
     }

@@ -1,6 +1,6 @@
 """Run a model once and keep its activations, for one prompt or for a growing sequence with all its pairs.
 
-Residual streams and attention patterns are stored block by block during the pass, on the CPU, the device or disk. Their
+Residual streams and attention patterns are stored block by block during the pass, in CPU memory or on disk. Their
 size is estimated first, and an error is raised if they do not fit.
 """
 
@@ -17,11 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Baseline, Bos, Bridge, Passes, Store, Target, one_of
+from squashlens._typing import Baseline, Bos, Bridge, Passes, Target
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
-    device_of,
     dtype_of,
     n_blocks,
     pattern_site,
@@ -68,7 +67,7 @@ class Capture(CaptureBase):
     @staticmethod
     @validated
     def open(folder: str | Path) -> "Capture":
-        """Open the capture that ``capture(store="disk", folder=…)`` wrote; its tensors stay on disk.
+        """Open the capture that ``capture(folder=…)`` wrote; its tensors stay on disk.
 
         The index is checked at once; shape, dtype and digest of a tensor are checked at each lookup. `y` is read at
         once. A capture under hooks that are plain functions can only be used in the session that took it, since their
@@ -128,18 +127,17 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 @overload
-def capture(model: Bridge, prompt_or_sequence: GrowingSequence, **options: Any) -> PairCapture: ...
+def capture(model: Bridge, prompt: GrowingSequence, **options: Any) -> PairCapture: ...
 @overload
-def capture(model: Bridge, prompt_or_sequence: Prompts, **options: Any) -> Capture: ...
+def capture(model: Bridge, prompt: Prompts, **options: Any) -> Capture: ...
 @measured
-def capture(  # 16 parameters: some are for prompts only, some for sequences only
+def capture(  # 15 parameters: some are for prompts only, some for sequences only
     model: Bridge,
-    prompt_or_sequence: Prompts | GrowingSequence,
+    prompt: Prompts | GrowingSequence,
     *,
     residuals: bool = True,
     patterns: bool = True,
     layers: Iterable[int] | None = None,
-    store: Store = "cpu",
     folder: str | Path | None = None,
     bos: Bos = "family",
     lengths: Iterable[int] | None = None,
@@ -162,16 +160,15 @@ def capture(  # 16 parameters: some are for prompts only, some for sequences onl
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
 
     Args:
-        prompt_or_sequence: a prompt, several prompts of equal length, or a growing sequence.
+        prompt: a prompt, several prompts of equal length, or a growing sequence.
         residuals: keep residual streams and y. Prompts only.
         patterns: for a prompt, keep the attention patterns of each block. For a sequence, keep the last token's row of
             each pattern, the output of each head, and what attention and MLP add to the residual stream; `mechanism`
-            and ``collapse(heads="value")`` need them.
+            and ``collapse(by_head="value")`` need them.
         layers: layers to keep, from 0 to L; all by default. Layer ℓ is v⁽ℓ⁾ and, for ℓ < L, the pattern of block ℓ.
             Prompts only.
-        store: where tensors are kept: ``"cpu"``, ``"device"``, or ``"disk"`` (safetensors files in `folder`, which
-            `Capture.open` reads). Prompts only.
-        folder: folder for ``store="disk"``. Prompts only.
+        folder: folder that tensors are written to (safetensors files, which `Capture.open` reads); by default they are
+            kept in CPU memory. Prompts only.
         bos: what a prompt begins with, see `tokenize`. Prompts only.
         lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
         baselines: also run the pairs that D is compared with: ``"contrast"`` has another last token; ``"unrelated"``
@@ -212,12 +209,12 @@ def capture(  # 16 parameters: some are for prompts only, some for sequences onl
         "noise_lengths": noise_lengths, "passes": passes,
         "tokens_per_pass": tokens_per_pass,
     }  # fmt: skip
-    of_prompt = {"residuals": residuals, "layers": layers, "store": store, "folder": folder, "bos": bos}
-    if isinstance(prompt_or_sequence, GrowingSequence):
+    of_prompt = {"residuals": residuals, "layers": layers, "folder": folder, "bos": bos}
+    if isinstance(prompt, GrowingSequence):
         _require_options_of(of_prompt, "a prompt", "a sequence")
-        return capture_pairs(model, prompt_or_sequence, patterns=patterns, progress=progress, **of_sequence)
+        return capture_pairs(model, prompt, patterns=patterns, progress=progress, **of_sequence)
     _require_options_of(of_sequence, "a sequence", "a prompt")
-    return _of_prompt(model, prompt_or_sequence, residuals, patterns, layers, store, folder, bos, progress)
+    return _of_prompt(model, prompt, residuals, patterns, layers, folder, bos, progress)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
@@ -231,12 +228,9 @@ def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) ->
 
 
 def _of_prompt(
-    model: Bridge, prompts: Prompts, residuals: bool, patterns: bool, layers: Iterable[int] | None, store: Store,
+    model: Bridge, prompts: Prompts, residuals: bool, patterns: bool, layers: Iterable[int] | None,
     folder: str | Path | None, bos: Bos, progress: bool,
 ) -> Capture:  # fmt: skip
-    one_of(store, Store, "store")
-    if (store == "disk") != (folder is not None):
-        raise InputError("folder= and store='disk' need each other.", "Give both or neither.")
     if folder is not None:
         prepared_folder(folder)  # before the model is run
     model = require_sound(model)
@@ -247,13 +241,12 @@ def _of_prompt(
         raise InputError("residuals=False and patterns=False keep nothing.", "Set one of them to True.")
     blocks = [layer for layer in chosen if layer < top] if patterns else []
     streams: list[Target] = [*chosen, "y"] if residuals else []
-    target = device_of(model) if store == "device" else torch.device("cpu")
     size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
     path = None if folder is None else prepared_folder(folder, size)
     if path is None:
-        require_room(size, target, "This capture", "Use store='disk', fewer layers=, or patterns=False.")
+        require_room(size, torch.device("cpu"), "This capture", "Use folder=, fewer layers=, or patterns=False.")
     if progress and size > REPORT_ABOVE:
-        tqdm.write(f"capture: storing {human(size)} {f'in {path}' if path else f'on {target}'}")
+        tqdm.write(f"capture: storing {human(size)} {f'in {path}' if path else 'in CPU memory'}")
 
     kept: dict[str, dict[int, Tensor]] = {kind: {} for kind in KINDS}
     tensors_of = {} if path is None else {kind: TensorsOnDisk(path, kind) for kind in KINDS}
@@ -263,7 +256,7 @@ def _of_prompt(
             if tensors_of:
                 tensors_of[kind].put(number, tensor.detach().cpu())
             else:
-                kept[kind][number] = tensor.detach().to(target)
+                kept[kind][number] = tensor.detach().cpu()
 
         return store_tensor
 

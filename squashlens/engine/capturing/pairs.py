@@ -161,8 +161,7 @@ class PairCapture(CaptureBase):
 
     def run(self, model: Bridge) -> PairRun:
         """The run of the same sequence at the same lengths, for running it again under hooks."""
-        how = self.options["passes"], self.options["tokens_per_pass"]
-        return PairRun(model, self.sequence, self.lengths, self.ids, *how, progress=False)
+        return PairRun(model, self.sequence, self.lengths, self.ids, *passes_of(self), progress=False)
 
 
 SequenceOrCapture = GrowingSequence | PairCapture  # what measurements of collapse take
@@ -193,6 +192,13 @@ def sequence_of(given: object) -> GrowingSequence:
             "Make one: `squashlens.prompts.repeated(model, '1', 64)`.",
         )
     return given
+
+
+def passes_of(given: SequenceOrCapture) -> tuple[Passes, int | None]:
+    """How the passes of a capture were run, for running its sequence again in the same way."""
+    if isinstance(given, PairCapture):
+        return given.options["passes"], given.options["tokens_per_pass"]
+    return "auto", None
 
 
 def prepare_run(

@@ -1,10 +1,10 @@
 """The token-local maps of one block, before and after attention, for a few tokens at a time.
 
 A block recorded by `replay` is run again on a chunk of its tokens, with the stand-in of `theory.linearised` in place of
-attention: linear in the tokens' own queries, keys and values, with the derivative that attention has in them. What the
-chunk's graph gives are then the diagonal blocks ∂v'_j/∂v_j of the whole block's Jacobian, and every token-local map on
-the way. Tokens meet nowhere in it, so memory goes with the chunk. That a chunk is what the block does is checked: its
-queries, keys, values and output are.
+attention. The stand-in is linear in the tokens' own queries, keys and values, and has the same derivative in them as
+attention. The chunk's graph therefore gives the diagonal blocks ∂v'_j/∂v_j of the whole block's Jacobian, and all
+token-local maps on the way. It does not mix tokens, so it needs memory in proportion to the chunk. The queries, keys,
+values and output of each chunk are compared with those of the block.
 """
 
 from collections.abc import Iterator

@@ -100,9 +100,9 @@ def tokens_reaching(
 def derivative_rounding(model: Bridge, seen: Mapping[int, Visibility], blocks: range, n: int) -> float:
     """What rounding in float64 can do to the derivative of a stretch, relative to the largest edge of a row.
 
-    Weights are off by e^{2δ}, δ a logit's error, the softmax's derivative, of two weights each, by e^{4δ}; sums of up
-    to d products, `PRODUCTS` one after the other in a block, by (d + n + 2) ε each. Refused where it is more than
-    `MOST`.
+    If logits have an error of δ, attention weights have a relative error of e^{2δ} − 1. The softmax's derivative is a
+    product of two weights, so its error is e^{4δ} − 1. A sum of up to d products adds (d + n + 2) ε, and a block has
+    `PRODUCTS` of them, one after the other. Raises an error where the total is more than `MOST`.
     """
     wide = max(width(model), int(getattr(model.cfg, "d_mlp", None) or 4 * width(model)))
     logits = sum(math.expm1(min(1.0, 4 * seen[block].logit_error(n))) for block in blocks)
@@ -134,8 +134,8 @@ def _written(
         missing = [name for pair in names.values() for name in pair if name not in seen]
     if missing:
         raise UnsoundModelError(
-            f"{type(model.original_model).__name__} does not show what its logits are made of (no {missing[0]}), and "
-            "rounding in them cannot be bounded.",
+            f"{type(model.original_model).__name__} has no {missing[0]}, from which its attention logits are computed, "
+            "so rounding in them cannot be bounded.",
             "Its derivative cannot be certified: use `jacobian_norms`.",
         )
     batch = cotangents_on_graph(model, 1, ids.shape[1])

@@ -25,11 +25,11 @@ from squashlens.errors import InputError
 
 
 @exclusive
-def tokenize(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
+def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
     """Tokenize one or several prompts of equal length, and check the ids.
 
     Args:
-        prompts: text, a list of texts, or token ids of shape (position) or (prompt, position) as a list, nested list,
+        prompt: text, a list of texts, or token ids of shape (position) or (prompt, position) as a list, nested list,
             NumPy array or tensor of integers.
         bos: what a prompt begins with. ``"family"``: what the checkpoint's own tokenizer puts before a text (one BOS
             for Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"one"``: one BOS. ``"none"``: no BOS.
@@ -50,7 +50,7 @@ def tokenize(model: Bridge, prompts: Prompts, *, bos: Bos = "family") -> Int[Ten
     torch.Size([1, 14])
     """
     one_of(bos, Bos, "bos")
-    return checked_ids(model, _of_one_length(_rows(model, prompts, bos)), bos)
+    return checked_ids(model, _of_one_length(_rows(model, prompt, bos)), bos)
 
 
 def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"], bos: Bos) -> Int[Tensor, "prompt position"]:
