@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,10 @@ def test_the_last_pass_leaves_no_trace(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("entries", [7, 5000])
-def test_a_digest_sees_every_entry_and_its_place(dtype: torch.dtype, entries: int) -> None:
+def test_a_digest_sees_every_entry_and_its_place(
+    dtype: torch.dtype, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_REMEMBERED", 0)  # every digest is computed
     x = torch.randn(3, entries, generator=torch.Generator().manual_seed(0)).to(dtype)
     others = [
         -x,
@@ -129,6 +133,34 @@ def test_a_digest_sees_every_entry_and_its_place(dtype: torch.dtype, entries: in
     assert len(set(found)) == len(found)
     assert tensor_digest(x.clone()) == found[0]
     assert tensor_digest(torch.cat([x[:1], x])[1:]) == found[0]  # a view that starts elsewhere
+
+
+@pytest.mark.parametrize("piece", [64, 2**24])
+def test_bytes_are_summed_once_and_every_write_is_seen(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest from memory is the computed one; a write that PyTorch does not count gives other bytes."""
+    monkeypatch.setattr(digests, "_PIECE", piece)
+    monkeypatch.setattr(digests, "_REMEMBERED", 2)
+    monkeypatch.setattr(digests, "_remembered", OrderedDict())
+    summed: list[int] = []
+    sums = digests._row_sums
+    monkeypatch.setattr(digests, "_row_sums", lambda flat: (summed.append(len(flat)), sums(flat))[1])
+    weight = torch.nn.Parameter(torch.randn(40, 50, generator=torch.Generator().manual_seed(1)))
+    first = tensor_digest(weight)
+    assert tensor_digest(weight) == tensor_digest(weight.clone()) == first
+    assert tensor_digest(weight.view(50, 40)) != first != tensor_digest(weight.view(torch.int32))
+    assert len(summed) == 1
+    version = weight._version
+    weight.detach().numpy()[39, 49] += 1
+    assert weight._version == version
+    assert tensor_digest(weight) != first
+    weight.detach().numpy()[39, 49] -= 1
+    tensor_digest(weight)
+    assert len(summed) == 2
+    others = [tensor_digest(torch.full((5,), float(number))) for number in range(3)]
+    assert len(set(others)) == 3
+    assert len(digests._remembered) == 2
+    assert tensor_digest(weight) == first
+    assert len(summed) == 6  # the weight was dropped, and is summed again
 
 
 # -- proofs lapse with what was proved ------------------------------------------------------------------------------
