@@ -49,8 +49,13 @@ class Blob:
         return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
 
 
-def payload(found: xr.Dataset, code: str, opened: int | None = None) -> dict[str, Any]:
-    """The data of the page of a map's Dataset, which opens at a query; `code` is what made it."""
+def payload(
+    found: xr.Dataset, code: str, opened: int | None = None, changes: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The data of the page of a map's Dataset, which opens at a query; `code` is what made it.
+
+    `changes` are tables of what interventions change.
+    """
     facts = provenance(found)
     tokens = [str(token) for token in found["token"].values]
     queries = [int(query) for query in found["query"].values]
@@ -61,6 +66,7 @@ def payload(found: xr.Dataset, code: str, opened: int | None = None) -> dict[str
     names = [name for name in known if _largest(found[name]) <= LARGEST]
     header: dict[str, Any] = {
         "tokens": tokens, "opened": opened, "model": facts["model"], "code": code, "facts": _flat(facts),
+        "changes": list(changes),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - _fixed_numbers(found)
     full = [name for name in names if "layer" in found[name].dims]

@@ -1,6 +1,6 @@
 """`squash_map` and the object that it returns, which shows itself in notebooks and writes itself as a page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from squashlens.checks.arguments import validated
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError
+from squashlens.maps.changes import Interventions, ids_of
 from squashlens.maps.live import Measure, widget
 from squashlens.maps.page import frame, page, section
 from squashlens.maps.payload import payload
@@ -24,10 +25,11 @@ ENDINGS = (".html", ".htm")
 
 @dataclass(frozen=True, repr=False)
 class SquashMap:
-    """A squash map. `result` is the Dataset whose numbers it shows."""
+    """A squash map. `result` is the Dataset whose numbers it shows, and `interventions` the one below it, if any."""
 
     result: xr.Dataset
     again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
+    interventions: Interventions | None = field(default=None, compare=False)
 
     def save(self, path: str | Path) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``."""
@@ -52,10 +54,17 @@ class SquashMap:
                 "This map was made of a result, so that there is no model to measure other queries with.",
                 "Make it of a model and a prompt: `squashlens.squash_map(model, prompt).live()`.",
             )
-        return widget(self.result, self.again, _data)
+        return widget(self.result, self.again, self._of)
 
     def _data(self) -> dict[str, Any]:
-        return _data(self.result)
+        return self._of(self.result)
+
+    def _of(self, found: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
+        """The data of the page for a result of this map, with further queries or as it was."""
+        shown = self.interventions
+        changed = [] if shown is None else shown.tables(ids_of(found))
+        code = _code(provenance(found), [] if shown is None else shown.names)
+        return payload(found, code, opened, changed)
 
     def _repr_html_(self) -> str:
         return frame(self.page())
@@ -71,6 +80,7 @@ def squash_map(
     model: Bridge | xr.Dataset,
     prompt: PromptOrCapture | None = None,
     *,
+    interventions: xr.Dataset | None = None,
     query: int = -1,
     method: Method = "exact",
     norm: Norm = "spectral",
@@ -95,6 +105,8 @@ def squash_map(
         model: the model to measure, as in `path_bound`; or a result of `profile` or of this function, perhaps opened
             from a file, and then no prompt.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        interventions: a result of `compare` for this model and a sequence, or families of sequences, of which the
+            prompt is one: its numbers are shown below the map, with their intervals.
         query: position that the map opens at, the last by default; negative values count from the end.
         method: ``"exact"`` (the default) for norms of the Jacobian of `query` from all layers, or ``"none"``.
         norm: as in `jacobian_norms`.
@@ -113,8 +125,8 @@ def squash_map(
         every cell.
 
     Raises:
-        InputError: several prompts, a prompt of one token, a query that does not exist, or a result of another
-            function.
+        InputError: several prompts, a prompt of one token, a query that does not exist, a result of another function,
+            or interventions that were measured on another model or on other prompts.
         CapacityError: the rows of a Jacobian do not fit into memory.
         UnsoundModelError: the model is not causal.
 
@@ -127,15 +139,20 @@ def squash_map(
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
     check(method, norm, n_replacements)
+    changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        return SquashMap(_of_result(model, prompt))
+        found = _of_result(model, prompt)
+        if changes is not None:
+            changes.require(provenance(found), ids_of(found))
+        return SquashMap(found, interventions=changes)
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
     chosen: dict[str, Any] = {
         "method": method, "norm": norm, "certified": certified, "n_replacements": n_replacements, "seed": seed,
         "bos": bos,
     }  # fmt: skip
-    held = measure(model, prompt, query=query, progress=progress, **chosen)
+    accept = None if changes is None else changes.require
+    held = measure(model, prompt, query=query, progress=progress, accept=accept, **chosen)
 
     def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
         options: dict[str, Any] = chosen | {"method": "exact"}
@@ -144,11 +161,7 @@ def squash_map(
             more = measure(model, prompt, query=one, progress=False, alone=True, tick=tick, **options)
         return joined(found, more, one)
 
-    return SquashMap(held, again)
-
-
-def _data(found: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
-    return payload(found, _code(provenance(found)), opened)
+    return SquashMap(held, again, changes)
 
 
 def _of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
@@ -180,13 +193,15 @@ def _is_cut(found: xr.Dataset, dim: str) -> bool:
     return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
 
 
-def _code(facts: dict[str, Any]) -> str:
-    """The lines that make this map again, and what they leave out."""
+def _code(facts: dict[str, Any], compared: Sequence[str] = ()) -> str:
+    """The lines that make this map again, and what they leave out: hooks, and the interventions `compared` below it."""
     call = dict(facts["call"])
     dtype = facts.get("dtype", "float32")
     loaded = repr(facts["model"]) + ("" if dtype == "float32" else f", dtype={dtype!r}")
     changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
     note = "".join(f"# measured under: {change!r}\n" for change in changes)
+    if compared:
+        note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, compared))}\n"
     function, prompt = call.pop("function"), call.pop("prompt")
     given = "".join(f", {name}={value!r}" for name, value in call.items() if value is not None)
     made = f"sl.{function}(model, {prompt!r}{given})"

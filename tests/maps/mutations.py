@@ -23,4 +23,10 @@ MUTATIONS = (
     Mutation("a map of any result", "maps/view.py", 'if function not in ("profile", "squash_map") or not whole:', "if False:", "test_measured.py::test_refusals"),
     Mutation("a click that waits for `applied`", "maps/view.py", "with locked(model, wait=False):", "with locked(model):", "test_live.py::test_a_model_in_use_is_an_error_and_no_wait"),
     Mutation("no way to cancel", "maps/live.py", "        if self.stop.is_set():", "        if False:", "test_live.py::test_it_can_be_cancelled_and_goes_on"),
+    Mutation("interventions on another model", "maps/changes.py", "            if self.facts.get(name) != facts.get(name):", "            if False:", "test_changes.py::test_another_model_is_refused"),
+    Mutation("interventions on other prompts", "maps/changes.py", "        if not self._measured(ids):", "        if False:", "test_changes.py::test_another_prompt_is_refused"),
+    Mutation("the lower end of an interval twice", "maps/changes.py", "low.values, high.values) if low", "low.values, low.values) if low", "test_changes.py::test_the_numbers_of_families_with_their_intervals"),
+    Mutation("the number of another intervention", "maps/map.js", "= cells[k].map((one) => (one === null", "= cells[0].map((one) => (one === null", "test_changes.py::test_the_numbers_of_one_sequence"),
+    Mutation("an infinite number that was not measured", "maps/changes.py", "    if np.isnan(value):", "    if not np.isfinite(value):", "test_changes.py::test_what_is_not_finite_is_said"),
+    Mutation("prompts refused after the measurement", "maps/view.py", "accept = None if changes is None else changes.require", "accept = None", "test_changes.py::test_a_map_of_a_model_checks_before_it_measures"),
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """The page in a browser: numbers, clicks and keys, hostile tokens, no requests, and readable by everyone."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +19,6 @@ WIDTHS = (390, 900, 1600)
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     found = sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, progress=False)
     return found.save(tmp_path_factory.mktemp("map") / "map.html"), found.result
-
-
-class Watched:
-    """A page that keeps what it asked for and complained about."""
-
-    def __init__(self, browser: Any, width: int = 900, **options: Any):
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-
-    def open(self, path: Path) -> Any:
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector(".sl-ribbon [role=option]")
-        return self.page
-
-
-@pytest.fixture
-def watched(browser: Any) -> Iterator[Any]:
-    opened: list[Watched] = []
-
-    def start(width: int = 900, **options: Any) -> Watched:
-        opened.append(Watched(browser, width, **options))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.context.close()
 
 
 def number(value: float) -> float:

@@ -31,6 +31,7 @@ from squashlens.measure.answers.accuracy import Answer, answered_right
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.remedies.changes import form_under, hooks_of
 from squashlens.measure.remedies.differences import with_differences
+from squashlens.measure.remedies.forms import stated
 from squashlens.measure.session import Session, model_name
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.results import Variable
@@ -123,7 +124,8 @@ class _One:
             n_samples=len(forms[families[0]]), lengths=bench.lengths, seed=bench.seed,
             noise_lengths=self.noise_lengths,
         )  # fmt: skip
-        given = {"families": {name: drawn[0].name for name, drawn in forms.items()}}
+        given: dict[str, Any] = {"families": {name: drawn[0].name for name, drawn in forms.items()}}
+        given |= {"forms": {name: stated(drawn[0], drawn=True) for name, drawn in bench.samples.items()}}
         given |= {"texts": [text.tolist() for text in bench.texts]} if bench.texts else {}
         session = replace(session, facts={**session.facts, **given})
         gaps, floors = zip(*(self._collapse(drawn) for drawn in forms.values()), strict=True)

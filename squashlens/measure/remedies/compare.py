@@ -19,11 +19,12 @@ from squashlens.engine.proving.effective import applied
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.prompts import Prompts
 from squashlens.errors import InputError
-from squashlens.joining import joined
+from squashlens.joining import joined, restated
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.remedies.bench import Bench
 from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of
+from squashlens.measure.remedies.forms import stated
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.results import as_variable
 from squashlens.sequences import GrowingSequence
@@ -130,8 +131,10 @@ def compare(
     comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
     chosen = list(prepare_run(model, sequence, lengths, "auto", None, progress=False).lengths)
     progress_bar = bar(every.items(), desc="interventions", progress=progress)
+    given = {"form": stated(comparison.sequence, drawn=False)}
     found = {
-        name: comparison.measured(model, parts, chosen, norm, scale, noise_lengths) for name, parts in progress_bar
+        name: restated(comparison.measured(model, parts, chosen, norm, scale, noise_lengths), given)
+        for name, parts in progress_bar
     }
     return joined(found, "change")
 

@@ -1,6 +1,6 @@
 """Everything that a squash map of one prompt shows, as one result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -45,11 +45,13 @@ def measure(
     bos: Bos,
     progress: bool,
     alone: bool = False,
+    accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> xr.Dataset:
     """What `squash_map` shows of a model and a prompt; see there for the arguments.
 
-    With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
+    With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
+    raise. `tick` is called with the share of the Jacobian's rows that are done.
     """
     check(method, norm, n_replacements)
     session = Session.start(
@@ -61,6 +63,8 @@ def measure(
             f"squash_map takes a single prompt of at least 2 tokens, and not {len(session.ids)} × {session.positions}.",
             "Give one prompt; make a map for each of several.",
         )
+    if accept is not None:
+        accept(session.facts, session.ids[0].tolist())
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(

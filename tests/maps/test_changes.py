@@ -1,0 +1,175 @@
+"""What interventions change, below the map: numbers of a result of `compare`, and of no other model or prompt."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.maps.changes import Interventions, _number
+
+QUIET = {"progress": False}
+NAME = "=</td><b>\u202esharper"  # of an intervention, which is any text
+CHANGES = {"window of 3": sl.hooks.sliding_window(3), NAME: sl.hooks.log_scaling("log", 4)}
+PREFIX = "How many ones"
+
+
+def same(text: str, value: float) -> bool:
+    """Whether the page shows this number."""
+    return (text == "not measured") if np.isnan(value) else float(text) == float(f"{value:.4g}")
+
+
+@pytest.fixture(scope="module")
+def one(tiny: Any) -> Any:
+    sequence = sl.prompts.repeated(tiny, "1", 3, prefix=PREFIX, suffix="=")
+    return sl.compare(tiny, sequence, CHANGES, lengths=[2, 3], noise_lengths=2, **QUIET)
+
+
+@pytest.fixture(scope="module")
+def families(tiny: Any) -> Any:
+    form = sl.prompts.bernoulli(tiny, 3, prefix=PREFIX, suffix="=", seed=1)
+    commas = form.every(2, form.suffix[0])  # of another form than the map's prompt
+    given = {"counting": form, "</script>": form, "commas": commas}
+    return sl.compare(tiny, given, CHANGES, n_samples=6, lengths=[3], prompt=["11 = 2"], method="sketch", **QUIET)
+
+
+@pytest.fixture(scope="module")
+def found(tiny: Any) -> Any:
+    return sl.squash_map(tiny, f"{PREFIX} 111 =", method="none", **QUIET).result
+
+
+def rows_of(page: Any, number: int = 0) -> list[list[str]]:
+    return (
+        page.locator(".sl-changes")
+        .nth(number)
+        .evaluate(
+            "one => [...one.querySelectorAll('tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
+        )
+    )
+
+
+def copied(page: Any) -> list[list[str]]:
+    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
+    page.get_by_role("button", name="Copy the interventions as CSV").click()
+    return list(csv.reader(io.StringIO(page.evaluate("window.copied"))))
+
+
+@pytest.mark.browser
+def test_the_numbers_of_one_sequence(watched: Any, found: Any, one: Any, tmp_path: Path) -> None:
+    here = watched()
+    page = here.open(sl.squash_map(found, interventions=one).save(tmp_path / "map.html"))
+    at = one.sel(length=3)
+    expected = [
+        at["distance"].sel(layer=6), one["noise_floor"].sel(layer=6, replayed=3), at["distance_y"],
+        at["total_variation"], one["bound"].sel(content=1),
+    ]  # fmt: skip
+    rows = rows_of(page)
+    assert [row[0] for row in rows] == ["as it is", "window of 3", "=</td><b>\\u{202e}sharper"]
+    for k, row in enumerate(rows):
+        assert len(row) == 1 + len(expected)
+        for text, values in zip(row[1:], expected, strict=True):
+            assert same(text, float(values[k])), (text, float(values[k]))
+    head, *lines = copied(page)
+    assert head == ["family", "length", "change", "quantity", "unit", "value", "low", "high"]
+    assert len(lines) == 3 * len(expected)
+    for k, line in enumerate(lines):
+        values = expected[k % len(expected)]
+        assert line[2] == ["as it is", "window of 3", f"'{NAME}"][k // len(expected)]
+        assert line[4] == values.attrs["units"]
+        assert float(line[5]) == float(values[k // len(expected)])  # in full, and not as it is shown
+        assert line[6:] == ["", ""]
+    assert here.said == []
+    assert page.locator(".sl-map b").count() == 0
+
+
+@pytest.mark.browser
+def test_the_numbers_of_families_with_their_intervals(watched: Any, found: Any, families: Any, tmp_path: Path) -> None:
+    here = watched(390)
+    page = here.open(sl.squash_map(found, interventions=families).save(tmp_path / "map.html"))
+    assert page.locator(".sl-changes").count() == 2
+    lines = copied(page)[1:]
+    for number, family in enumerate(("counting", "</script>")):
+        at = families.sel(family=family, length=3)
+        expected = [[at[name] for name in ("distance_median", "distance_low", "distance_high")]]
+        ends = ("", "_low", "_high")
+        expected += [[at[f"distance_ratio{end}"] for end in ends]]
+        for place in ("first", "middle", "last"):
+            expected += [[at[f"jacobian_norm_ratio{end}"].sel(place=place) for end in ends]]
+        expected += [[at[name] for name in ("kl_median", "kl_low", "kl_high")]]
+        for k, row in enumerate(rows_of(page, number)):
+            own = [line for line in lines if line[0].strip("'") == family][k * 6 : k * 6 + 6]
+            for text, line, (middle, low, high) in zip(row[1:], own, expected, strict=True):
+                assert line[4] == middle.attrs["units"]
+                numbers = [float(values[k]) for values in (middle, low, high)]
+                np.testing.assert_equal([float(cell or "nan") for cell in line[5:]], numbers)
+                parts = text.replace("[", "").replace("]", "").replace(",", "").split(" ")
+                if np.isnan(numbers[1]):  # one text has no interval
+                    assert same(text, numbers[0])
+                else:
+                    assert all(same(*both) for both in zip(parts, numbers, strict=True)), (text, numbers)
+    assert "Measured on 6 prompts of the form of this one, with 3 content tokens each" in page.inner_text(".sl-map")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert here.said == []
+
+
+def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = sl.squash_map(tiny, f"{PREFIX} 11 =", method="none", interventions=one, **QUIET)
+    (table,) = shown._data()["changes"]
+    assert table["length"] == 2
+    assert "path bound of the first content token" not in [column["label"] for column in table["columns"]]
+    assert "# interventions= was a result of sl.compare with 'as it is', 'window of 3'" in shown._data()["code"]
+    monkeypatch.setattr("squashlens.measure.squashing.maps.measured.profile", None)
+    with pytest.raises(InputError, match="other prompts"):
+        sl.squash_map(tiny, f"{PREFIX} 110 =", interventions=one, **QUIET)
+
+
+def test_another_prompt_is_refused(tiny: Any, one: Any, families: Any) -> None:
+    for text in (f"{PREFIX} 110 =", f"{PREFIX} 111", f"{PREFIX} 1111 =", f"{PREFIX} 1 =", "How many 111 ="):
+        other = sl.squash_map(tiny, text, method="none", **QUIET).result
+        with pytest.raises(InputError, match="other prompts than that of the map"):
+            sl.squash_map(other, interventions=one)
+        if "110" not in text:
+            with pytest.raises(InputError, match="other prompts"):
+                sl.squash_map(other, interventions=families)
+    drawn = sl.squash_map(tiny, f"{PREFIX} 101 =", method="none", **QUIET).result
+    assert len(sl.squash_map(drawn, interventions=families)._data()["changes"]) == 2
+
+
+def test_another_model_is_refused(tiny: Any, bridge_of: Any, found: Any, one: Any) -> None:
+    ids = [min(int(token), 50) for token in found["token_id"].values]
+    other = sl.squash_map(bridge_of("llama"), ids, bos="as-given", method="none", **QUIET).result
+    with pytest.raises(InputError, match="another model than the map: its fingerprint is"):
+        sl.squash_map(other, interventions=one)
+    with sl.applied(tiny, sl.hooks.mask_tokens([0])):
+        masked = sl.squash_map(tiny, f"{PREFIX} 111 =", method="none", **QUIET).result
+    with pytest.raises(InputError, match="its ambient hooks is"):
+        sl.squash_map(masked, interventions=one)
+
+
+def test_other_results_are_refused(found: Any, one: Any, families: Any) -> None:
+    for wrong in (
+        found, one.sel(change=["window of 3"]), one.isel(change=0), one[["bound"]], families.isel(family=0),
+        one.drop_attrs(), sl.concat({"a": one, "b": one}, "model"), one * 2,
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            sl.squash_map(found, interventions=wrong)
+    chosen = sl.squash_map(found, interventions=one.sel(change=["as it is", NAME], length=[3]))
+    assert [table["changes"] for table in chosen._data()["changes"]] == [["as it is", NAME]]
+
+
+def test_a_saved_result_and_one_without_prompts(found: Any, one: Any, tmp_path: Path) -> None:
+    again = sl.open_result(sl.save(one, tmp_path / "one.nc"))
+    assert sl.squash_map(found, interventions=again).page() == sl.squash_map(found, interventions=one).page()
+    text = one.attrs["provenance"]
+    for old, new in (('"form"', '"farm"'), ('"prefix"', '"prifex"'), ('"suffix":[', '"suffix":[null,')):
+        damaged = one.assign_attrs(provenance=text.replace(old, new))
+        with pytest.raises(InputError):
+            Interventions.of(damaged)
+
+
+def test_what_is_not_finite_is_said() -> None:
+    assert [_number(value) for value in (1.5, np.nan, np.inf, -np.inf)] == [1.5, None, "Infinity", "-Infinity"]
