@@ -10,6 +10,7 @@ A grid has these entries; everything in it can be written as JSON.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,10 +50,18 @@ def read(given: Any) -> tuple[list[Grid], str | None]:
     if not isinstance(grids, Sequence) or isinstance(grids, str) or not grids:
         raise InputError(f"grids={short_repr(given)} has no grid of measurements.", EXAMPLE)
     found = [_grid(one) for one in grids]
-    names = [grid.name for grid in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"Two grids are called {twice[0]!r}.", "Give each a `name` of its own.")
+    names = [table_of(grid.name).lower() for grid in found]
+    for place, grid in enumerate(found):
+        if names[place] in names[:place]:
+            first = found[names.index(names[place])].name
+            which = repr(first) if first == grid.name else f"{first!r} and {grid.name!r}, which are one name in SQL"
+            raise InputError(f"Two grids are called {which}.", "Give each a `name` of its own.")
     return found, store
+
+
+def table_of(grid: str) -> str:
+    """What `sql` calls the table of a grid."""
+    return re.sub(r"\W", "_", grid)
 
 
 def _from_yaml(path: str | Path) -> Any:
@@ -102,7 +111,7 @@ def _grid(given: Any) -> Grid:
     over, name = plain.get("over"), plain.get("name", measurement)
     if over is not None and not isinstance(over, dict):
         raise InputError(f"over={short_repr(over)} is not a mapping.", "Give {'file': …, 'column': …}.")
-    if not isinstance(name, str) or not name or name == RESERVED:
+    if not isinstance(name, str) or not name or table_of(name).lower() == RESERVED:
         raise InputError(f"name={short_repr(name)} is not a name for a grid.", f"Give text, other than {RESERVED!r}.")
     axes = {argument: _labelled(argument, values) for argument, values in parts["each"].items()}
     for argument in axes:

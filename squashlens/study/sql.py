@@ -1,7 +1,8 @@
 """Questions in SQL about cells and scans, answered by DuckDB from files.
 
 Scans are Parquet files already. The numbers of a grid's cells are copied, when a query names the grid for the first
-time, into Parquet files of some thousand cells each; later queries copy only what was added since.
+time, into Parquet files of some thousand cells each; later queries copy only what was added since. If the store cannot
+be written, the copies are in memory, and every query makes them again.
 """
 
 import hashlib
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from squashlens.errors import InputError
+from squashlens.errors import InputError, OutputError
 from squashlens.study.cells import Cell
 from squashlens.study.combine import axis_name
-from squashlens.study.contents import contents
-from squashlens.study.description import Grid
+from squashlens.study.contents import Contents, contents
+from squashlens.study.description import Grid, table_of
 from squashlens.study.extras import extra
 from squashlens.study.scans.shards import column_of
 from squashlens.study.storing.places import Remote
@@ -33,27 +34,45 @@ def answer(query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Stor
     with duckdb.connect() as database:
         if isinstance(store.place, Remote):
             database.register_filesystem(store.place.files)
-        words = set(re.findall(r"\w+", query))
+        words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
         done = set(store.done(cell.key for cell in cells))
         if "cells" in words:
             database.register("cells", _cells(cells, done, store))
         for grid in grids:
-            table = re.sub(r"\W", "_", grid.name)
-            if table not in words and grid.name not in query:
-                continue
-            mine = [cell for cell in cells if cell.grid == grid.name and cell.key in done]
-            files = _shards(mine, store) if grid.over is not None else _tables(grid, mine, store)
-            if not files:
-                raise InputError(f"No cell of {grid.name!r} is done.", "Run the study first.")
-            database.register("_keys", pd.DataFrame({"cell": [cell.key for cell in mine]}))
-            chosen = "" if grid.over is not None else " where cell in (select cell from _keys)"
-            listed = ", ".join("'" + store.place.path(file).replace("'", "''") + "'" for file in files)
-            source = f"read_parquet([{listed}], union_by_name=true){chosen}"
-            database.execute(f'create temp view "{table}" as select * from {source}')  # noqa: S608 (our own names)
+            table = table_of(grid.name)
+            if table.lower() in words or grid.name in query:
+                mine = [cell for cell in cells if cell.grid == grid.name and cell.key in done]
+                if not mine:
+                    raise InputError(f"No cell of {grid.name!r} is done.", "Run the study first.")
+                _view(database, table, grid, mine, store)
         try:
             return database.execute(query).df()
         except duckdb.Error as error:
             raise InputError(f"DuckDB refuses the query: {str(error).strip()}", "Correct the query.") from error
+
+
+def _view(database: Any, table: str, grid: Grid, cells: Sequence[Cell], store: Store) -> None:
+    """Let a name stand for the rows of these cells, with their labels.
+
+    A cell's name does not depend on its labels, and other studies and grids can have it under other labels. So labels
+    are in no file.
+    """
+    some = list({cell.key: cell for cell in cells}.values())
+    files, copies = (_shards(some, store), []) if grid.over is not None else _tables(grid, some, store)
+    listed = ", ".join("'" + store.place.path(file).replace("'", "''") + "'" for file in files)
+    sources = [f"read_parquet([{listed}], union_by_name=true)"] if files else []
+    for number, copy in enumerate(copies):
+        database.register(f"{table} copy {number}", copy)
+        sources.append(f'"{table} copy {number}"')
+    source = " union all by name ".join(f"select * from {one}" for one in sources)  # noqa: S608 (our own names)
+    taken = set(database.sql(source).columns)
+    if grid.over is None:
+        first = store.read(some[0].key)
+        names = contents(first) if first is not None else None
+        taken |= {*names.coords, *names.variables, *names.dims} if names is not None else set()
+    labels = [{"cell": cell.key, **{axis_name(n, taken): label for n, label in cell.labels.items()}} for cell in cells]
+    database.register(f"{table} labels", pd.DataFrame(labels))
+    database.execute(f'create temp view "{table}" as select * from "{table} labels" join ({source}) using (cell)')  # noqa: S608
 
 
 def _cells(cells: Sequence[Cell], done: set[str], store: Store) -> pd.DataFrame:
@@ -64,11 +83,14 @@ def _cells(cells: Sequence[Cell], done: set[str], store: Store) -> pd.DataFrame:
             "model": cell.model.name if cell.model else None,
             "state": "done" if cell.key in done else "failed" if cell.key in failed else "left",
             "reason": failed.get(cell.key, {}).get("reason") if cell.key not in done else None,
-            **{name if name != "model" else "label_model": str(label) for name, label in cell.labels.items()},
         }
         for cell in cells
     ]  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame([
+        row | {"label_model" if name == "model" else axis_name(name, row): str(label)
+               for name, label in cell.labels.items()}
+        for row, cell in zip(rows, cells, strict=True)
+    ])  # fmt: skip
 
 
 def _shards(cells: Sequence[Cell], store: Store) -> list[str]:
@@ -76,31 +98,36 @@ def _shards(cells: Sequence[Cell], store: Store) -> list[str]:
     return [found.header["shard"] for found in read if found is not None]
 
 
-def _tables(grid: Grid, cells: Sequence[Cell], store: Store) -> list[str]:
-    """The Parquet files with the numbers of these cells; those that are missing are written."""
+def _tables(grid: Grid, cells: Sequence[Cell], store: Store) -> tuple[list[str], list[Any]]:
+    """The Parquet files with the numbers of these cells, and the numbers that are in no file and cannot be written."""
+    pq = extra("pyarrow.parquet", "sql()")
     folder = f"tables/{folder_of(grid.name)}"
-    files, there = [], set()
+    files, copies, there = [], [], set()
     for name in store.place.names(folder):
         if name.endswith(".json"):
             about = _manifest(store.place.read(name))
             content = store.place.read(about["file"]) if about else None
-            if about and content is not None and hashlib.sha256(content).hexdigest() == about["digest"]:
+            twice = about is not None and not there.isdisjoint(about["cells"])  # two processes copied the same cells
+            if about and not twice and content is not None and hashlib.sha256(content).hexdigest() == about["digest"]:
                 files.append(about["file"])
                 there |= set(about["cells"])
     new = [cell for cell in cells if cell.key not in there]
     for start in range(0, len(new), BATCH):
         some = new[start : start + BATCH]
-        content = _parquet(grid, some, store)
+        content = _parquet(some, store)
         name = f"{folder}/{hashlib.sha256(''.join(cell.key for cell in some).encode()).hexdigest()[:32]}"
         about = {
             "file": f"{name}.parquet",
             "digest": hashlib.sha256(content).hexdigest(),
             "cells": [c.key for c in some],
         }
-        store.place.write(about["file"], content)
-        store.place.write(f"{name}.json", json.dumps(about).encode())
-        files.append(about["file"])
-    return files
+        try:
+            store.place.write(about["file"], content)
+            store.place.write(f"{name}.json", json.dumps(about).encode())
+            files.append(about["file"])
+        except OutputError:  # a read-only store or a full disk: a question changes nothing, so it needs no file
+            copies.append(pq.read_table(io.BytesIO(content)))
+    return files, copies
 
 
 def _manifest(content: bytes | None) -> dict[str, Any] | None:
@@ -111,13 +138,13 @@ def _manifest(content: bytes | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"file", "digest", "cells"} <= found.keys() else None
 
 
-def _parquet(grid: Grid, cells: Sequence[Cell], store: Store) -> bytes:
+def _parquet(cells: Sequence[Cell], store: Store) -> bytes:
     pa, pq = extra("pyarrow", "sql()"), extra("pyarrow.parquet", "sql()")
     columns: dict[str, list[Any]] = {}
     rows = 0
     for cell in cells:
         stored = store.read(cell.key)
-        for block, size in _blocks(contents(stored), cell) if stored is not None else ():
+        for block, size in _blocks(contents(stored), cell.key) if stored is not None else ():
             for name, values in block.items():
                 columns.setdefault(name, [None] * rows).extend(values)
             rows += size
@@ -128,13 +155,11 @@ def _parquet(grid: Grid, cells: Sequence[Cell], store: Store) -> bytes:
     return file.getvalue()
 
 
-def _blocks(read: Any, cell: Cell) -> Iterator[tuple[Mapping[str, Sequence[Any]], int]]:
+def _blocks(read: Contents, key: str) -> Iterator[tuple[Mapping[str, Sequence[Any]], int]]:
     """For each variable of a cell, its rows as columns, and their number."""
-    taken = {*read.coords, *read.variables, *read.dims}
-    labels = {axis_name(name, taken): label for name, label in cell.labels.items()}
     for name, one in read.variables.items():
         size = int(np.prod(one.shape))
-        block = {"cell": [cell.key] * size, **{axis: [label] * size for axis, label in labels.items()}}
+        block: dict[str, Sequence[Any]] = {"cell": [key] * size}
         for label, coord in read.coords.items():
             if set(coord.dims) <= set(one.dims):
                 block[f"{label}_" if label in ("variable", "value", "text", "cell") else label] = _along(coord, one)

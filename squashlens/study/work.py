@@ -150,7 +150,7 @@ class Worker:
                     raise InputError(_reason(error), "") from error
 
             earlier = self.store.shard(cell.key, earlier=True)
-            return shard(cell.source.prompts(*cell.span), measure, cell.labels, earlier)
+            return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""

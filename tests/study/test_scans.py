@@ -263,6 +263,54 @@ def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
         one.sql("select nothing from nowhere")
 
 
+def test_one_query_about_two_grids(tmp_path: Path) -> None:
+    grids = [{"measurement": "tests.study.fakes:square", "name": name, "each": {"x": each}}
+             for name, each in (("low", [1, 2]), ("high", [3, 4]))]  # fmt: skip
+    one = sl.Study(grids, store=tmp_path)
+    one.run(progress=False)
+    query = "select low.x, High.x, high.value from LOW join high using (place) where place = 10 order by all"
+    assert one.sql(query).to_numpy().tolist() == [[1, 3, 9], [1, 4, 16], [2, 3, 9], [2, 4, 16]]
+    with pytest.raises(InputError, match="one name in SQL"):
+        sl.Study([grids[0] | {"name": "a b"}, grids[1] | {"name": "A-b"}], store=tmp_path)
+
+
+def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
+    """A cell has the same file under every label, and under two labels at once."""
+    square = {"measurement": "tests.study.fakes:square", "name": "areas"}
+    over = written("jsonl", tmp_path, PROMPTS[:3])
+    letters = {"measurement": LETTERS, "arguments": {"model": "tiny-gemma"}, "over": over, "name": "letters"}
+
+    def asked(*labels: str, axis: str = "hooks") -> list[Any]:
+        each = {axis: dict.fromkeys(labels, [] if axis == "hooks" else "float32")}
+        numbers = square | {"each": {"x": dict.fromkeys(labels, 2)}}
+        one = sl.Study([numbers, letters | {"each": each}], store=tmp_path / "store")
+        one.run(progress=False)
+        found = [one.sql("select x, value from areas where place = 10 order by x"),
+                 one.sql(f"select {axis}, count(*) from letters group by all order by all")]  # noqa: S608 # fmt: skip
+        return [table.to_numpy().tolist() for table in found]
+
+    assert asked("none") == [[["none", 4]], [["none", 3]]]
+    assert asked("plain") == [[["plain", 4]], [["plain", 3]]]
+    assert asked("one", "two", axis="dtype") == [[["one", 4], ["two", 4]], [["one", 3], ["two", 3]]]
+
+
+def test_numbers_that_two_processes_copied_are_there_once(tmp_path: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:square", "name": "areas"}
+    query = "select x, place from areas order by all"
+    expected = [[x, place] for x in (1, 2, 3, 4) for place in (10, 20, 30)]
+    some, more = (sl.Study(grid | {"each": {"x": each}}, store=tmp_path / "store") for each in ([1, 2], [1, 2, 3, 4]))
+    more.run(progress=False)
+    some.sql(query)
+    tables = tmp_path / "store" / "tables" / "areas"
+    tables.rename(tmp_path / "other")
+    assert more.sql(query).to_numpy().tolist() == expected
+    for file in (tmp_path / "other").iterdir():
+        file.rename(tables / file.name)
+    for _ in range(2):
+        assert more.sql(query).to_numpy().tolist() == expected
+    assert some.sql(query).to_numpy().tolist() == expected[:6]
+
+
 @pytest.mark.parametrize("engine", ["ray", "slurm"])
 def test_a_missing_extra_is_named(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, {"ray": "ray", "slurm": "submitit"}[engine], None)

@@ -169,6 +169,15 @@ def test_what_a_remote_place_refuses_is_said(monkeypatch: pytest.MonkeyPatch) ->
         store.keep(KEY, {}, square(3))
 
 
+def test_a_folder_that_cannot_be_listed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(InputError, match="cells' cannot be read: Permission denied"):
+        Store(tmp_path).present()
+
+
 def test_a_damaged_record_of_a_failure_is_none(store: Store) -> None:
     store.place.write(f"failures/{KEY}.json", b'{"key": "')
     assert (store.failed(KEY), store.failures()) == (False, {})

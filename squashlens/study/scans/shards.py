@@ -19,13 +19,15 @@ FIRST = ("row", "prompt", "error")  # columns of every row
 
 
 def shard(
-    rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], labels: dict[str, Any],
-    earlier: bytes | None = None,
-) -> bytes:  # fmt: skip
-    """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers."""
+    rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], key: str, earlier: bytes | None = None
+) -> bytes:
+    """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers.
+
+    `key` is the name of the shard's cell, by which `sql` finds the labels of its rows.
+    """
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
     there = _measured(pq, earlier) if earlier is not None else {}
-    found = [there.get(number) or _row(number, prompt, measure) | labels for number, prompt in rows]
+    found = [there.get(number) or _row(number, prompt, measure) | {"cell": key} for number, prompt in rows]
     names = dict.fromkeys(name for row in found for name in row)
     table = pa.table({name: column_of(pa, [row.get(name) for row in found]) for name in names})
     file = io.BytesIO()

@@ -69,9 +69,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise InputError(
-                f"{self.path(name)!r} cannot be read: {error.strerror}.", "Check the disk and the permissions."
-            ) from error
+            raise self._unreadable(name, error) from error
 
     def write(self, name: str, content: bytes) -> None:
         target = self.root / name
@@ -96,11 +94,18 @@ class Folder:
                             found.append(name)
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                raise self._unreadable(inside, error) from error
         return sorted(found)
 
     def remove(self, name: str) -> None:
         with refusing(self.root / name):
             (self.root / name).unlink(missing_ok=True)
+
+    def _unreadable(self, name: str, error: OSError) -> InputError:
+        return InputError(
+            f"{self.path(name)!r} cannot be read: {error.strerror}.", "Check the disk and the permissions."
+        )
 
     def claim(self, name: str) -> Any:
         return claimed(self.root / "claims" / name)
