@@ -9,6 +9,8 @@ differ. The script measures collapse, the path bound and accuracy for each windo
 import argparse
 from pathlib import Path
 
+from plotly.subplots import make_subplots
+
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -19,7 +21,7 @@ parser.add_argument("--sinks", nargs="+", type=int, default=[0, 1, 4], help="num
 parser.add_argument("--ending", default="=", help="text after the digits, where the answer is read (%(default)s)")
 parser.add_argument("--n-samples", type=int, default=16, help="random sequences for the accuracy (%(default)s)")
 parser.add_argument("--seed", type=int, default=0, help="random seed of their digits (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("windows"), help="folder for data and figure (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("windows"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -27,24 +29,31 @@ model = sl.load(args.model)
 ones = sl.prompts.repeated(
     model, "1", args.n, prefix="How many ones are in the following sequence?", suffix=args.ending
 )
-found = sl.windows(
-    model, ones, args.windows, sinks=args.sinks, answer=lambda digits: str(digits.count("1")),
-    lengths=range(4, args.n + 1, 4), n_samples=args.n_samples, seed=args.seed,
+windows = {(w, s): f"window of {w}, {s} sinks" for s in args.sinks for w in args.windows}
+hooks = {name: sl.hooks.sliding_window(w, sink=s) for (w, s), name in windows.items()}
+found = sl.compare(
+    model, ones, hooks, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
+    n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
-
 sl.save(found, args.out / "windows.nc")
-sl.figures.save(sl.figures.windows(found), args.out / "windows.html")
+sl.figures.save(sl.figures.of(found), args.out / "changes.html")
 
-last = found.isel(layer=-1)
 share = found["bound"].isel(content=0) / found["bound"].sum("content")
-tables = {
-    "D ÷ rms(v) at the last layer, at the longest length": last["distance"].isel(length=-1),
+quantities = {
+    "D ÷ rms(v) at the last layer, at the longest length": found["distance"].isel(layer=-1, length=-1),
     "share of random digits counted correctly, mean over lengths": found["accuracy"].mean("length"),
     "first digit's share of the path bound over digits": share,
 }
-for title, values in tables.items():
+lines = make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.08, subplot_titles=[*quantities])
+for row, (title, values) in enumerate(quantities.items(), start=1):
     print(f"{title}, by visible first tokens and window; the last column is without a window")
-    print(values.reset_coords(drop=True).to_pandas().map(lambda value: f"{value:.3g}").to_string())
+    for s in args.sinks:
+        shown = [float(values.sel(change=name)) for name in (*(windows[w, s] for w in args.windows), "as it is")]
+        print(f"{s:>4}", *(f"{value:9.3g}" for value in shown))
+        style = {"marker_symbol": s, "line_color": f"hsl({83 * s % 360}, 70%, 40%)", "showlegend": row == 1}
+        lines.add_scatter(x=[*map(str, args.windows), "all"], y=shown, name=f"{s} sinks", **style, row=row, col=1)
+lines.update_yaxes(type="log", row=1).update_xaxes(title="window in tokens, the query included", row=3)
+sl.figures.save(lines.update_layout(template="simple_white", height=700), args.out / "windows.html")
 native = found["native_window"].values
 print("native windows by block:", ", ".join("none" if w != w else str(int(w)) for w in native))
-print(f"data and figure in {args.out.resolve()}")
+print(f"data and figures in {args.out.resolve()}")

@@ -21,8 +21,8 @@ order to read them:
    counts the answers, and `accuracy` gives the share of right answers along a growing sequence. `probe` tests whether
    the right answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.
 5. **Interventions.** `hooks` has interventions, and `applied(model, ...)` applies them for the duration of any
-   measurement. `compare` compares several interventions, `windows` compares sliding windows, and `search_separators`
-   searches for the best separator.
+   measurement. `compare` compares several interventions, such as sliding windows of several sizes, and
+   `search_separators` searches for the best separator.
 6. **Results.** `figures` draws results, `table` tabulates them, and `report` writes a page, and `paper` the
    paper's figures for a LaTeX document. `save` and `open_result`
    store and load them; `provenance` says how a result was made. `export` converts results for other tools. `Study`

@@ -19,7 +19,6 @@ from .measure.collapse.separators import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
 from .measure.remedies.search import search_separators
-from .measure.remedies.windows import windows
 from .measure.squashing.audit import audit
 from .measure.squashing.bound import path_bound
 from .measure.squashing.jacobians.blocks import jacobian
@@ -81,6 +80,5 @@ __all__ = [
     "tasks",
     "tokenization",
     "tokenize",
-    "windows",
     "zoo",
 ]

@@ -197,7 +197,6 @@ def result(name: str) -> Any:
         ),
         "tokenization": lambda: sl.tokenization(m, 3, **quiet),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
-        "windows": lambda: sl.windows(m, sequence(), [3], lengths=[3], n_samples=1, **quiet),
         "compare": lambda: sl.compare(
             m, sequence(), {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], **quiet
         ),
@@ -338,7 +337,6 @@ USUAL: dict[str, Callable[[], Any]] = {
     "prompts.build.every": lambda: 2,
     "prompts.stacked.sequences": lambda: [sequence()],
     "figures.hops.shares": lambda: result("hops"),
-    "figures.windows.measured": lambda: result("windows"),
     "figures.tokenization.measured": lambda: result("tokenization"),
     "figures.bits_needed.measured": lambda: result("precision"),
     "figures.runs.measured": lambda: result("precision_by_run"),
@@ -407,7 +405,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "paths.strongest_paths": {"k": 2},
     "squash_map": {"method": "none"},
     "substitution_effect": {"n_replacements": 1, "positions": [1]},
-    "windows": {"n_samples": 1, "sinks": [0]},
     "synthetic.convergence": {"seeds": 2, "tail": 0.9},
     "synthetic.survey": {"seeds": 2, "tail": 0.9},
     "synthetic.last_tokens": {"seeds": 2},

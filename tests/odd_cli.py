@@ -83,7 +83,7 @@ SMALL: dict[str, dict[str, list[str]]] = {
         "n": ["8"], "n_samples": ["1"], "n_placements": ["5"], "lengths": ["4", "8"], "separators": [","],
         "every": ["2"],
     },
-    "windows": {"n": ["8"], "sizes": ["4"], "n_samples": ["1"], "lengths": ["4"]},
+    "compare": {"n": ["8"], "interventions": ["sliding_window(4)"], "n_samples": ["1"], "lengths": ["4"]},
 }  # fmt: skip
 HEAVY = {"report", "paper", "audit", "precision_by_run", "probe", "collapse_vs_readout"}
 

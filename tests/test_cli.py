@@ -26,9 +26,8 @@ from tests import odd, odd_cli
 PROMPT = "110 ="
 # Measurements that are no verbs, and why.
 PYTHON_ONLY = {
-    "accuracy": "asks any sequences; `windows` and `search_separators` have it with --answer",
+    "accuracy": "asks any sequences; `compare` and `search_separators` have it with --answer",
     "answer_frequencies": "counts what `evaluate` found, which draws it with --answer-frequencies",
-    "compare": "takes hooks, which are Python objects; `windows` and `search_separators` are cases of it",
     "needle": "takes many prompts with a position and a group for each",
 }
 
@@ -52,7 +51,7 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
     assert measuring == {*VERBS, *PYTHON_ONLY}
     assert all(verb.function is public[name] and verb.name == name for name, verb in VERBS.items())
     drawn = {figure for verb in VERBS.values() for figure in verb.figures}
-    others = {"changes", "remedies", "of", "panels", "save", "styled", "needle", "statements", "survey", "token_map"}
+    others = {"remedies", "of", "panels", "save", "styled", "needle", "statements", "survey", "token_map"}
     assert drawn | others == {f for f in sl.figures.__all__ if not f.startswith("synthetic")}
 
 
@@ -201,8 +200,13 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         ),
         (["evaluate", "--task", "count_numbered", "--joiner", " "], "Leave out --joiner, or choose another task."),
         (["search_separators", "--n", "8", "--n-placements", "3"], "--n-placements 3 are too few for an interval"),
-        (["windows", "--n", "8", "--sizes", "0"], "--sizes 0 is not a number of tokens"),
-        (["windows", "--sizes"], "--sizes or --sinks is empty"),
+        (["compare", "--interventions", "sliding_window(0)"], "window=0 is not a number of tokens"),
+        (["compare", "--interventions", "sliding_window(4"], "'sliding_window(4' is not a hook with its arguments."),
+        (["compare", "--interventions", "sliding_windows(4)"], "There is no hook 'sliding_windows'."),
+        (["compare", "--interventions", "sliding_window(4, sinks=1)"], "Did you mean 'sink'? Correct its arguments."),
+        (["compare", "--interventions", "zero_values(1, positions=[1])"], "is not a hook with its arguments."),
+        (["compare", "--interventions", "mask_tokens(open('x'))"], "is not a hook with its arguments."),
+        (["compare", "--interventions", "freeze_norms", "freeze_norms"], "--interventions has 'freeze_norms' twice."),
     ],
 )
 def test_wrong_arguments_end_in_one_line_and_code_2(
@@ -234,7 +238,7 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
         (["evaluate", "--task", "count_numbered", "--joiner", " "], "Leave out --joiner"),
         (["probe", "--n-train", "1"], "--n-train 1: a probe cannot be fitted"),
         (["search_separators", "--n-placements", "3"], "--n-placements 3 are too few"),
-        (["windows", "--sizes"], "--sizes or --sinks is empty"),
+        (["compare", "--interventions", "sliding_window()"], "missing a required argument: 'window'."),
         (["precision_by_run", "--runs"], "--runs is empty"),
     ],
 )
@@ -625,7 +629,7 @@ def test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded(
     lines = [
         ["path_bound", "--prompt", "How many onse are"], ["jacobian_norms", "--prompt", "How many onse are"],
         ["report", "--prompt", "onse", "--out", "x.html"], ["audit", "--prompt", "110 =", "onse"],
-        ["collapse", "--token", "onse"], ["separator_ablation", "--separator", "onse"], ["windows", "--prefix", "onse"],
+        ["collapse", "--token", "onse"], ["separator_ablation", "--separator", "onse"], ["compare", "--prefix", "onse"],
         ["search_separators", "--separators", "onse"], ["precision", "--suffix", "onse"],
         ["collapse", "--sequence", "words", "--alphabet", "1", "onse"], ["tokenization", "--prefix", "onse"],
     ]  # fmt: skip
@@ -670,7 +674,7 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
         return capsys.readouterr().out
 
     asked = ("--answer", "count", "--n-samples", "3", "--lengths", "4", "8")
-    files = {name: tmp_path / f"{name}.html" for name in ("search_separators", "windows")}
+    files = {name: tmp_path / f"{name}.html" for name in ("search_separators", "compare")}
     printed = said(
         "search_separators", *asked, "--separators", ",", "--every", "2", "3", "--n-placements", "5", "--resume",
         str(tmp_path / "j.json"), "--out", str(tmp_path / "p.nc"), "--figure", str(files["search_separators"]),
@@ -683,12 +687,14 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     assert f"best: ',' after every {int(expected['best_every'])} content tokens" in printed
     assert set(sl.table(expected)) == set(_labels.SEARCH)
     assert "separation ÷ that" in printed
+    typed = ["sliding_window(4, sink=1)", "sliding_window(8) + mask_tokens([0], (0, 2))", "freeze_norms"]
     printed = said(
-        "windows", *asked, "--sizes", "4", "--out", str(tmp_path / "w.nc"), "--figure", str(files["windows"])
+        "compare", *asked, "--interventions", *typed, "--out", str(tmp_path / "w.nc"), "--figure", str(files["compare"])
     )
-    expected = sl.windows(tiny, ones, [4], **options)
-    assert (sl.open_result(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
-    assert "1 sink tokens" in printed
+    window, mask = sl.hooks.sliding_window, sl.hooks.mask_tokens
+    hooks = [window(4, sink=1), [window(8), mask([0], (0, 2))], sl.hooks.freeze_norms()]
+    assert sl.open_result(tmp_path / "w.nc").equals(sl.compare(tiny, ones, dict(zip(typed, hooks)), **options))  # noqa: B905
+    assert all(f" {name} " in printed for name in typed)
     assert all(path.stat().st_size > 1e6 for path in files.values())
 
 

@@ -71,7 +71,6 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "separator_ablation": lambda m: sl.separator_ablation(
         m, sl.prompts.repeated(m, "1", 6, separator=",", every=2), from_blocks=[1], lengths=[6], **QUIET
     ),
-    "windows": lambda m: sl.windows(m, ones(m), [4], lengths=[6], **QUIET),
     "compare": lambda m: sl.compare(m, ones(m), {"own": ("blocks.2.attn.hook_z", halve)}, lengths=[6], **QUIET),
     "precision": lambda m: captured.precision(m, ones(m), lengths=[6], **QUIET),
     "accuracy": lambda m: sl.accuracy(m, [ones(m)], lambda digits: str(digits.count("1")), lengths=[6], **QUIET),

@@ -98,8 +98,8 @@ def test_models_of_a_joined_result() -> None:
     labelled = sl.table(sl.concat({"short": measured("xy"), "long": measured("xyz")}, dim="prompt"))
     assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
     assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
-    windows = sl.table(odd.result("windows"))
-    assert (windows["variable"] == "native_window").sum() == odd.result("windows").sizes["block"]
+    compared = sl.table(odd.result("compare"))
+    assert (compared["variable"] == "native_window").sum() == odd.result("compare").sizes["block"]
     sequences = sl.table({"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")})
     assert [*dict.fromkeys(sequences["prompt"])] == ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
     assert [*dict.fromkeys(sequences["model"])] == ["tiny-gemma", ""]

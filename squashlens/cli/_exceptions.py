@@ -24,6 +24,11 @@ INSTEAD: dict[str, tuple[Any, Any, str]] = {
         "content token. With none, accuracy is not measured. --n-samples sequences are asked at every length, which "
         "takes minutes unless --lengths names a few.",
     ),
+    "interventions": (
+        tuple[str, ...], ("sliding_window(4)", "sliding_window(8)", "sliding_window(8, sink=1)"),
+        "Functions of squashlens.hooks with their arguments, such as 'sliding_window(8, sink=1)'. Several that act "
+        "together are joined by +.",
+    ),
     "joiners": (tuple[tuple[str, str], ...], (), "Pairs: the name of a form, and the text between two repeats."),
     "alphabet": (tuple[str, ...] | None, None, "Tokens that content is drawn from; those of --sequence if not given."),
     "out": (Path | None, None, "Also save the result to this file: .nc or .json (lossless), or .csv."),
@@ -31,7 +36,7 @@ INSTEAD: dict[str, tuple[Any, Any, str]] = {
 OUT_OF = {"squash_map": (Path, Path("map.html"), "Write the map to this .html file.")}  # in place of `out` above
 # Values to start with where a function has no default, so that every verb runs without options.
 START: dict[str, Any] = {
-    "n": 48, "token": "1", "content": (), "sizes": (4, 8, 16, 32), "separators": (",", ".", "?"), "every": (2, 3, 6),
+    "n": 48, "token": "1", "content": (), "separators": (",", ".", "?"), "every": (2, 3, 6),
     "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
 }  # fmt: skip
 START_OF = {  # its default and its help
@@ -42,6 +47,8 @@ LEFT_OUT = {
     ("separator_ablation", "source"): "sequences that only Python can make",
     ("precision_by_run", "name"): "is --model",
     ("build", "name"): "is made from the other options",
+    ("compare", "prompt"): "is for families of sequences, which only Python can give",
+    ("compare", "method"): "is for families of sequences, which only Python can give",
     ("search_separators", "sequence_separator"): "the search tries separators of its own",
     ("search_separators", "sequence_every"): "the search tries periods of its own",
     ("capture", "prompt"): "is --sequence",

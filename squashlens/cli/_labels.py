@@ -3,7 +3,7 @@
 NO_UNITS = ("1", "text")  # what numbers without a unit, and texts, have as units
 # What a coordinate is called in a heading; by default its name and its value.
 COORDINATES = {
-    "hop": "{} hops", "sink": "{} sink tokens", "from_block": "from block {}", "to_layer": "to layer {}",
+    "hop": "{} hops", "from_block": "from block {}", "to_layer": "to layer {}",
     **dict.fromkeys(("quantity", "part", "edit", "hook", "format", "run", "mode", "form"), "{}"),
 }  # fmt: skip
 VALUES = {

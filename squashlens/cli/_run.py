@@ -9,6 +9,7 @@ from squashlens._typing import full_name
 from squashlens.checks.results import EACH
 from squashlens.cli._before import check
 from squashlens.cli._exceptions import PANELS, SETS
+from squashlens.cli._interventions import interventions
 from squashlens.cli._options import options
 from squashlens.cli._spelling import flag
 from squashlens.cli._verbs import Verb
@@ -131,6 +132,8 @@ def _value(name: str, value: Any, given: dict[str, Any]) -> Any:
         return value[0] if len(value) == 1 else list(value)
     if name == "answer":
         return _answer(value, given.get("token", ""))
+    if name == "interventions":
+        return interventions(value)
     if name == "joiners":
         return dict(value)
     if name == "round_to" and value is not None:

@@ -51,7 +51,7 @@ TABLES = {
         "block | enters_as_one | length=last",
     ],
     "precision_by_run": ["length | distance | layer=last"],
-    "windows": ["window | distance | layer=last length=median", "window | accuracy | length=mean"],
+    "compare": ["change | distance | layer=last length=median", "change | accuracy | length=mean"],
     "next_token": ["rank | next_token |"],
     "evaluate": [
         "length | accuracy accuracy_low accuracy_high accuracy_strict mean_error median_error unread | why=sum"

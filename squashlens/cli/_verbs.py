@@ -69,7 +69,7 @@ VERBS = {
         Verb("tokenization", ("tokenization", "splits")),
         Verb("precision", ("bits_needed",), captured=True),
         Verb("precision_by_run", ("runs",)),
-        Verb("windows", ("windows",)),
+        Verb("compare", ("changes",)),
         Verb("search_separators", ("separator_search",)),
         Verb("next_token", ("next_token",)),
         Verb("evaluate", ("accuracy_by_length", "error_by_length", "answer_frequencies")),

@@ -16,7 +16,7 @@ from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
 from squashlens.figures.remedies.bench import remedies
-from squashlens.figures.remedies.changes import changes, windows
+from squashlens.figures.remedies.changes import changes
 from squashlens.figures.squashing.attribution import attribution
 from squashlens.figures.squashing.audit import audit
 from squashlens.figures.squashing.jacobian import jacobian
@@ -67,7 +67,6 @@ __all__ = [
     "synthetic_total_variation",
     "token_map",
     "tokenization",
-    "windows",
 ]
 
 

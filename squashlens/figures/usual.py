@@ -20,7 +20,7 @@ from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.panels import Share, composed
 from squashlens.figures.remedies.bench import remedies
-from squashlens.figures.remedies.changes import changes, windows
+from squashlens.figures.remedies.changes import changes
 from squashlens.figures.squashing.attribution import attribution
 from squashlens.figures.squashing.audit import audit
 from squashlens.figures.squashing.jacobian import jacobian
@@ -52,7 +52,6 @@ FIGURES: tuple[Any, ...] = (
     accuracy_by_length,
     tokenization,
     splits,
-    windows,
     remedies,
     changes,
     separator_search,

@@ -82,7 +82,8 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any], what: st
     try:
         return function(**arguments)
     except TypeError as error:  # a missing or unknown argument
-        raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
+        cause = f"{what}: {error}"
+        raise InputError(cause if cause.endswith("?") else f"{cause}.", "Correct its arguments.") from error
 
 
 def _require_sequence(given: Any) -> None:

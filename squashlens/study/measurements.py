@@ -24,7 +24,7 @@ from squashlens.study.arguments import MAKES, plain_of, require_hooks
 OF_MODELS = (
     "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",
     "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
-    "separator_ablation", "tokenization", "precision", "compare", "windows", "search_separators",
+    "separator_ablation", "tokenization", "precision", "compare", "search_separators",
     "next_token", "evaluate", "probe", "collapse_vs_readout",
 )  # fmt: skip
 WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")

@@ -346,7 +346,8 @@ def test_other_verbs_run(kind: str) -> None:
         verb(model, few)
     sl.needle(model, [[1, 2, 0]], [1], ["a"], [1], progress=False)
     sl.separator_ablation(model, sl.prompts.repeated(model, 1, 4, separator=2, every=2), progress=False)
-    sl.windows(model, sl.prompts.repeated(model, 1, 3), [2], lengths=[3], progress=False)
+    window = {"window": sl.hooks.sliding_window(2)}
+    sl.compare(model, sl.prompts.repeated(model, 1, 3), window, lengths=[3], progress=False)
 
 
 def test_bridges_of_other_modules_are_refused() -> None:

@@ -174,7 +174,6 @@ def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:
     for measure in (
         lambda given: sl.separator_ablation(tiny, given, kinds=["delete"], **quiet),
         lambda given: sl.compare(tiny, given, {"masked": sl.hooks.mask_tokens([1])}, **quiet),
-        lambda given: sl.windows(tiny, given, [4], sinks=[0], **quiet),
         lambda given: sl.search_separators(tiny, given, separators=[","], every=[2], n_placements=5, **quiet),
         lambda given: sl.precision(tiny, given, formats=["bfloat16"], blocks=[1], **quiet),
     ):

@@ -87,14 +87,15 @@ def test_one_side_of_the_switch_shares(both_of: Any) -> None:
 
 
 def test_everything_on_pairs_follows(both_of: Any) -> None:
-    """Mechanism, windows, precision and tokens, each through the same passes."""
+    """Mechanism, comparisons, precision and tokens, each through the same passes."""
     model, plain = both_of("phi3")
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], bos="one", separator=13, every=4)
     lengths = [3, 10, 12, 20]
     mechanism = captured.mechanism(model, sequence, lengths=lengths, progress=False)
     assert (mechanism["observed"] <= mechanism["bound"] * (1 + 1e-5)).all()
-    windows = sl.windows(model, sequence, [4], lengths=lengths, sinks=[1], scale="absolute", progress=False)
-    unhooked = windows["distance"].isel(sink=0).sel(window=windows["window"].max())
+    window = {"window": sl.hooks.sliding_window(4, sink=1)}
+    compared = sl.compare(model, sequence, window, lengths=lengths, scale="absolute", progress=False)
+    unhooked = compared["distance"].sel(change="as it is")
     precision = captured.precision(
         model, sequence, lengths=lengths, formats=["bfloat16"], scale="absolute", progress=False
     )

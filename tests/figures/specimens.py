@@ -39,7 +39,7 @@ def full() -> dict[str, go.Figure]:
         "composition 20": composition(20), "composition 250": composition(250), "strongest_paths": paths(120),
         "depth_limit": depth_limit(), "audit": audit(), "needle": needle(), "collapse": collapse(),
         "mechanism": mechanism(), "precision": precision(), "runs": runs(), "layer_trace": ablation(),
-        "separator_search": search(), "tokenization": tokenization(), "splits": splits(), "windows": windows(),
+        "separator_search": search(), "tokenization": tokenization(), "splits": splits(),
         "compare": compare(), "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
         "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
         "collapse_vs_readout": readout(), "probe": probe(), "next_token": next_token(), "survey": survey(),
@@ -213,12 +213,6 @@ def tokenization() -> xr.Dataset:
 
 def splits() -> xr.Dataset:
     return sl.tokenization(odd.model().tokenizer, 40)
-
-
-def windows() -> xr.Dataset:
-    coords = {"sink": range(5), "window": (2, 4, 8, 16, 32, 64, 128, 256), "layer": range(4), "length": LENGTHS}
-    names = {"distance": "sink window layer length", "bound": "sink window content", "accuracy": "sink window"}
-    return shares(made(coords | {"content": range(20)}, names), "accuracy")
 
 
 def compare() -> xr.Dataset:

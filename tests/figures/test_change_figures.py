@@ -1,4 +1,4 @@
-"""Figures of interventions, windows and prescriptions show their Datasets' values, and texts as texts."""
+"""Figures of interventions and prescriptions show their Datasets' values, and texts as texts."""
 
 from typing import Any
 
@@ -27,15 +27,6 @@ def compared(tiny: Any) -> xr.Dataset:
     changes: Any = {"window": sl.hooks.sliding_window(3), "<b>a & b</b>": sl.hooks.uniform_attention()}
     sequence = sl.prompts.bernoulli(tiny, 9, seed=0, **FORM)
     return sl.compare(tiny, sequence, changes, answer=ones, n_samples=2, lengths=[3, 6, 9], progress=False)
-
-
-@pytest.fixture(scope="module")
-def measured(tiny: Any) -> xr.Dataset:
-    sequence = sl.prompts.bernoulli(tiny, 9, seed=0, **FORM)
-    return sl.windows(
-        tiny, sequence, [2, 6], sinks=[0, 1, 2], answer=ones, n_samples=1, lengths=[4, 7, 9], scale="absolute",
-        progress=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -117,47 +108,13 @@ def test_nothing_is_lost_but_zeros(compared: xr.Dataset) -> None:
     assert len(figure.data) == 3 * 3 * 2 - 1
 
 
-def test_without_accuracy_two_columns_are_left(compared: xr.Dataset, measured: xr.Dataset) -> None:
+def test_without_accuracy_two_columns_are_left(compared: xr.Dataset) -> None:
     unasked = compared.drop_vars("accuracy")
     figure = sl.figures.changes(unasked)
     shown = [trace for trace in figure.data if trace.hovertemplate is None]
     distance, _, share = panels(compared)
     for trace, expected in zip(shown, [*distance, *share], strict=True):
         np.testing.assert_array_equal(values(trace.x), expected)
-    assert [note.text for note in sl.figures.windows(measured.drop_vars("accuracy")).layout.annotations] == [
-        "D (L∞), last layer", "path bound: share of the first token",
-    ]  # fmt: skip
-
-
-def test_windows_draws_the_middle_and_the_middle_half(measured: xr.Dataset) -> None:
-    figure = sl.figures.windows(measured)
-    assert [note.text for note in figure.layout.annotations] == [
-        "D (L∞), last layer", "share answered correctly", "path bound: share of the first token",
-    ]  # fmt: skip
-    last = measured["distance"].sel(layer=6).values
-    right = measured["accuracy"].values
-    share = measured["bound"].values[..., 0] / measured["bound"].values.sum(axis=-1)
-    expected = [
-        (np.quantile(last, 0.25, axis=-1), np.median(last, axis=-1), np.quantile(last, 0.75, axis=-1)),
-        (np.quantile(right, 0.25, axis=-1), right.mean(axis=-1), np.quantile(right, 0.75, axis=-1)),
-        (share, share, share),
-    ]
-    sizes = measured["window"].values.tolist()
-    traces = iter(figure.data)
-    for row, (low, middle, high) in enumerate(expected, start=1):
-        for sink, name in enumerate(("0 sinks", "1 sink", "2 sinks")):
-            band, line = next(traces), next(traces)
-            assert values(line.x).tolist() == sizes
-            np.testing.assert_allclose(values(line.y), middle[sink], rtol=1e-12)
-            np.testing.assert_allclose(values(band.y), [*high[sink], *low[sink][::-1]], rtol=1e-12)
-            assert values(band.x).tolist() == [*sizes, *sizes[::-1]]
-            assert (line.name, line.showlegend, band.showlegend) == (name, row == 1, False)
-            assert line.yaxis == f"y{row if row > 1 else ''}"
-    assert next(traces, None) is None
-    assert list(figure.layout.xaxis3.ticktext) == ["2", "6", f"{sizes[-1]}: all"]
-    assert len({trace.line.color for trace in figure.data[1:6:2]}) == 3
-    assert np.median(last, axis=-1).std() > 0
-    assert 0 < right.mean() < 1
 
 
 def test_a_prescription_draws_the_grid_and_chance(prescribed: xr.Dataset) -> None:
@@ -247,13 +204,10 @@ def test_retained_by_kind_wants_an_ablation(tiny: Any, ablation: xr.Dataset) -> 
     assert len(sl.figures.retained_by_kind(unclear).layout.yaxis.ticktext) == 5
 
 
-def test_figures_leave_their_numbers_alone(
-    compared: xr.Dataset, measured: xr.Dataset, prescribed: xr.Dataset, ablation: xr.Dataset
-) -> None:
+def test_figures_leave_their_numbers_alone(compared: xr.Dataset, prescribed: xr.Dataset, ablation: xr.Dataset) -> None:
     """And draw the same twice: nothing is measured or drawn from chance."""
     for draw, ds in (
         (sl.figures.changes, compared),
-        (sl.figures.windows, measured),
         (sl.figures.separator_search, prescribed),
         (sl.figures.retained_by_kind, ablation),
     ):

@@ -93,7 +93,7 @@ def test_hooks_of_some_results_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sensitivity", "path_bound", "collapse", "windows", "precision_by_run", "composition"]
+    "name", ["sensitivity", "path_bound", "collapse", "compare", "precision_by_run", "composition"]
 )
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = odd.result(name)

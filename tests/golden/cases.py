@@ -282,9 +282,10 @@ def compare(s: Subject) -> Calls:
         "cold": [sl.hooks.attention_temperature(0.5), sl.hooks.zero_values([2])],
         "commas": s.commas,
     }
+    windows = {f"window of 4, {sink} sinks": sl.hooks.sliding_window(4, sink=sink) for sink in (0, 1)}
     return {
         "compare": lambda: sl.compare(s.model, s.sequence(), changes, lengths=LENGTHS),
-        "windows": lambda: sl.windows(s.model, s.sequence(), [4], sinks=[0, 1], lengths=LENGTHS),
+        "windows": lambda: sl.compare(s.model, s.sequence(), windows, lengths=LENGTHS),
     }
 
 

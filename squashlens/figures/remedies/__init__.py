@@ -1,1 +1,1 @@
-"""Figures of interventions and windows."""
+"""Figures of interventions."""

@@ -1,4 +1,4 @@
-"""Interventions side by side, and sliding windows by size: their effect on collapse, answers and the path bound."""
+"""Interventions side by side: their effect on collapse, answers and the path bound."""
 
 from typing import Any
 
@@ -9,10 +9,9 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.facts import distance_of, notes_of
 from squashlens.figures.drawing.given import draws
-from squashlens.figures.drawing.maps import shaded
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped
-from squashlens.figures.drawing.themes import COLOURS, series
+from squashlens.figures.drawing.themes import COLOURS
 
 ROW = 34  # pixels
 
@@ -49,40 +48,6 @@ def changes(compared: xr.Dataset) -> go.Figure:
     return finish(figure, title=title, height=ROW * len(names), notes=notes)
 
 
-@draws(
-    "squashlens.windows",
-    "sink: sink",
-    "window: window",
-    "distance: sink window layer ...",
-    "bound: sink window content",
-)
-def windows(measured: xr.Dataset) -> go.Figure:
-    """Draw the effect of a sliding window by its size, one line for each number of sink tokens.
-
-    Lines are medians over lengths (means for accuracy) and bands span the middle half of the lengths. The longest
-    window covers the whole prompt, so it leaves the model unchanged.
-
-    Args:
-        measured: a result of `squashlens.windows`.
-
-    Returns:
-        The figure.
-    """
-    panels = _panels(measured)
-    figure = make_subplots(rows=len(panels), shared_xaxes=True, subplot_titles=[title for title, *_ in panels])
-    for row, (_, values, kind) in enumerate(panels, start=1):
-        for number, sink in enumerate(measured["sink"].values):
-            name = f"{int(sink)} sinks" if sink != 1 else "1 sink"
-            _band(figure, row, values.sel(sink=sink), name, series(number), mean=kind == "answers")
-        figure.update_yaxes(AXES[kind], row=row)
-    sizes = [int(size) for size in measured["window"].values]
-    figure.update_xaxes(type="log", tickvals=sizes, ticktext=[*map(str, sizes[:-1]), f"{sizes[-1]}: all"])
-    figure.update_xaxes(title="window in tokens, the query included", row=len(panels))
-    title = "Effect of a sliding window in every block"
-    notes = notes_of(measured, "bands: middle half of the lengths")
-    return finish(figure, title=title, height=170 * len(panels), notes=notes)
-
-
 AXES: dict[str, dict[str, Any]] = {
     "size": {"type": "log"},
     "answers": {"range": [-0.05, 1.05]},
@@ -110,23 +75,3 @@ def _row(figure: go.Figure, column: int, row: int, name: str, values: np.ndarray
             marker={"color": "white", "size": 11, "line": {"color": colour, "width": 3}},
             hovertemplate=f"{name}<br>median %{{x:.4g}}<extra></extra>",
         )  # fmt: skip
-
-
-def _band(
-    figure: go.Figure, row: int, values: xr.DataArray, name: str, style: tuple[str, str, str], *, mean: bool
-) -> None:
-    """Draw the median or mean over lengths by window size, with a band over the middle half of the lengths."""
-    x, (colour, dash, symbol) = values["window"].values, style
-    low, middle, high = values, values, values
-    if "length" in values.dims:
-        low, high = values.quantile(0.25, "length"), values.quantile(0.75, "length")
-        middle = values.mean("length") if mean else values.median("length")
-    figure.add_scatter(
-        x=[*x, *x[::-1]], y=[*high.values, *low.values[::-1]], fill="toself", mode="none", hoverinfo="skip",
-        fillcolor=shaded(colour, 0.15), showlegend=False, row=row, col=1,
-    )  # fmt: skip
-    figure.add_scatter(
-        x=x, y=middle.values, mode="lines+markers", name=name, legendgroup=name, showlegend=row == 1, row=row, col=1,
-        line={"color": colour, "dash": dash}, marker={"symbol": symbol},
-        hovertemplate=f"window %{{x}}, {name}: %{{y:.4g}}<extra></extra>",
-    )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Remedies: the same sequence under hooks, windows and separators, compared by collapse, path bound and accuracy."""
+"""Remedies: the same sequence under hooks and separators, compared by collapse, path bound and accuracy."""

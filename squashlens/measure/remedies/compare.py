@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Method, Scale, positive
 from squashlens.bars import bar
+from squashlens.engine.anatomy import windows
 from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.proving.registry import measured
@@ -26,7 +28,7 @@ from squashlens.measure.remedies.bench import Bench
 from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of
 from squashlens.measure.remedies.forms import stated
 from squashlens.measure.squashing.bound import path_bound
-from squashlens.results import as_variable
+from squashlens.results import as_variable, attributes
 from squashlens.sequences import GrowingSequence
 
 
@@ -83,7 +85,9 @@ def compare(
         layer, length): `distance`, and over (change, length) `distance_y`, as `collapse` gives them; with
         `noise_lengths` also `noise_floor`. Over (change, length): `same_argmax` and `total_variation` of the next
         token; with `answer` also `accuracy`. Over (change, content): `bound`, the path bound of each content token on
-        the longest prompt, from its last token, with the paper's constants.
+        the longest prompt, from its last token, with the paper's constants. Over (block): `native_window`, the window
+        of the model's own attention in tokens, NaN for a block without one; where `hooks.sliding_window` and the block
+        both have a window, the narrower one applies.
 
         For families, over (change, family, length, sample): `distance`, D at the last layer; `right`, whether the
         answer is right; over (…, place, …) `jacobian_norm`, the norm ‖∂y/∂v⁽⁰⁾_i‖ at the first, middle and last
@@ -136,7 +140,9 @@ def compare(
         name: restated(comparison.measured(model, parts, chosen, norm, scale, noise_lengths), given)
         for name, parts in progress_bar
     }
-    return joined(found, "change")
+    native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
+    labels = attributes("native attention window, including the query", "tokens")
+    return restated(joined(found, "change").assign(native_window=("block", native, labels)), {})
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,7 @@ MUTATIONS = (
     Mutation("cost not for each content token", "measure/remedies/search.py", "len(plain.plain(longest))) / longest for", "len(plain.plain(longest))) for", "test_search.py"),
     Mutation("half an interval above", "measure/remedies/search.py", "((), advantage + half,", "((), advantage,", "test_search.py"),
     Mutation("a table that is not sorted", "measure/remedies/search.py", "ascending=False", "ascending=True", "test_search.py"),
-    Mutation("no sinks in any window", "measure/remedies/windows.py", "sliding_window(size, sink=sink)", "sliding_window(size)", "test_windows.py"),
-    Mutation("a window at the longest", "measure/remedies/windows.py", "plain if size == whole else comparison.measured", "comparison.measured", "test_windows.py"),
-    Mutation("the longest window without v*'s token", "measure/remedies/windows.py", "len(comparison.sequence.doubled(chosen[-1]))", "len(comparison.sequence.plain(chosen[-1]))", "test_windows.py"),
-    Mutation("windows in the order given", "measure/remedies/windows.py", "*sorted({size for size in requested if size < whole})", "*dict.fromkeys(size for size in asked if size < whole)", "test_windows.py"),
-    Mutation("native windows not told", "measure/remedies/windows.py", "np.nan if window is None else window", "np.nan", "test_windows.py"),
+    Mutation("native windows not told", "measure/remedies/compare.py", "np.nan if window is None else window", "np.nan", "test_windows.py"),
     Mutation("a prompt of a form with any tokens", "measure/remedies/forms.py", "or (place in free and there in drawn)", "or place in free", "test_forms.py::test_every_prompt_of_a_form_is_recognised_and_no_other"),
     Mutation("a drawn token in place of the ending", "measure/remedies/forms.py", "n if sequence.ending is None else n - 1", "n", "test_forms.py::test_every_prompt_of_a_form_is_recognised_and_no_other"),
 )  # fmt: skip

@@ -76,10 +76,9 @@ def test_every_study(family: str, bridge_of: Any) -> None:
         model, content, separators=[13, 14], every=[2, 3], lengths=[4, 8], n_placements=5, **quiet
     )
     assert (found["separation"] > 0).all()
-    sized = sl.windows(model, content, [3], lengths=[4, 8], **quiet)
-    assert (sized["distance"].sel(layer=3) > 0).all()
     together = [HOOKS["sliding_window"], HOOKS["temperature"]]
     compared = sl.compare(model, content, {"both": together, "commas": commas}, lengths=[4, 8], **quiet)
     assert compared["distance"].sel(layer=3, length=8).to_series().nunique() == 3
+    assert (compared["distance"].sel(layer=3) > 0).all()
     rounded = captured.precision_and_blocks(model, content, lengths=[4, 8], **quiet)
     assert rounded["distance"].sel(format="bfloat16").notnull().all()

@@ -11,12 +11,16 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig
 
 import squashlens as sl
-from squashlens.errors import InputError
 from tests.cases import CONFIGS, save_random
-from tests.references import fingerprint, last_streams
+from tests.references import last_streams
 
-COUNT = "How many ones are in the following sequence?"
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 8, 8, 9, 7]
+
+
+def windows(model: Any, sequence: Any, sizes: list[int], sinks: list[int], **options: Any) -> Any:
+    """`compare` of windows, labelled by their size and number of sinks."""
+    hooks = {f"{size} {sink}": sl.hooks.sliding_window(size, sink=sink) for sink in sinks for size in sizes}
+    return sl.compare(model, sequence, hooks, progress=False, **options)
 
 
 def distances(plain: Any, sequence: Any, length: int) -> tuple[np.ndarray, float]:
@@ -56,17 +60,15 @@ def test_windows_equal_models_that_see_no_farther(family: str, bridge_of: Any, p
     """Keys picked out one query at a time, with native windows of 5 or without; sinks, softcaps and groups included."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5, 11], suffix=[20])
-    ds = sl.windows(model, sequence, [2, 4, 8], sinks=[0, 2], lengths=[3, 12], scale="absolute", progress=False)
-    whole = len(sequence.pair(12).v_star)
-    assert ds["window"].values.tolist() == [2, 4, 8, whole]
-    for sink, size in ((0, 2), (0, 4), (0, 8), (2, 4), (2, 8), (0, whole)):
+    ds = windows(model, sequence, [2, 4, 8, 99], [0, 2], lengths=[3, 12], scale="absolute")
+    for sink, size in ((0, 2), (0, 4), (0, 8), (2, 2), (2, 4), (2, 8), (0, 99)):
         changed = seeing(plain, size, sink)
         for length in (3, 12):
             expected, scale = distances(changed, sequence, length)
-            here = ds.sel(sink=sink, window=size, length=length)
+            here = ds.sel(change=f"{size} {sink}", length=length)
             found = np.append(here["distance"], here["distance_y"])
             assert np.abs(found - expected).max() <= 1e-5 * scale, (sink, size, length)
-    apart = ds["distance"].sel(layer=3, length=12).values
+    apart = ds["distance"].sel(layer=3, length=12).values[1:].reshape(2, 4)
     assert np.abs(np.diff(apart[0]))[:2].min() > 1e-4
     if family != "mistral":  # whose own windows hide the sinks
         assert np.abs(apart[0, :2] - apart[1, :2]).min() > 1e-4
@@ -79,8 +81,8 @@ def test_windows_equal_configured_ones(bridge_of: Any, folder_of: Any) -> None:
     """Mistral's own window is 5: narrower, as if configured so; wider, nothing happens."""
     model = bridge_of("mistral")
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5, 11])
-    ds = sl.windows(model, sequence, [2, 4, 5, 9], sinks=[0], lengths=[4, 12], scale="absolute", progress=False)
-    for size in (2, 4, 5, 9, 16):
+    ds = windows(model, sequence, [2, 4, 5, 9], [0], lengths=[4, 12], scale="absolute")
+    for size in (2, 4, 5, 9):
         config = AutoConfig.from_pretrained(folder_of("mistral"))
         assert config.sliding_window == 5
         config.sliding_window = min(size, 5)
@@ -89,47 +91,11 @@ def test_windows_equal_configured_ones(bridge_of: Any, folder_of: Any) -> None:
         ).eval()
         for length in (4, 12):
             expected, scale = distances(plain, sequence, length)
-            here = ds.sel(sink=0, window=size, length=length)
+            here = ds.sel(change=f"{size} 0", length=length)
             assert np.abs(np.append(here["distance"], here["distance_y"]) - expected).max() <= 1e-5 * scale, size
-    last = ds["distance"].sel(sink=0, layer=3, length=12).values
+    last = ds["distance"].sel(layer=3, length=12).values[1:]
     assert np.abs(last[:2] - last[2]).min() > 1e-3
     np.testing.assert_allclose(last[3:], last[2], rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_the_longest_window_is_the_model_as_it_is(family: str, bridge_of: Any) -> None:
-    """Bit for bit, for every number of sinks; longer windows are left out."""
-    model = bridge_of(family)
-    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5, 11])
-    options: Any = {"lengths": [4, 9], "norm": "l1", "progress": False}
-    ds = sl.windows(model, sequence, [500, 13, 3, 3], sinks=[0, 2], **options)
-    assert ds["window"].values.tolist() == [3, 13]
-    assert ds["sink"].values.tolist() == [0, 2]
-    alone = sl.compare(model, sequence, {}, **options).isel(change=0, drop=True)
-    for name in alone.data_vars:
-        for sink in (0, 2):
-            np.testing.assert_array_equal(ds[name].sel(sink=sink, window=13), alone[name])
-        assert ds[name].dims == ("sink", "window", *alone[name].dims)
-    if family != "gemma2":
-        assert np.isnan(ds["native_window"]).all()
-
-
-def test_the_longest_window_hides_nothing_from_an_answer(tiny: Any) -> None:
-    """Twelve is two tokens: when the second has been said, the prompt is longer than v*, and still all is seen."""
-    ones = sl.prompts.repeated(tiny, "1", 12, prefix=COUNT, suffix="=", alphabet=["1"])
-    seen: list[int] = []
-
-    def look(pattern: torch.Tensor, hook: Any) -> None:
-        seen.append(int((pattern[0, 0, -1] > 0).sum()))
-
-    options: Any = {"answer": lambda digits: str(len(digits)), "n_samples": 1, "lengths": [12], "progress": False}
-    with tiny.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", look)]):
-        ds = sl.windows(tiny, ones, [6], sinks=[0], **options)
-    whole = len(ones.pair(12).v_star)
-    assert ds["window"].values.tolist() == [6, whole]
-    assert ds["accuracy"].sel(sink=0, length=12).values.tolist() == [0, 1]
-    assert max(seen) == whole + 1
-    assert 6 in seen
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mistral"])
@@ -138,17 +104,17 @@ def test_nothing_comes_from_out_of_reach(family: str, bridge_of: Any) -> None:
     for the first tokens alone."""
     model, blocks = bridge_of(family), 3
     sequence = sl.prompts.build(model, [*CONTENT, *CONTENT], prefix=[2, 5], suffix=[20, 21])
-    ds = sl.windows(model, sequence, [1, 2, 3, 5], sinks=[0, 3], lengths=[24], progress=False)
+    ds = windows(model, sequence, [1, 2, 3, 5], [0, 3], lengths=[24])
     last = 2 + 24 + 2 - 1
     away = last - np.arange(2, 26)
     for size in (1, 2, 3, 5):
-        found = ds["bound"].sel(sink=0, window=size).values
+        found = ds["bound"].sel(change=f"{size} 0").values
         np.testing.assert_array_equal(found > 0, away <= blocks * (size - 1))
         assert (found[away > blocks * (size - 1)] == 0).all()
-        sunk = ds["bound"].sel(sink=3, window=size).values  # the third token is content token 1
+        sunk = ds["bound"].sel(change=f"{size} 3").values  # the third token is content token 1
         sinks = np.arange(24) == 0 if family != "mistral" else False  # whose own windows hide them
         np.testing.assert_array_equal(sunk > 0, (away <= blocks * (size - 1)) | sinks)
-    whole = ds["bound"].sel(sink=0, window=29).values
+    whole = ds["bound"].sel(change="as it is").values
     reach = blocks * 4 if family == "mistral" else 99
     np.testing.assert_array_equal(whole > 0, away <= reach)
 
@@ -162,71 +128,25 @@ def test_repeats_out_of_reach_collapse_altogether(bridge_of: Any, folder_of: Any
     plain = AutoModelForCausalLM.from_pretrained(save_random(config, tmp_path), attn_implementation="eager").eval()
     plain.load_state_dict(weights.state_dict())
     sequence = sl.prompts.build(model, [7] * 14, prefix=[2, 5, 11])
-    ds = sl.windows(model, sequence, [3], sinks=[0, 1], scale="absolute", progress=False)
+    ds = windows(model, sequence, [3], [0, 1], scale="absolute")
     for length in (1, 3, 6, 7, 14):
         expected, scale = distances(plain, sequence, length)
-        here = ds.sel(sink=0, window=3, length=length)
+        here = ds.sel(change="3 0", length=length)
         found = np.append(here["distance"], here["distance_y"])
         assert np.abs(found - expected).max() <= 1e-5 * scale, length
     last = ds["distance"].isel(layer=-1)
     scale = distances(plain, sequence, 14)[1]
     inside = last["length"] <= 3 * 2
-    far = last.sel(sink=0, window=3)
+    far = last.sel(change="3 0")
     assert far.where(~inside, drop=True).max() <= 1e-5 * scale
     assert far.where(inside, drop=True).min() > 1e-4 * scale
-    assert last.sel(sink=1, window=3).min() > 1e-4 * scale  # BOS comes ever farther away
-    assert last.sel(window=18).min() > 1e-4 * scale
+    assert last.sel(change="3 1").min() > 1e-4 * scale  # BOS comes ever farther away
+    assert last.sel(change="as it is").min() > 1e-4 * scale
 
 
 def test_gpt2_counts_its_tokens(bridge_of: Any) -> None:
     """Absolute positions tell v from v* although both see the same."""
     model = bridge_of("gpt2")
     sequence = sl.prompts.build(model, [7] * 14, prefix=[2, 5, 11])
-    ds = sl.windows(model, sequence, [3], sinks=[0], lengths=[10, 14], progress=False)
-    assert ds["distance"].sel(window=3).isel(layer=-1).min() > 1e-2
-
-
-def test_each_window_is_the_hook_by_itself(tiny: Any) -> None:
-    digits = sl.prompts.bernoulli(tiny, 8, seed=2, prefix=COUNT, suffix="=")
-    options: Any = {
-        "answer": lambda content: str(content.count("1")), "n_samples": 1, "lengths": [8], "norm": "l2", "seed": 4,
-        "noise_lengths": 1, "progress": False,
-    }  # fmt: skip
-    before = fingerprint(tiny)
-    ds = sl.windows(tiny, digits, [12, 5], **options)
-    assert fingerprint(tiny) == before
-    assert (ds["sink"].values.tolist(), ds["window"].values.tolist()) == ([0, 1], [5, 12, len(digits.pair(8).v_star)])
-    hooks = {f"{sink} {size}": sl.hooks.sliding_window(size, sink=sink) for sink in (0, 1) for size in (5, 12)}
-    alone = sl.compare(tiny, digits, hooks, **options)
-    for sink in (0, 1):
-        for size in (5, 12):
-            for name in alone.data_vars:
-                here = ds[name].sel(sink=sink, window=size)
-                np.testing.assert_array_equal(here, alone[name].sel(change=f"{sink} {size}"))
-    assert len(set(np.round(ds["distance"].isel(layer=-1, length=-1).values.ravel(), 4))) == 5
-
-
-@pytest.mark.parametrize(
-    ("sizes", "options", "message"),
-    [
-        ([], {}, "sizes= or sinks= is empty"),
-        ([4], {"sinks": []}, "sizes= or sinks= is empty"),
-        ([4], {"lengths": []}, "lengths is empty"),
-        ([4], {"lengths": [13]}, "Lengths run from 1 to 12"),
-        ([4], {"lengths": [5, 3]}, "not increasing"),
-        ([0], {}, "sizes=0 is not a number of tokens"),
-        ([4], {"sinks": [-1]}, "sinks=-1"),
-        ([99], {"sinks": [-1]}, "sinks=-1"),
-        ([4], {"n_samples": 0}, "n_samples=0"),
-    ],
-)
-def test_refusals(sizes: Any, options: Any, message: str, bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5])
-    with pytest.raises(InputError, match=message):
-        sl.windows(model, sequence, sizes, progress=False, **options)
-
-
-def test_a_sequence_is_asked_for(tiny: Any) -> None:
-    with pytest.raises(InputError, match="Give a growing sequence of `squashlens.prompts` or a capture of one"):
-        sl.windows(tiny, "110 =", [4], progress=False)
+    ds = windows(model, sequence, [3], [0], lengths=[10, 14])
+    assert ds["distance"].sel(change="3 0").isel(layer=-1).min() > 1e-2
