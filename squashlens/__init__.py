@@ -16,7 +16,7 @@ order to read them:
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `mechanism` the steps of its
    proof. `separator_ablation` shows what separators do; `tokenization` tests whether repeated text is a repeated
-   token; `precision` and `precision_by_run` measure what low precision does.
+   token; `precision` measures what low precision does.
 4. **Answers.** `tasks` has copying and counting tasks. `evaluate` measures what a model answers, `answer_frequencies`
    counts the answers, and `accuracy` gives the share of right answers along a growing sequence. `probe` tests whether
    the right answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.

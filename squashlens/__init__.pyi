@@ -13,7 +13,6 @@ from .measure.answers.probe import probe
 from .measure.answers.readout import next_token
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
-from .measure.collapse.precision.by_run import precision_by_run
 from .measure.collapse.precision.stored import precision
 from .measure.collapse.separators import separator_ablation
 from .measure.collapse.tokenization import tokenization
@@ -62,7 +61,6 @@ __all__ = [
     "path_bound",
     "paths",
     "precision",
-    "precision_by_run",
     "probe",
     "profile",
     "prompts",

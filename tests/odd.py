@@ -186,7 +186,7 @@ def result(name: str) -> Any:
         "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
         "mechanism": lambda: sl.mechanism(m, pairs()),
         "precision": lambda: sl.precision(m, pairs(), formats=["bfloat16"]),
-        "precision_by_run": lambda: sl.precision_by_run(
+        "runs": lambda: sl.precision(
             "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], noise_lengths=2, **quiet
         ),
         "separator_ablation": lambda: sl.separator_ablation(
@@ -339,7 +339,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "figures.hops.shares": lambda: result("hops"),
     "figures.tokenization.measured": lambda: result("tokenization"),
     "figures.bits_needed.measured": lambda: result("precision"),
-    "figures.runs.measured": lambda: result("precision_by_run"),
+    "figures.runs.measured": lambda: result("runs"),
     "figures.survey.found": lambda: result("survey"),
     "figures.synthetic_convergence.found": lambda: result("convergence"),
     "figures.synthetic_total_variation.found": lambda: result("softmax_total_variation"),
@@ -396,7 +396,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "paths.depth_limit": {"depth": 4},
     "needle": {"n_replacements": 1},
     "precision": {"formats": ["bfloat16"]},
-    "precision_by_run": {"runs": ["float32"], "noise_lengths": 2},
     "search_separators": {"n_samples": 1, "n_placements": 5},
     "jacobian": {"positions": [3]},
     "profile": {"queries": [3], "layers": [4], "method": "none", "n_random_models": 0},
@@ -413,7 +412,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "hosted.inspect_task": {"lengths": [2], "seeds": 1},
     "statements.proposition_b8": {"depth": 10},
 }
-HEAVY = {"report", "paper", "audit", "precision_by_run", "load"}  # a second or more each
+HEAVY = {"report", "paper", "audit", "load"}  # a second or more each
 MADE_BY_US = {"Capture", "PairCapture", "synthetic.LastTokens", "tasks.Question", "tasks.Reading"} | {
     f"statements.{name}" for name in ("Exhibit", "Statement", "Step")
 }  # results, that nobody makes by hand

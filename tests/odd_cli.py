@@ -76,7 +76,6 @@ SMALL: dict[str, dict[str, list[str]]] = {
     "probe": PROBED,
     "collapse_vs_readout": PROBED,
     **dict.fromkeys(("collapse", "mechanism", "precision"), PAIRS),
-    "precision_by_run": PAIRS | {"runs": ["float32"]},
     "tokenization": {"n": ["3"]},
     "separator_ablation": PAIRS | {"kinds": ["mask"]},
     "search_separators": {
@@ -85,7 +84,7 @@ SMALL: dict[str, dict[str, list[str]]] = {
     },
     "compare": {"n": ["8"], "interventions": ["sliding_window(4)"], "n_samples": ["1"], "lengths": ["4"]},
 }  # fmt: skip
-HEAVY = {"report", "paper", "audit", "precision_by_run", "probe", "collapse_vs_readout"}
+HEAVY = {"report", "paper", "audit", "probe", "collapse_vs_readout"}
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
     assert measuring == {*VERBS, *PYTHON_ONLY}
     assert all(verb.function is public[name] and verb.name == name for name, verb in VERBS.items())
     drawn = {figure for verb in VERBS.values() for figure in verb.figures}
-    others = {"remedies", "of", "panels", "save", "styled", "needle", "statements", "survey", "token_map"}
+    others = {"remedies", "runs", "of", "panels", "save", "styled", "needle", "statements", "survey", "token_map"}
     assert drawn | others == {f for f in sl.figures.__all__ if not f.startswith("synthetic")}
 
 
@@ -81,7 +81,7 @@ def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
             _same(known[spelled], parameter, verb, function is verb.function)
     load = inspect.signature(sl.load).parameters
     loaded = [name for name in load if name in known and "load" in known[name].owners]
-    assert loaded == [name for name in load if name != "name"] or verb.name == "precision_by_run"
+    assert loaded == [name for name in load if name != "name"]
     for name in loaded:
         if name not in seen:
             _same(known[name], load[name], verb, True)
@@ -239,7 +239,10 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
         (["probe", "--n-train", "1"], "--n-train 1: a probe cannot be fitted"),
         (["search_separators", "--n-placements", "3"], "--n-placements 3 are too few"),
         (["compare", "--interventions", "sliding_window()"], "missing a required argument: 'window'."),
-        (["precision_by_run", "--runs"], "--runs is empty"),
+        (["precision", "--runs"], "--runs is empty"),
+        (["precision", "--runs", "float32", "--formats", "float16"], "--formats has no effect with --runs."),
+        (["precision", "--runs", "float32", "--dtype", "float16"], "--dtype has no effect with --runs."),
+        (["precision", "--runs", "float32", "--baselines", "contrast"], "--baselines has no effect with --runs."),
     ],
 )
 def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
@@ -384,9 +387,9 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         "precision": (
             ["--n", "6", "--blocks", "all"], lambda: sl.precision(model, ones, blocks="all", **quiet),
         ),
-        "precision_by_run": (
-            ["--n", "6", "--runs", "float32"],
-            lambda: sl.precision_by_run("tiny-gemma", ones, runs=["float32"], **quiet),
+        "precision --runs": (
+            ["--n", "6", "--runs", "float32", "--lengths", "2", "6"],
+            lambda: sl.precision("tiny-gemma", ones, runs=["float32"], lengths=[2, 6], **quiet),
         ),
         "tokenization": (
             ["--n", "3", "--joiners", "plain", "", "commas", ","],
@@ -404,11 +407,11 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 
 @pytest.mark.parametrize("verb", [
     "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
-    "depth_limit", "next_token", "mechanism", "precision", "precision_by_run", "tokenization", "probe",
+    "depth_limit", "next_token", "mechanism", "precision", "precision --runs", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words, call = _calls()[verb]
-    out, figure = tmp_path / "x.nc", tmp_path / "x.html"
+    verb, out, figure = verb.split()[0], tmp_path / "x.nc", tmp_path / "x.html"
     drawn = ["--figure", str(figure)] if VERBS[verb].figures else []
     main([verb, *words, "--out", str(out), *drawn, "--no-progress"])
     said = capsys.readouterr().out
@@ -693,8 +696,9 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     )
     window, mask = sl.hooks.sliding_window, sl.hooks.mask_tokens
     hooks = [window(4, sink=1), [window(8), mask([0], (0, 2))], sl.hooks.freeze_norms()]
-    assert sl.open_result(tmp_path / "w.nc").equals(sl.compare(tiny, ones, dict(zip(typed, hooks)), **options))  # noqa: B905
-    assert all(f" {name} " in printed for name in typed)
+    expected = sl.compare(tiny, ones, dict(zip(typed, hooks, strict=True)), **options)
+    assert (sl.open_result(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
+    assert all(f"{name}  " in printed for name in typed)
     assert all(path.stat().st_size > 1e6 for path in files.values())
 
 

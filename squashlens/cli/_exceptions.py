@@ -42,10 +42,11 @@ START: dict[str, Any] = {
 START_OF = {  # its default and its help
     ("separator_ablation", "separator"): (",", "A token to insert after every --every content tokens."),
 }
+# What --figure draws beside the first figure of a verb.
+ALSO = {"bits_needed": " With --runs, draw the distance by length in each run."}
 # Parameters that are no options, and why.
 LEFT_OUT = {
     ("separator_ablation", "source"): "sequences that only Python can make",
-    ("precision_by_run", "name"): "is --model",
     ("build", "name"): "is made from the other options",
     ("compare", "prompt"): "is for families of sequences, which only Python can give",
     ("compare", "method"): "is for families of sequences, which only Python can give",

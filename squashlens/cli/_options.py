@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from squashlens.cli._exceptions import INSTEAD, LEFT_OUT, MAKERS, OUT_OF, START, START_OF, Dtype
+from squashlens.cli._exceptions import ALSO, INSTEAD, LEFT_OUT, MAKERS, OUT_OF, START, START_OF, Dtype
 from squashlens.cli._help import about, help_for, plain
 from squashlens.cli._spelling import as_typed
 from squashlens.cli._verbs import WRITING, Verb
@@ -56,12 +56,12 @@ def _all(verb: Verb) -> Iterable[Option]:
         yield from (_option(verb, sl.capture, name, "capture", "capture") for name in captured if name != "model")
     yield Option("model", *INSTEAD["model"], "load")
     loads = [name for name in inspect.signature(sl.load).parameters if name != "name"]
-    for name in loads if "model" in own else ("device", "progress"):
+    for name in loads:
         yield _option(verb, sl.load, name, "load", "load")
     if verb.name not in WRITING:
         yield Option("out", *OUT_OF.get(verb.name, INSTEAD["out"]), "output")
     for option, figure in verb.drawn.items():
-        text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0])
+        text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0]) + ALSO.get(figure, "")
         yield Option(
             option, Path | None, None, f"Write a figure to this .html, .pdf, .svg, .png or .json file. {text}", "output"
         )

@@ -16,6 +16,7 @@ from squashlens.cli._verbs import Verb
 from squashlens.errors import InputError
 
 RESULTS = (".nc", ".json", ".csv")
+OF_RUNS = ("device", "lengths", "noise_lengths")  # without --runs, these are for `load` and `capture` alone
 # Options whose values are tokenized, so that a misspelt word is reported before the model is loaded.
 TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "content", "ending", "separators")
 
@@ -32,10 +33,12 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     labels = {name: name if len(tasks) > 1 else "" for name in tasks}
     check_outputs(verb, given, labels.values())
     refuse_words_of(given["model"], _texts(given))
-    arguments = _arguments(verb, given, "function")
+    runs = given.get("runs") is not None
+    arguments = _for_runs(verb, given) if runs else _arguments(verb, given, "function")
     chosen = {name: _task(name, given["joiner"]) for name in labels if name}
     _check_arguments(verb, given, arguments, [{"task": task} for task in chosen.values()] or [{}])
-    model = sl.load(given["model"], **_arguments(verb, given, "load"))
+    loading = _arguments(verb, given, "load")
+    model = sl.load(given["model"], **{name: loading[name] for name in ("device", "progress")} if runs else loading)
     if verb.name in FILES:
         FILES[verb.name](verb, model, arguments, given)
         return
@@ -47,12 +50,12 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
             arguments |= {"task": chosen[name]}
         if "resume" in arguments:
             arguments["resume"] = beside(given["resume"], label)
-        found[name] = verb.function(given["model"] if _loads_itself(verb) else model, **arguments)
-        print(show(verb.name, found[name], label), end="")
+        found[name] = verb.function(given["model"] if runs else model, **arguments)
+        print(show(f"{verb.name} --runs" if runs else verb.name, found[name], label), end="")
         _save(found[name], beside(given["out"], label))
     for option, figure in verb.drawn.items():
         if given[option] is not None:
-            _draw(verb, figure, found, given[option], labels)
+            _draw(verb, "runs" if runs else figure, found, given[option], labels)
 
 
 def _report(verb: Verb, model: Any, arguments: dict[str, Any], _: Any) -> None:
@@ -76,7 +79,7 @@ def _check_arguments(
     """Refuse what is wrong with any model, before the model is loaded."""
     if verb.name == "paper":
         return  # it makes its folder first, and checks all settings before it measures
-    absent = ["name" if _loads_itself(verb) else "model"]
+    absent = ["model"]
     if "sequence" in arguments:
         maker, form = _made(verb, given)
         check(maker, form, ("model",))
@@ -85,8 +88,12 @@ def _check_arguments(
         check(verb.function, arguments | task, absent)
 
 
-def _loads_itself(verb: Verb) -> bool:
-    return verb.name == "precision_by_run"
+def _for_runs(verb: Verb, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a function that loads the model and captures the sequence itself, for each of several runs."""
+    for name, option in options(verb).items():
+        if option.owners and {*option.owners} <= {"load", "capture"} and given[name] != option.default:
+            raise InputError(f"{flag(name)} has no effect with --runs.", "Leave it out.")
+    return {name: given[name] for name, option in options(verb).items() if "function" in option.owners}
 
 
 def beside(path: Path | None, label: str) -> Path | None:
@@ -120,7 +127,7 @@ def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:
     """The options that are passed to a function, as it takes them."""
     found = {}
     for option in options(verb).values():
-        if owner in option.owners:
+        if owner in option.owners and not (owner == "function" and option.name in OF_RUNS and "runs" in given):
             value, name = given[option.name], option.name
             own = name.removeprefix("sequence_") if owner == "sequence" else name
             found[own] = _value(name, value, given) if owner == "function" else value
@@ -203,10 +210,11 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     function, values = _made(verb, given)
     made = function(model, **values)
     sequence = made[chosen[-1]] if chosen in PANELS else made
-    if not verb.captured:
+    if not verb.captured or given.get("runs") is not None:
         return sequence
     kept = verb.name == "mechanism" or given.get("by_head") == "value"
-    return sl.capture(model, sequence, patterns=kept, **_arguments(verb, given, "capture"))
+    capturing = {name: value for name, value in _arguments(verb, given, "capture").items() if value is not None}
+    return sl.capture(model, sequence, patterns=kept, **capturing)
 
 
 def _save(result: Any, out: Path | None) -> None:

@@ -50,7 +50,7 @@ TABLES = {
         "layer | collapsed_from |", "layer | bits_needed | length=median", "block | distance | length=last",
         "block | enters_as_one | length=last",
     ],
-    "precision_by_run": ["length | distance | layer=last"],
+    "precision --runs": ["length | distance | layer=last", "layer | collapsed_from |"],
     "compare": ["change | distance | layer=last length=median", "change | accuracy | length=mean"],
     "next_token": ["rank | next_token |"],
     "evaluate": [

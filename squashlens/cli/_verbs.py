@@ -68,7 +68,6 @@ VERBS = {
         Verb("separator_ablation", ("layer_trace", "from_block_map", "retained_by_kind")),
         Verb("tokenization", ("tokenization", "splits")),
         Verb("precision", ("bits_needed",), captured=True),
-        Verb("precision_by_run", ("runs",)),
         Verb("compare", ("changes",)),
         Verb("search_separators", ("separator_search",)),
         Verb("next_token", ("next_token",)),

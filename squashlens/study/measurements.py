@@ -30,6 +30,7 @@ OF_MODELS = (
 WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")
 MEASUREMENTS = (*OF_MODELS, *WITHOUT_MODEL)
 LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
+RUNS = {"precision": ("runs", "lengths", "noise_lengths")}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
 # Parameters that a study sets itself, or that only Python can pass, and why.
 NOT_GIVEN = {
@@ -69,7 +70,8 @@ def takes_model(name: str) -> bool:
 
 @cache
 def parameters(name: str) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(function_of(name), eval_str=True).parameters)
+    known = inspect.signature(function_of(name), eval_str=True).parameters
+    return {argument: one for argument, one in known.items() if argument not in RUNS.get(name, ())}
 
 
 def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:

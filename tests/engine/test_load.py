@@ -157,7 +157,7 @@ def test_runs_go_by_short_names_once(tiny: Any, monkeypatch: pytest.MonkeyPatch)
     module, loads = import_module("squashlens.measure.collapse.precision.by_run"), []
     monkeypatch.setattr(module, "load", lambda *args, **kwargs: loads.append(args) or sl.load(*args, **kwargs))
     ones = sl.prompts.repeated(tiny, "1", 4)
-    found = sl.precision_by_run("tiny-gemma", ones, runs=["bf16", "bfloat16"], noise_lengths=0, progress=False)
+    found = sl.precision("tiny-gemma", ones, runs=["bf16", "bfloat16"], noise_lengths=0, progress=False)
     assert found["run"].values.tolist() == ["bfloat16"]
     assert len(loads) == 1
 

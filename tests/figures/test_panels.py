@@ -92,9 +92,7 @@ def test_hooks_of_some_results_are_said() -> None:
     assert "in 1 of" not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]
 
 
-@pytest.mark.parametrize(
-    "name", ["sensitivity", "path_bound", "collapse", "compare", "precision_by_run", "composition"]
-)
+@pytest.mark.parametrize("name", ["sensitivity", "path_bound", "collapse", "compare", "runs", "composition"])
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = odd.result(name)
     figure: Any = sl.figures.of(sl.concat({"first": result, "second": result}, dim="attempt"))

@@ -51,7 +51,7 @@ def record(name: str, root: Path) -> None:
                 if len(same) < len(again):
                     print(f"{name} {measurement} {call} {variable}: not recorded, other copies give other shapes")
                     continue
-                half = measurement == "precision_by_run"
+                half = measurement == "runs"
                 free = numbers.allowed(variable, one, same, half)
                 of_totals = numbers.allowed_totals(one, same, free, half)
                 found[f"{measurement}/{call}/{variable}"] = (one, free, of_totals)

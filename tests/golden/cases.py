@@ -376,11 +376,11 @@ def tokenization(s: Subject) -> Calls:
 
 
 @measurement
-def precision_by_run(s: Subject) -> Calls:
+def runs(s: Subject) -> Calls:
     if not s.speaks:
         return {}
-    runs = ["bfloat16", "int8"]
-    return {"two": lambda: sl.precision_by_run(s.opened, s.sequence(), runs=runs, lengths=[2, 6], noise_lengths=2)}
+    two = ["bfloat16", "int8"]
+    return {"two": lambda: sl.precision(s.opened, s.sequence(), runs=two, lengths=[2, 6], noise_lengths=2)}
 
 
 @measurement

@@ -203,7 +203,7 @@ def allowances(name: str, entry: Mapping[str, Any]) -> np.ndarray:
     measurement, _, variable = name.split("/")
     may, values, shape = entry["moves"].astype(np.float64), entry["values"].astype(np.float64), entry["shape"]
     entries = min(int(np.prod(shape)), KEPT)  # behind them sum and norm
-    if measurement == "precision_by_run" and not variable.startswith(DISTANCES):
+    if measurement == "runs" and not variable.startswith(DISTANCES):
         return np.full_like(may, np.inf)
     if measurement == "represented" and len(shape) == 2 and shape[0] == PROBED:
         may[shape[1] : 2 * shape[1]] = np.inf  # layer 1

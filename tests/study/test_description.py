@@ -131,8 +131,8 @@ def test_every_verb_is_a_measurement_or_says_why_not() -> None:
     from squashlens.cli._verbs import VERBS
 
     names = {f"{verb.where}.{verb.name}" if verb.where else verb.name for verb in VERBS.values()}
-    # Two write files, one makes a page, and one loads models.
-    others = {"report", "paper", "squash_map", "precision_by_run"}
+    # Two write files, and one makes a page.
+    others = {"report", "paper", "squash_map"}
     assert names - {*MEASUREMENTS} == others
     for name in MEASUREMENTS:
         assert callable(function_of(name))

@@ -20,7 +20,7 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     in the model's own dtype, so no number of bits tells them apart.
 
     Args:
-        measured: a result of `squashlens.precision`.
+        measured: a result of `squashlens.precision` without `runs`.
 
     Returns:
         The figure.
@@ -34,7 +34,7 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
 
 
-@draws("squashlens.precision_by_run", "distance: run layer length")
+@draws("squashlens.precision", "distance: run layer length")
 def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance D by length in runs of several precisions, at one layer.
 
@@ -42,7 +42,7 @@ def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     floor is not meaningful.
 
     Args:
-        measured: a result of `squashlens.precision_by_run`.
+        measured: a result of `squashlens.precision` with `runs`.
         layer: the layer to draw; the last one by default.
 
     Returns:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.capturing.pairs import PairCapture, PairRun, SequenceOrCapture, Streams, pairs_of
@@ -55,6 +57,13 @@ def coords(of: PairCapture | PairRun) -> dict[str, Any]:
         "tokens": ("length", np.array([len(of.sequence.plain(n)) for n in of.lengths])),
         "before_separator": ("length", np.array([of.sequence.before_separator(n) for n in of.lengths])),
     }
+
+
+def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
+    """The smallest length such that something holds at it and at all longer ones; NaN if there is none."""
+    tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # number of consecutive lengths at the end
+    known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
+    return known[tail]
 
 
 def _described(model: Any, sequence: GrowingSequence) -> dict[str, Any]:

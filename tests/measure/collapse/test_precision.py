@@ -1,6 +1,7 @@
 """Fewer bits against plain models, torch's own types, and a case in which collapse is exact."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError, ModelAccessError
-from squashlens.measure.collapse.precision.stored import _bits_needed, from_then_on
+from squashlens.measure.collapse.pairs import from_then_on
+from squashlens.measure.collapse.precision.stored import _bits_needed
 from tests import captured
 from tests.cases import FAMILIES
 from tests.references import last_streams, layers_of, raw
@@ -208,7 +210,7 @@ def test_from_then_on() -> None:
 
 def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
     sequence = sequence_of(bridge_of("gemma"), "gemma")
-    ds = sl.precision_by_run(
+    ds = sl.precision(
         folder_of("gemma"), sequence, runs=["float32", "bfloat16", "int8"], lengths=[2, 4, 8], noise_lengths=2,
         device="cpu",
         progress=False,
@@ -229,11 +231,11 @@ def test_runs_that_are_refused_are_named(folder_of: Any, bridge_of: Any) -> None
     sequence = sequence_of(bridge_of("gpt2"), "gpt2")
     options: Any = {"lengths": [4], "noise_lengths": 0, "device": "cpu", "progress": False}
     with pytest.warns(UserWarning, match="The run in int8 failed and is left out"):
-        ds = sl.precision_by_run(folder_of("gpt2"), sequence, runs=["float32", "int8"], **options)
+        ds = sl.precision(folder_of("gpt2"), sequence, runs=["float32", "int8"], **options)
     assert ds["run"].values.tolist() == ["float32"]
     assert "Conv1D" in ds["refused"].item()
     with pytest.warns(UserWarning, match="int8"), pytest.raises(ModelAccessError, match="Conv1D"):
-        sl.precision_by_run(folder_of("gpt2"), sequence, runs=["int8"], **options)
+        sl.precision(folder_of("gpt2"), sequence, runs=["int8"], **options)
 
 
 def test_refusals(tiny: Any) -> None:
@@ -246,4 +248,24 @@ def test_refusals(tiny: Any) -> None:
             captured.precision_and_blocks(tiny, ones, **options)
     for runs, message in (([], "runs= is empty"), (["float8"], "runs='float8'")):
         with pytest.raises(InputError, match=message):
-            raw(sl.precision_by_run)("tiny-gemma", ones, runs=runs, progress=False)
+            raw(sl.precision)("tiny-gemma", ones, runs=runs, progress=False)
+
+
+def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 4)
+    pairs = sl.capture(tiny, ones, progress=False)
+    runs: Any = {"runs": ["float32"]}
+    for model, sequence, options, message in (
+        (tiny, ones, runs, "model= is a loaded model, and runs= loads the model anew.*Give the name or folder"),
+        ("tiny-gemma", pairs, runs, "sequence= is a capture, .* Give the growing sequence itself"),
+        ("tiny-gemma", ones, runs | {"formats": ["bfloat16"]}, "formats= has no effect with runs="),
+        ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
+        ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
+        (Path("tiny-gemma"), ones, {}, "model='tiny-gemma' is a name"),
+        (7, ones, {}, "model must be a TransformerBridge, not int"),
+        (tiny, ones, {"lengths": [2]}, "lengths= has no effect without runs=. Give a `capture`"),
+        (tiny, pairs, {"noise_lengths": 2}, "noise_lengths= has no effect without runs=. Give a `capture`"),
+        (tiny, ones, {"device": "cpu"}, "device= has no effect without runs=. Load the model"),
+    ):
+        with pytest.raises(InputError, match=message):
+            raw(sl.precision)(model, sequence, **options, progress=False)

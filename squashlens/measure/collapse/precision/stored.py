@@ -4,55 +4,76 @@
 next token, which may be the same at much shorter lengths, or may still differ.
 """
 
-from collections.abc import Collection
-from typing import get_args
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Scale, choices_of
+from squashlens._typing import Bridge, Distance, Scale, choices_of, short_repr
 from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.capturing.pairs import SequenceOrCapture
+from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
+from squashlens.engine.locks import require_bridge
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.unembed import most_likely
 from squashlens.errors import InputError
 from squashlens.hooks.rounding import Stored, rounded, within
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
-from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
+from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
 from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
+from squashlens.measure.collapse.precision.by_run import Run, Short, check_runs, precision_by_run
+from squashlens.sequences import GrowingSequence
 
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
+# More than ten parameters: three are for runs, which load the model and capture the sequence themselves.
 @measured
 def precision(
-    model: Bridge,
+    model: Bridge | str | Path,
     sequence: SequenceOrCapture,
     *,
-    formats: Collection[Stored] = get_args(Stored),
+    runs: Collection[Run | Short] | None = None,
+    formats: Collection[Stored] | None = None,
     blocks: Blocks = (),
+    lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
     scale: Scale = "relative",
+    noise_lengths: int | None = None,
+    device: str | torch.device | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Whether v and v* are bit-identical after rounding, and the mantissa bits that tell them apart.
+    """Whether v and v* are bit-identical after rounding to number formats; or their distance in several precisions.
 
-    The model runs in its own dtype, and the resulting representations are rounded. With `blocks` it also runs with the
-    input of one block rounded: the residual streams of all tokens, in one block at a time.
+    Without `runs`, the model runs in its own dtype, and the resulting representations are rounded. With `blocks` it
+    also runs with the input of one block rounded: the residual streams of all tokens, in one block at a time.
+
+    With `runs`, the model is loaded in each of several precisions in turn, and the distance of v and v* is measured as
+    by `collapse`. Rounding a representation shows what is lost when it is stored; a model that runs in low precision
+    rounds at every step.
 
     Args:
-        model: as in `collapse`.
-        sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, which is not run again. If the
-            capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
-        formats: formats to which representations are rounded: ``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``,
-            ``"float8_e5m2"``; all by default.
-        blocks: numbers of the blocks whose input is rounded, each in a run of its own with the same kind of passes, or
-            ``"all"``; none by default.
+        model: as in `collapse`; with `runs` its name or folder, as `load` takes it.
+        sequence: a growing sequence from `squashlens.prompts`; or, without `runs`, a `capture` of one, which is not run
+            again. If the capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
+        runs: precisions in which the model is run: ``"float32"``, ``"bfloat16"``, ``"float16"`` (or ``"fp32"``,
+            ``"bf16"``, ``"fp16"``), and ``"int8"``, float32 with 8-bit weights, which needs ``squashlens[quant]``. By
+            default the loaded model is measured.
+        formats: without `runs`, formats to which representations are rounded: ``"bfloat16"``, ``"float16"``,
+            ``"float8_e4m3fn"``, ``"float8_e5m2"``; all by default.
+        blocks: without `runs`, numbers of the blocks whose input is rounded, each in a run of its own with the same
+            kind of passes, or ``"all"``; none by default.
+        lengths: with `runs`, numbers of content tokens at which D is measured, in increasing order; all from 1 by
+            default.
         norm: norm of `distance` and the noise floor: ``"linf"`` (the default), ``"l1"`` or ``"l2"``.
         scale: unit of `distance` and the noise floor: ``"relative"`` (the default), the root mean square of v's
             coordinates, or ``"absolute"``, the model's units.
+        noise_lengths: with `runs`, number of lengths at which each prompt is also run by itself, for the noise floor: a
+            D below it may be rounding. 6 by default.
+        device: with `runs`, device of the model, such as ``"cpu"`` or ``"cuda"``; CUDA if available by default.
         progress: whether to show a progress bar; yes by default.
 
     Returns:
@@ -73,8 +94,14 @@ def precision(
         at its input although they differ there by more than three noise floors without it; NaN if there is none, or
         if no length was replayed.
 
+        With `runs`, that of `collapse` with a leading dimension `run`; and over (run, layer) `collapsed_from`, as above
+        in the dtype of the run, with `collapsed_from_y`. A run that fails is left out with a warning; the coordinate
+        `refused` has the reason.
+
     Raises:
-        InputError: unknown formats or blocks, or something that is not a sequence or its capture.
+        InputError: unknown formats, blocks or runs; something that is not a sequence or its capture; a name without
+            `runs`, or a loaded model or a capture with it; an option that has no effect.
+        SquashlensError: all runs failed; the error is that of the first.
         UnsoundModelError: residual-stream hooks that have no effect in this model, with `blocks`.
 
     Source: Barbero et al. 2024, section 4, on low-precision formats.
@@ -89,9 +116,23 @@ def precision(
     >>> ds = sl.precision(model, pairs, formats=["bfloat16"], blocks=[1, 2], progress=False)
     >>> ds["distance"].dims, ds["block"].values.tolist()
     (('format', 'block', 'length'), [1, 2])
+    >>> ds = sl.precision("tiny-gemma", ones, runs=["float32", "bfloat16"], lengths=[8, 48], progress=False)
+    >>> ds["run"].values.tolist()
+    ['float32', 'bfloat16']
     """
+    if runs is not None:
+        check_runs(runs)
+        _refuse(WITHOUT_RUNS, "with", formats=formats, blocks=blocks or None)
+        name, growing = _for_runs(model, sequence)
+        return precision_by_run(
+            name, growing, runs, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
+            noise_lengths=6 if noise_lengths is None else noise_lengths,
+        )  # fmt: skip
+    _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
+    formats = choices_of(Stored) if formats is None else formats
     metric = Metric(norm, scale)
     check_formats(formats)
+    model = _loaded(model)
     rounded_at = blocks_of(model, blocks)
     session, pairs = captured(
         model, sequence, "precision", noise_lengths=REPLAYED, formats=list(formats), blocks=rounded_at, norm=norm,
@@ -121,6 +162,46 @@ def precision(
             session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress
         )  # fmt: skip
     return session.dataset("precision", axes, found)
+
+
+WITHOUT_RUNS = dict.fromkeys(("formats", "blocks"), "Leave it out, or give a loaded model and no runs=.")
+WITH_RUNS = {
+    **dict.fromkeys(("lengths", "noise_lengths"), "Give a `capture` of the sequence, which has this option."),
+    "device": "Load the model on this device: `load(name, device=…)`.",
+}
+
+
+def _refuse(remedies: Mapping[Any, str], how: str, **given: Any) -> None:
+    """Raise an error for an option that has no effect with, or without, `runs`."""
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name}= has no effect {how} runs=.", remedies[name])
+
+
+def _for_runs(model: Any, sequence: Any) -> tuple[str | Path, GrowingSequence]:
+    """The name of the model and the sequence; an error for a loaded model, and for a capture, which belongs to one."""
+    if not isinstance(model, str | Path):
+        raise InputError(
+            "model= is a loaded model, and runs= loads the model anew in each precision.",
+            "Give the name or folder of the model, as `load` takes it.",
+        )
+    if isinstance(sequence, PairCapture):
+        raise InputError(
+            "sequence= is a capture, which belongs to one run, and runs= makes several.",
+            "Give the growing sequence itself: `capture.sequence`, and lengths=.",
+        )
+    return model, sequence
+
+
+def _loaded(model: Any) -> Bridge:
+    """The model; an error for a name, and for anything else that is not a loaded model."""
+    if isinstance(model, str | Path):
+        raise InputError(
+            f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
+            "Load it with `load`, or give runs=.",
+        )
+    require_bridge(model)
+    return model
 
 
 def check_formats(formats: Collection[Stored]) -> None:
@@ -157,10 +238,3 @@ def _bits_needed(
     for bits in range(own + 1):
         needed[(rounded(v, bits) == rounded(star, bits)).all(dim=-1)] = bits + 1
     return torch.where(needed > own, torch.nan, needed)
-
-
-def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
-    """The smallest length such that something holds at it and at all longer ones; NaN if there is none."""
-    tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # number of consecutive lengths at the end
-    known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
-    return known[tail]
