@@ -9,6 +9,7 @@ differ. The script measures collapse, the path bound and accuracy for each windo
 import argparse
 from pathlib import Path
 
+from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
 import squashlens as sl
@@ -26,9 +27,8 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-ones = sl.prompts.repeated(
-    model, "1", args.n, prefix="How many ones are in the following sequence?", suffix=args.ending
-)
+question = "How many ones are in the following sequence?"
+ones = sl.prompts.repeated(model, "1", args.n, prefix=question, suffix=args.ending)
 windows = {(w, s): f"window of {w}, {s} sinks" for s in args.sinks for w in args.windows}
 hooks = {name: sl.hooks.sliding_window(w, sink=s) for (w, s), name in windows.items()}
 found = sl.compare(
@@ -48,12 +48,13 @@ lines = make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.08, subplot_
 for row, (title, values) in enumerate(quantities.items(), start=1):
     print(f"{title}, by visible first tokens and window; the last column is without a window")
     for s in args.sinks:
-        shown = [float(values.sel(change=name)) for name in (*(windows[w, s] for w in args.windows), "as it is")]
+        shown = values.sel(change=[*(windows[w, s] for w in args.windows), "as it is"]).values
         print(f"{s:>4}", *(f"{value:9.3g}" for value in shown))
-        style = {"marker_symbol": s, "line_color": f"hsl({83 * s % 360}, 70%, 40%)", "showlegend": row == 1}
+        style = {"marker_symbol": s, "line_color": qualitative.Safe[s % 11], "showlegend": row == 1}
         lines.add_scatter(x=[*map(str, args.windows), "all"], y=shown, name=f"{s} sinks", **style, row=row, col=1)
-lines.update_yaxes(type="log", row=1).update_xaxes(title="window in tokens, the query included", row=3)
-sl.figures.save(lines.update_layout(template="simple_white", height=700), args.out / "windows.html")
-native = found["native_window"].values
-print("native windows by block:", ", ".join("none" if w != w else str(int(w)) for w in native))
-print(f"data and figures in {args.out.resolve()}")
+lines.update_yaxes(type="log", exponentformat="power", row=1)
+lines.update_xaxes(title="window in tokens, the query included", row=3)
+lines.update_layout(template="simple_white", height=700, margin_t=40)
+sl.figures.save(lines, args.out / "windows.html")
+native = [str(int(w)) if w > 0 else "none" for w in found["native_window"].values]
+print(f"native windows by block: {', '.join(native)}\ndata and figures in {args.out.resolve()}")

@@ -19,8 +19,10 @@ import tyro
 
 import squashlens as sl
 from squashlens.cli import _complaints, _exceptions, _labels, _run, _spelling, _study, main
+from squashlens.cli._interventions import interventions
 from squashlens.cli._options import Option, options, parameters
 from squashlens.cli._verbs import VERBS, Verb
+from squashlens.errors import InputError
 from tests import odd, odd_cli
 
 PROMPT = "110 ="
@@ -700,6 +702,36 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     assert (sl.open_result(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
     assert all(f"{name}  " in printed for name in typed)
     assert all(path.stat().st_size > 1e6 for path in files.values())
+
+
+def test_interventions_as_typed() -> None:
+    hooks = sl.hooks
+    typed = {
+        "mask_tokens([0], blocks=(0, 2))+ freeze_norms()\n+uniform_attention": [
+            hooks.mask_tokens([0], (0, 2)), hooks.freeze_norms(), hooks.uniform_attention()
+        ],
+        "log_scaling('log', 8)": [hooks.log_scaling("log", 8)],
+        "attention_temperature(temperature=-1e-1 + 1)": None,
+        "sliding_window(3 + 5)": None,
+        "mask_tokens(list(range(2)))": None,
+        "sliding_window(4, window=4)": None,
+        "sliding_window(*[4])": None,
+        "sliding_window(**{'window': 4})": None,
+        "sl.hooks.freeze_norms": None,
+        "Hook('x', 'y', 1)": None,
+        "": None,
+        "(" * 5000: None,
+    }  # fmt: skip
+    for text, expected in typed.items():
+        if expected is None:
+            with pytest.raises(InputError):
+                interventions([text])
+        else:
+            ((name, found),) = interventions([text]).items()
+            assert name == " ".join(text.split())
+            assert list(map(repr, found)) == list(map(repr, expected))
+    with pytest.raises(InputError, match="twice"):
+        interventions(["freeze_norms", " freeze_norms"])
 
 
 def test_verbs_on_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any) -> None:

@@ -31,7 +31,7 @@ def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
 def _parts(text: str) -> list[ast.expr]:
     """The calls that a text joins by +."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        node = ast.parse(f"({text}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _unreadable(text) from error
     later: list[ast.expr] = []

@@ -10,7 +10,6 @@ MUTATIONS = (
     Mutation("D at the embedding", "figures/remedies/changes.py", 'found["distance"].isel(layer=-1)', 'found["distance"].isel(layer=0)', "test_change_figures.py"),
     Mutation("the last token's share for the first's", "figures/remedies/changes.py", 'found["bound"].isel(content=0)', 'found["bound"].isel(content=-1)', "test_change_figures.py"),
     Mutation("zeros on a logarithm", "figures/remedies/changes.py", 'own[own > 0] if kind == "size" else own', "own", "test_change_figures.py"),
-    Mutation("a band upside down", "figures/remedies/changes.py", "*low.values[::-1]]", "*low.values]", "test_change_figures.py"),
     Mutation("separators as markup", "figures/collapse/separators.py", "“{label(str(name))}”", "“{name}”", "test_change_figures.py"),
     Mutation("the best as the worst is high", "figures/collapse/separators.py", 'float(prescribed["separation"].max())', 'float(prescribed["separation"].min())', "test_change_figures.py"),
     Mutation("a ratio's distance from zero", "figures/collapse/separators.py", "z=np.log(shown)", "z=shown", "test_change_figures.py"),
