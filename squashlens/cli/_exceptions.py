@@ -54,7 +54,7 @@ LEFT_OUT = {
     ("search_separators", "sequence_every"): "the search tries periods of its own",
     ("capture", "prompt"): "is --sequence",
     ("capture", "patterns"): "are kept where the measurement reads them",
-    ("squash_map", "interventions"): "a result that only Python can make: no verb compares hooks",
+    ("squash_map", "interventions"): "is a result of compare, which only Python can pass",
     **{("capture", name): "of a prompt only" for name in ("residuals", "layers", "folder", "bos")},
 }
 # Parameters of `squashlens.prompts.build` that a function of that module sets itself.

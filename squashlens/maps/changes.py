@@ -19,7 +19,7 @@ from squashlens.results import provenance
 
 SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions
 DIMS = ({"change", "layer", "length"}, {"change", "family", "length", "sample"})  # of one sequence, and of families
-MORE = {"replayed", "content", "place", "text"}
+MORE = {"replayed", "content", "place", "text", "block"}
 WHOLE = "Give a result of `squashlens.compare`, or a selection from it among change, family and length."
 
 
