@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from squashlens.study.cells import Cell, Model
+from squashlens.study.guess import guess
 from squashlens.study.scans.shards import failed_rows
 from squashlens.study.storing.store import Store
 
@@ -24,6 +25,10 @@ def plan(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
         left = [cell for cell in group if cell.key not in done and cell.key not in failed]
         size = _weights(model)
         each, origin = _seconds(group[0], times, size, {cell.what: _weights(cell.model) for cell in cells})
+        seconds, peak = None if each is None else each * len(left), peaks.get(group[0].what)
+        guessed = guess(left, size) if seconds is None and left else None
+        if guessed is not None:
+            seconds, peak, origin = guessed.seconds, guessed.peak_bytes, guessed.why
         rows.append({
             "measurement": measurement,
             "model": model.name if model else "",
@@ -33,8 +38,8 @@ def plan(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
             "failed": sum(cell.key in failed and cell.key not in done for cell in group),
             "left": len(left),
             "weight_bytes": size,
-            "peak_bytes": peaks.get(group[0].what),
-            "seconds": None if each is None else round(each * len(left), 3),
+            "peak_bytes": peak,
+            "seconds": None if seconds is None else round(seconds, 3),
             "seconds_from": origin,
         })  # fmt: skip
     return pd.DataFrame(rows).convert_dtypes()
@@ -103,8 +108,8 @@ def _weights(model: Model | None) -> int | None:
 def _seconds(cell: Cell, times: Any, size: int | None, sizes: dict[str, int | None]) -> tuple[float | None, str]:
     """Seconds for a cell, and where they are from: the mean of cells that are done, scaled for another model.
 
-    Before the first cell there is no estimate: how many passes a cell makes, and what else it does, depends on the
-    measurement and its options, and shapes do not tell.
+    Before the first cell there is none: how many passes a cell makes, and what else it does, depends on the measurement
+    and its options. `guess` then counts what is certain.
     """
     if cell.what in times:
         count, seconds = times[cell.what]

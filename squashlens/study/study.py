@@ -78,8 +78,11 @@ class Study:
             Table with the numbers of cells and of those that are done, failed and left. `weight_bytes`: what the
             weights need. `peak_bytes`: the most memory that a worker has had so far, with weights and libraries (CUDA
             memory on CUDA devices), which is what a job should ask for; longer prompts need more. `seconds`: what one
-            worker needs for the cells that are left, and `seconds_from`: whether this is the mean of the cells that are
-            done, or that of another model scaled by the size of its weights, or unknown before the first cell.
+            worker needs for the cells that are left. `seconds_from`: whether this is the mean of the cells that are
+            done, or that of another model scaled by the size of its weights. Before the first cell, `seconds` and
+            `peak_bytes` are a guess from the shapes of the model and its prompts, which counts the passes that
+            `seconds_from` names and nothing else; cells take longer, ten times as long for small models. They are
+            unknown for measurements of neither a prompt nor a growing sequence, and if the checkpoint is not here.
         """
         return plan.plan(self.cells, self.store)
 
