@@ -33,6 +33,9 @@ def test_every_prompt_of_a_form_is_recognised_and_no_other(sequence: GrowingSequ
             wrong = [*own[:place], 10, *own[place + 1 :]]
             assert lengths_with(any_content, wrong, lengths) == []
         assert lengths_with(any_content, [*own, 10], lengths) == []
+        if sequence.ending is not None:  # which is drawn at no length
+            own[sequence.position(n)] = 1
+            assert lengths_with(any_content, own, lengths) == []
 
 
 def test_separators_that_differ_between_lengths_have_no_form() -> None:
