@@ -17,7 +17,8 @@
  *   distance: {length: number, series: {name: string, label: string, start: number}[]},
  *   collapse: {layers: number[], collapse_distance?: (number | null)[], collapse_noise?: (number | null)[],
  *     last_token_rms?: (number | null)[]},
- *   changes: Changes[], blob: string}} Payload
+ *   changes: Changes[], spans: Spans | null, blob: string}} Payload
+ * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
  * @typedef {(number | string | null)[]} Cell a number, or one with the ends of its interval; infinity is text
  * @typedef {{name: string, label: string, unit: string, about: string, cells: Cell[]}} Column
  * @typedef {{family: string, length: number, about: string, changes: string[], columns: Column[]}} Changes
@@ -33,8 +34,8 @@ const UNITS = [
   ["token", "tokens"],
   ["word", "words"],
   ["line", "lines"],
-  ["8", "spans of 8 tokens"],
-  ["64", "spans of 64 tokens"],
+  ["span", "named spans"],
+  ["size", "spans of equal length"],
 ];
 const SVG = "http://www.w3.org/2000/svg";
 // Twelve colours of cividis (Nuñez, Anderton and Renslow 2018), and a scale from blue over white to orange.
@@ -160,13 +161,14 @@ export function cut(text, most) {
 }
 
 /**
- * The prompt in groups: tokens, words, lines, or spans of a number of tokens.
- * @param {string[]} tokens @param {string} unit @returns {Unit[]}
+ * The prompt in groups: tokens, words, lines, spans by the number that each token has (-1 for none), or spans of `size`
+ * tokens. A span with a gap is in several groups.
+ * @param {string[]} tokens @param {string} unit @param {number} [size] @param {number[]} [spans] @returns {Unit[]}
  */
-export function grouped(tokens, unit) {
+export function grouped(tokens, unit, size = 1, spans = []) {
   /** @type {Unit[]} */
   const found = [];
-  const size = unit === "token" ? 1 : Number(unit);
+  const spaced = tokens.some((token) => /\s/.test(token));
   tokens.forEach((token, at) => {
     const before = at ? tokens[at - 1] : "";
     const starts =
@@ -176,14 +178,22 @@ export function grouped(tokens, unit) {
           /(\s|\\n)$/.test(before) ||
           !/[\p{L}\p{M}\p{N}]$/u.test(before) ||
           !/^[\p{L}\p{M}\p{N}]/u.test(token) ||
-          !/\s/.test(tokens.join(""))
+          !spaced
         : unit === "line"
-          ? !at || /(\n|\\n)\s*$/.test(before)
-          : at % size === 0;
+          ? !at || endsLine(before)
+          : unit === "span"
+            ? !at || spans[at] < 0 || spans[at] !== spans[at - 1]
+            : unit === "token" || at % size === 0;
     if (starts) found.push({ start: at, end: at + 1 });
     else found[found.length - 1].end = at + 1;
   });
   return found;
+}
+
+/** Whether white space with a line break ends a text, or a line break that is written out. @param {string} text */
+function endsLine(text) {
+  const end = text.trimEnd();
+  return end.endsWith("\\n") || text.slice(end.length).includes("\n");
 }
 
 /** A scale from numbers to places between 0 and 1. @param {(number | null)[]} values @param {boolean} diverging */
@@ -315,9 +325,11 @@ class View {
     this.row = 0; // place of the layer
     this.cell = { row: 0, position: Math.min(payload.opened, payload.tokens.length - 1) };
     this.unit = "token";
+    this.size = 8; // tokens of a span, where all have the same number
     this.from = 0; // first token of the window
     this.name = (payload.quantities.find((one) => this.data.has(one.name, this.query)) ?? payload.quantities[0]).name;
     this.groups = grouped(payload.tokens, this.unit);
+    this.redraw = () => this.drawAll();
     this.layout();
     this.show();
   }
@@ -357,11 +369,21 @@ class View {
       payload.layers.map((one, row) => [String(row), String(one)]),
       (/** @type {string} */ row) => this.setRow(Number(row)),
     );
-    const [unit] = choice("Units", UNITS, (/** @type {string} */ name) => {
-      this.unit = name;
-      this.groups = grouped(this.tokens, name);
-      this.show();
+    const units = UNITS.filter(([name]) => payload.spans || name !== "span");
+    const [unit, unitsOf] = choice("Units", units, (/** @type {string} */ name) => this.setUnit(name, this.size));
+    const length = make("input", {
+      type: "number",
+      min: 1,
+      max: this.tokens.length,
+      value: this.size,
+      onchange: () => {
+        this.setUnit(this.unit, Number(length.value));
+        length.value = String(this.size);
+      },
     });
+    this.units = unitsOf;
+    this.colours = quantities;
+    this.length = make("label", {}, "Tokens of a span", length);
     const [theme, themes] = choice(
       "Theme",
       [
@@ -455,6 +477,7 @@ class View {
         quantity,
         layer,
         unit,
+        this.length,
         make("label", {}, "Search", search),
         make("button", { type: "button", onclick: () => this.find(search.value, -1) }, "Previous"),
         make("button", { type: "button", onclick: () => this.find(search.value, 1) }, "Next"),
@@ -507,16 +530,31 @@ class View {
     this.setWindow(this.query);
     this.resized = new ResizeObserver(() => this.drawAll());
     this.resized.observe(this.root);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawAll());
+    this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.dark.addEventListener("change", this.redraw);
   }
 
   /** Let go of the element, so that another map can take it. */
   stop() {
     this.resized?.disconnect();
+    this.dark?.removeEventListener("change", this.redraw);
   }
 
-  /** Show everything for the present choice. */
+  /** Choose what a reader of the same map with fewer numbers had chosen. @param {View} before */
+  resume(before) {
+    if (this.data.payload.quantities.some((one) => one.name === before.name)) this.name = before.name;
+    this.row = Math.min(before.row, this.data.payload.layers.length - 1);
+    this.cell = { row: this.row, position: Math.min(before.cell.position, this.query) };
+    this.table.open = before.table.open;
+    this.setUnit(before.unit, before.size);
+  }
+
+  /** Show everything for the present choice. What had the focus may be gone: then the query gets it. */
   show() {
+    const focused = this.root.contains(document.activeElement);
+    this.colours.value = this.name;
+    this.units.value = this.unit;
+    this.length.hidden = this.unit !== "size";
     this.jump.value = String(this.query);
     this.layers.value = String(this.row);
     this.showRibbon();
@@ -526,6 +564,20 @@ class View {
     this.showTable();
     this.showBelow();
     this.drawAll();
+    if (focused && !this.root.contains(document.activeElement)) this.focus();
+  }
+
+  /** Put the focus on the query. */
+  focus() {
+    this.ribbon.querySelector('[aria-selected="true"]')?.focus();
+  }
+
+  /** @param {string} name @param {number} size tokens of a span */
+  setUnit(name, size) {
+    this.unit = name;
+    if (Number.isInteger(size) && size > 0) this.size = size;
+    this.groups = grouped(this.tokens, name, this.size, this.data.payload.spans?.of);
+    this.show();
   }
 
   drawAll() {
@@ -541,7 +593,7 @@ class View {
     this.cell = { row: this.row, position: Math.min(this.cell.position, this.query) };
     if (this.query < this.from || this.query >= this.to) this.setWindow(this.query);
     this.show();
-    if (focus) this.ribbon.querySelector('[aria-selected="true"]')?.focus();
+    if (focus) this.focus();
   }
 
   /** @param {number} row */
@@ -590,11 +642,18 @@ class View {
     );
   }
 
+  /** What a group is called: the name of its span, or its tokens. @param {Unit} group */
+  named(group) {
+    const spans = this.unit === "span" ? this.data.payload.spans : null;
+    const name = spans?.names[spans.of[group.start]];
+    return visible(name ?? this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
+  }
+
   showRibbon() {
     const shownScale = scale(this.all([this.row]), this.diverging);
     const inside = this.groups.filter((group) => group.end > this.from && group.start < this.to);
     const options = inside.map((group) => {
-      const text = visible(this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
+      const text = this.named(group);
       const chosen = group.start <= this.query && this.query < group.end;
       const { value, position } = this.largest(group);
       const later = group.start > this.query;
@@ -1208,13 +1267,24 @@ export default {
   /** @param {{model: any, el: HTMLElement}} given */
   render({ model, el }) {
     const root = make("div", { class: "sl-map" });
+    // JupyterLab takes keys before the map gets them, and "d" twice deletes the cell; this word on what has the focus
+    // keeps it from that.
+    el.addEventListener("focusin", ({ target }) => {
+      /** @type {HTMLElement} */ (target).dataset.lmSuppressShortcuts = "true";
+    });
+    const light = document.body.dataset.jpThemeLight; // of JupyterLab, whose theme need not be the system's
+    if (light) root.dataset.theme = light === "true" ? "light" : "dark";
     const text = make("span", { role: "status" });
     const bar = make("progress", { max: 1, "aria-label": "Progress" });
     const cancel = make("button", { type: "button", onclick: () => model.send({ kind: "cancel" }) }, "Cancel");
     const state = make("p", { class: "sl-map sl-live" }, text, " ", bar, " ", cancel);
+    if (root.dataset.theme) state.dataset.theme = root.dataset.theme;
     const busy = (/** @type {boolean} */ on) => {
+      if (!on && document.activeElement === cancel) view?.focus();
       bar.hidden = cancel.hidden = !on;
     };
+    /** @type {View | null} */
+    let view = null;
     const live = {
       measure: (/** @type {number} */ query) => {
         text.textContent = `Measuring query ${query} …`;
@@ -1223,11 +1293,13 @@ export default {
         model.send({ kind: "measure", query });
       },
     };
-    /** @type {View | null} */
-    let view = null;
     const redraw = () => {
-      view?.stop();
+      const before = view;
+      const focused = root.contains(document.activeElement);
+      before?.stop();
       view = mount(root, model.get("data"), live);
+      if (before) view.resume(before);
+      if (focused) view.focus();
     };
     const told = (/** @type {{kind: string, share?: number, text?: string}} */ message) => {
       if (message.kind === "progress") {

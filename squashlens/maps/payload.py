@@ -66,7 +66,7 @@ def payload(
     names = [name for name in known if _largest(found[name]) <= LARGEST]
     header: dict[str, Any] = {
         "tokens": tokens, "opened": opened, "model": facts["model"], "code": code, "facts": _flat(facts),
-        "changes": list(changes),
+        "changes": list(changes), "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - _fixed_numbers(found)
     full = [name for name in names if "layer" in found[name].dims]
@@ -166,6 +166,14 @@ def _collapse(found: xr.Dataset) -> dict[str, Any]:
     names = ("collapse_distance", "collapse_noise", "last_token_rms")
     held = {name: [_number(value) for value in found[name].values] for name in names if name in found}
     return {"layers": [int(layer) for layer in found["layer"].values], **held}
+
+
+def _spans(found: xr.Dataset) -> dict[str, Any] | None:
+    """The number of each token's span, and the spans' names; None if the result has no spans."""
+    if "span" not in found.coords:
+        return None
+    of, names = (found[name].values.tolist() for name in ("span", "span_name"))
+    return {"of": of, "names": [names[of.index(k)] for k in range(max(of) + 1)]}
 
 
 def _largest(values: xr.DataArray) -> float:

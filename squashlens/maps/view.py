@@ -1,13 +1,13 @@
 """`squash_map` and the object that it returns, which shows itself in notebooks and writes itself as a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Norm, short_repr
+from squashlens._typing import Bos, Bridge, Norm, Pieces, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
@@ -86,6 +86,7 @@ def squash_map(
     norm: Norm = "spectral",
     certified: bool = False,
     n_replacements: int = 0,
+    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     bos: Bos = "family",
     progress: bool = True,
@@ -113,6 +114,8 @@ def squash_map(
         certified: whether to compute the certified path bound as well, as in `profile`; no by default.
         n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
             measures no swap effects.
+        spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
+            their tokens.
         seed: random seed of the replacements; 0 by default.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
@@ -141,6 +144,8 @@ def squash_map(
     check(method, norm, n_replacements)
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
+        if spans is not None:
+            raise InputError("spans= is given with a result, which has no tokenizer.", "Give a model and a prompt.")
         found = _of_result(model, prompt)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
@@ -149,7 +154,7 @@ def squash_map(
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
     chosen: dict[str, Any] = {
         "method": method, "norm": norm, "certified": certified, "n_replacements": n_replacements, "seed": seed,
-        "bos": bos,
+        "bos": bos, "spans": spans,
     }  # fmt: skip
     accept = None if changes is None else changes.require
     held = measure(model, prompt, query=query, progress=progress, accept=accept, **chosen)

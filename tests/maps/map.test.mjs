@@ -2,7 +2,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-const { Data, colour, csv, cut, grouped, ink, scale, shown, visible } = await import(process.env.MAP_PROGRAM);
+const { Data, changesCsv, colour, csv, cut, grouped, ink, scale, shown, visible } = await import(
+  process.env.MAP_PROGRAM
+);
 
 /** A payload with one quantity by layer and one by token, of two of three queries. */
 function small() {
@@ -77,19 +79,37 @@ test("hidden characters are written out", () => {
 });
 
 test("groups cover the prompt once, in order", () => {
-  const starts = (tokens, unit) => grouped(tokens, unit).map((one) => one.start);
+  const starts = (tokens, unit, ...more) => grouped(tokens, unit, ...more).map((one) => one.start);
   assert.deepEqual(starts(["The", " qu", "ick", ",", " fox", "\\n", "ran"], "word"), [0, 1, 3, 4, 5, 6]);
   assert.deepEqual(starts(["a", "b\\n", "c", "\n", "d"], "line"), [0, 2, 4]);
   assert.deepEqual(starts(["1", "1", "0"], "word"), [0, 1, 2], "tokens without spaces are words");
-  for (const unit of ["token", "word", "line", "8", "64"]) {
+  assert.deepEqual(starts(["a", " \n \t", "b", "\n.", "c"], "line"), [0, 2]);
+  assert.deepEqual(starts(["a", "b", "c", "d", "e", "f"], "span", 1, [-1, -1, 0, 0, 1, 0]), [0, 1, 2, 4, 5]);
+  assert.deepEqual(starts(["a", "b", "c", "d", "e"], "size", 2), [0, 2, 4]);
+  for (const unit of ["token", "word", "line", "span", "size"]) {
     const tokens = Array.from({ length: 100 }, (_, k) => (k % 3 ? " x" : "y\\n"));
     let at = 0;
-    for (const { start, end } of grouped(tokens, unit)) {
+    const spans = tokens.map((_, k) => Math.floor(k / 7) - 1);
+    for (const { start, end } of grouped(tokens, unit, 8, spans)) {
       assert.equal(start, at);
       assert.ok(end > start);
       at = end;
     }
     assert.equal(at, 100);
+  }
+});
+
+test("groups take time in proportion to the text", () => {
+  const many = Array.from({ length: 100_000 }, (_, k) => (k % 2 ? "ly" : " x"));
+  const long = Array.from({ length: 20 }, () => "\n".repeat(50_000) + "x");
+  for (const [tokens, number] of [
+    [many, 50_000],
+    [long, 20],
+  ]) {
+    const began = performance.now();
+    assert.equal(grouped(tokens, "word").length, number);
+    grouped(tokens, "line");
+    assert.ok(performance.now() - began < 3000, `${performance.now() - began} ms`);
   }
 });
 
@@ -128,4 +148,27 @@ test("CSV keeps full numbers, and a spreadsheet executes no token", () => {
   assert.equal(lines[2], `2,0,1,"'=1+1",6,12`);
   assert.equal(lines[3], `2,0,2,"say ""x""",7,13`);
   assert.equal(lines[5], `2,3,1,"'=1+1",,`);
+});
+
+test("CSV of interventions keeps full numbers, and a spreadsheet executes no name", () => {
+  const columns = [
+    { label: "D", unit: "1", cells: [[1 / 3], [null]] },
+    {
+      label: "ratio",
+      unit: "nats",
+      cells: [
+        [1, null, null],
+        ["Infinity", 0.5, "Infinity"],
+      ],
+    },
+  ];
+  const text = changesCsv([{ family: "-f", length: 3, about: "", changes: ["as it is", '=x"'], columns }]);
+  assert.deepEqual(text.split("\n"), [
+    "family,length,change,quantity,unit,value,low,high",
+    `"'-f",3,"as it is","D","1",${1 / 3},,`,
+    `"'-f",3,"as it is","ratio","nats",1,,`,
+    `"'-f",3,"'=x""","D","1",,,`,
+    `"'-f",3,"'=x""","ratio","nats",Infinity,0.5,Infinity`,
+    "",
+  ]);
 });

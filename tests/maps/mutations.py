@@ -29,4 +29,9 @@ MUTATIONS = (
     Mutation("the number of another intervention", "maps/map.js", "= cells[k].map((one) => (one === null", "= cells[0].map((one) => (one === null", "test_changes.py::test_the_numbers_of_one_sequence"),
     Mutation("an infinite number that was not measured", "maps/changes.py", "    if np.isnan(value):", "    if not np.isfinite(value):", "test_changes.py::test_what_is_not_finite_is_said"),
     Mutation("prompts refused after the measurement", "maps/view.py", "accept = None if changes is None else changes.require", "accept = None", "test_changes.py::test_a_map_of_a_model_checks_before_it_measures"),
+    Mutation("keys of a notebook in the map", "maps/map.js", '.dataset.lmSuppressShortcuts = "true"', '.dataset.other = "true"', "test_live.py::test_the_pages_side"),
+    Mutation("choices lost with a measurement", "maps/map.js", "if (before) view.resume(before);", "", "test_live.py::test_the_pages_side"),
+    Mutation("the focus lost with a button", "maps/map.js", "if (!on && document.activeElement === cancel) view?.focus();", "", "test_live.py::test_the_pages_side"),
+    Mutation("words in quadratic time", "maps/map.js", "          !spaced\n", "          !/\\s/.test(tokens.join(\"\"))\n", "test_program.py::test_the_programs_own_tests"),
+    Mutation("a token of another span", "measure/squashing/maps/measured.py", "number[inside], name[inside] = k, groups.names[k]", "number[inside[:1]], name[inside] = k, groups.names[k]", "test_page.py::test_named_spans_are_units"),
 )  # fmt: skip

@@ -115,7 +115,9 @@ def test_the_pages_side(browser: Any, tiny: Any) -> None:
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     found = sl.squash_map(tiny, PROMPT, **QUIET)
-    page.set_content(f"<title>x</title><style>{styles()}</style><div id='here'></div>")
+    page.set_content(
+        f"<title>x</title><body data-jp-theme-light='false'><style>{styles()}</style><div id='here'></div>"
+    )
     page.evaluate(
         """async ([program, data]) => {
           const heard = {};
@@ -127,7 +129,9 @@ def test_the_pages_side(browser: Any, tiny: Any) -> None:
         }""",
         [program(), json.loads(json.dumps(found._data()))],
     )
+    assert page.locator(".sl-map[data-theme=dark]").count() == 2  # JupyterLab's, and not the system's
     page.click("[data-start='2']")
+    assert page.evaluate("document.activeElement.dataset.lmSuppressShortcuts") == "true"
     page.get_by_role("button", name="Measure it").click()
     assert page.evaluate("window.sent") == [{"kind": "measure", "query": 2}]
     page.evaluate("window.stub.tell('msg:custom', {kind: 'progress', share: 0.5})")
@@ -137,8 +141,17 @@ def test_the_pages_side(browser: Any, tiny: Any) -> None:
     page.evaluate("window.stub.tell('msg:custom', {kind: 'error', text: '<b>No</b>'})")
     assert page.locator(".sl-live").inner_text().startswith("<b>No</b>")
     assert page.locator("progress").is_hidden()
+    # The button that had the focus is gone, and the query has it.
+    assert page.evaluate("document.activeElement.dataset.start") == "2"
+    page.get_by_label("Colour").select_option("path_bound")
+    page.get_by_label("Units").select_option("size")
+    page.get_by_label("Tokens of a span").fill("3")
+    page.keyboard.press("Enter")
     page.evaluate("window.stub.data = {...window.stub.data, opened: 1}; window.stub.tell('change:data')")
-    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "1"
+    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "0"  # of the span with the query, 1
+    assert "Query 1" in page.locator(".sl-status").inner_text()
+    assert page.get_by_label("Colour").input_value() == "path_bound"
+    assert page.locator(".sl-ribbon [role=option]").count() == 2
     assert said == []
     context.close()
 

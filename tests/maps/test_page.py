@@ -132,11 +132,44 @@ def test_each_scale_of_colours_is_said(watched: Any, written: tuple[Path, Any]) 
 def test_groups_of_tokens_show_the_largest_number(watched: Any, written: tuple[Path, Any]) -> None:
     path, found = written
     page = watched().open(path)
-    page.get_by_label("Units").select_option("8")
+    assert not page.get_by_label("Tokens of a span").is_visible()
+    page.get_by_label("Units").select_option("size")
+    assert page.get_by_label("Tokens of a span").input_value() == "8"
     groups = page.locator(".sl-ribbon [role=option]")
     assert groups.count() == -(-found.sizes["position"] // 8)
     largest = float(found["jacobian"].sel(query=found.sizes["position"] - 1, layer=0)[8:16].max())
     assert f"{number(largest):.4g}" in groups.nth(1).get_attribute("aria-label")
+    for length in (3, 1):
+        page.get_by_label("Tokens of a span").fill(str(length))
+        page.keyboard.press("Enter")
+        assert groups.count() == -(-found.sizes["position"] // length)
+    for wrong in ("0", "-3", "1.5", ""):
+        page.get_by_label("Tokens of a span").fill(wrong)
+        page.keyboard.press("Enter")
+        assert groups.count() == found.sizes["position"]
+    assert page.locator("option[value=span]").count() == 0  # this map has no spans
+
+
+def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
+    spans = {"</b>question": range(1, 6), "ones": [8, 6], "\u202eone more": [10]}
+    found = sl.squash_map(tiny, PROMPT, method="none", spans=spans, progress=False)
+    data = found._data()["spans"]
+    assert data["names"] == ["</b>question", "ones", "\\u202eone more"]
+    assert data["of"][:11] == [-1, 0, 0, 0, 0, 0, 1, -1, 1, -1, 2]
+    again = sl.squash_map(sl.open_result(sl.save(found.result, tmp_path / "map.nc")))
+    one = watched()
+    page = one.open(again.save(tmp_path / "map.html"))
+    page.get_by_label("Units").select_option("span")
+    groups = page.locator(".sl-ribbon [role=option]")
+    starts = [int(start) for start in groups.evaluate_all("all => all.map(one => one.dataset.start)")]
+    assert starts == [0, 1, 6, 7, 8, *range(9, found.result.sizes["position"])]
+    assert groups.nth(1).inner_text() == "</b>question"
+    page.get_by_label("Colour").select_option("path_bound")
+    here = found.result["path_bound"].sel(query=found.result.sizes["position"] - 1, layer=0)
+    assert float(groups.nth(1).get_attribute("aria-label").rpartition(", ")[2]) == number(float(here[1:6].max()))
+    groups.nth(1).click()
+    assert "Query 5" in page.locator(".sl-status").inner_text()
+    assert one.said == []
 
 
 def test_csv_has_all_numbers_of_the_query(watched: Any, written: tuple[Path, Any]) -> None:
@@ -167,7 +200,9 @@ def test_hostile_tokens_stay_text(watched: Any, tmp_path: Path) -> None:
     for position in range(len(HOSTILE)):
         page.locator(f"[data-start='{position}']").click()
         table_of(page)
-    page.get_by_label("Units").select_option("64")
+    page.get_by_label("Units").select_option("size")
+    page.get_by_label("Tokens of a span").fill("64")
+    page.keyboard.press("Enter")
     assert page.title() == "Squash map – squashlens"
     assert page.locator(".sl-map img, .sl-map script").count() == 0
     shown = page.locator(".sl-map").inner_text()

@@ -19,6 +19,7 @@ from squashlens.measure.squashing.maps.spread import spread
 from squashlens.measure.squashing.maps.traces import LONGEST, traces
 from squashlens.measure.squashing.profiles.profile import profile
 from squashlens.measure.squashing.profiles.pullbacks import Pullback, Rows, norms_of, require_held
+from squashlens.measure.squashing.spans import Given, Spans, recorded
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.results import Variable, provenance, signed
 
@@ -44,6 +45,7 @@ def measure(
     seed: int,
     bos: Bos,
     progress: bool,
+    spans: Given | None = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
@@ -57,6 +59,7 @@ def measure(
     session = Session.start(
         model, prompt, bos, "squash_map",
         query=query, method=method, norm=norm, certified=certified, n_replacements=n_replacements, seed=seed,
+        **recorded(spans),
     )  # fmt: skip
     if len(session.ids) != 1 or session.positions < 2:
         raise InputError(
@@ -65,6 +68,7 @@ def measure(
         )
     if accept is not None:
         accept(session.facts, session.ids[0].tolist())
+    groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
@@ -73,6 +77,8 @@ def measure(
     )  # fmt: skip
     variables, coords = variables_of(whole), coords_of(whole)
     variables["bound_over_null"] = ratio(whole)
+    if groups is not None:
+        coords |= _of_tokens(groups, session.positions)
     if method == "exact":
         variables["jacobian"] = _jacobian(session, queries, opened, layers, norm, tick)
     if n_replacements:
@@ -85,6 +91,14 @@ def measure(
     known = provenance(whole)
     facts = {**session.facts, **{name: known[name] for name in ("certificate",) if name in known}}
     return signed("squash map of a prompt", coords, variables, facts)
+
+
+def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
+    """The span of each token as coordinates: its number and name, -1 and no name for a token of none."""
+    number, name = np.full(n, -1), np.full(n, "", dtype=object)
+    for k, inside in enumerate(groups.positions):
+        number[inside], name[inside] = k, groups.names[k]
+    return {"span": ("position", number), "span_name": ("position", name)}
 
 
 def check(method: str, norm: str, n_replacements: int) -> None:
