@@ -144,4 +144,5 @@ def _streams(
     with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
         for ids in reference.split(1):
             forward(model, ids, watch)
-    return torch.stack([torch.stack(rows) for rows in found])
+    device = found[0][0].device  # the blocks of a model that is spread over several devices have their streams there
+    return torch.stack([torch.stack(rows).to(device) for rows in found])

@@ -71,6 +71,7 @@ def certified_spectral_norms(
     inflation: float = 0.05,
     failure: float = 1e-6,
     norms: int | None = None,
+    device: torch.device | str = "cpu",
 ) -> Certified:
     """Certified spectral norms ‖J‖₂ of many operators at once, each given only by the products ``gram(x) = Jᵀ(J x)``.
 
@@ -82,11 +83,12 @@ def certified_spectral_norms(
         gram: maps vectors (operator, d) to Jᵀ J of each.
         operators: number of operators.
         d: dimension of the vectors.
-        generator: random generator of the starting vectors.
+        generator: random generator of the starting vectors, on the CPU: they are the same on every device.
         inflation: the iteration ends when every upper bound is within a factor 1 + `inflation` of its lower bound, at
             the latest after `lanczos_steps`.
         failure: largest probability that any upper bound fails.
         norms: number of norms that must hold jointly, if this call computes only some of them.
+        device: device of the vectors that `gram` takes and returns.
 
     Returns:
         The bounds.
@@ -101,7 +103,7 @@ def certified_spectral_norms(
     each = failure / 2  # the smaller of two bounds is used, and either may fail
     steps = lanczos_steps(d, together, inflation, each)
     goal = math.log(2 * d / math.pi) + 2 * math.log(together / each)  # value of ln Σ p_m², that is −ln t
-    start = torch.randn(operators, d, dtype=torch.float64, device=generator.device, generator=generator)
+    start = torch.randn(operators, d, dtype=torch.float64, generator=generator).to(device)
     basis = start.new_zeros(operators, steps + 1, d)
     basis[:, 0] = start / start.norm(dim=-1, keepdim=True)
     projected = start.new_zeros(operators, steps, steps)

@@ -59,21 +59,23 @@ class Jittered(TorchFunctionMode):
 
     What a computation loses to rounding is a matter of its intermediate results, of which those that cancel leave no
     trace in the end. Done twice, once so, its two results differ by several times what rounding did to one of them,
-    wherever in forward or backward pass that was. Views and results written in place are left alone.
+    wherever in forward or backward pass that was. Views and results written in place are left alone. Random numbers are
+    drawn on the CPU and moved, so that they are the same on every device.
     """
 
     def __init__(self, device: torch.device, seed: int = 0) -> None:
         super().__init__()
-        self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+        self.device, self.generator = device, torch.Generator().manual_seed(seed)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if type(found) is not Tensor or not found.is_floating_point() or found.device != self.device:
+        if not isinstance(found, Tensor) or not found.is_floating_point() or found.device != self.device:
             return found
         place = found.untyped_storage().data_ptr()
         if any(isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place for a in args):
             return found
-        moved = torch.empty_like(found, requires_grad=False).uniform_(-JITTER, JITTER, generator=self.generator)
+        drawn = torch.empty_like(found, device="cpu", requires_grad=False)
+        moved = drawn.uniform_(-JITTER, JITTER, generator=self.generator).to(found.device)
         return found * (1 + torch.finfo(found.dtype).eps * moved)
 
 
@@ -117,6 +119,16 @@ def _tensors(model: Bridge) -> Iterator[Tensor]:
 def _configs(model: Bridge) -> list[Any]:
     modules: Any = model.original_model.modules()
     return list({id(c): c for m in modules if (c := getattr(m, "config", None)) is not None}.values())
+
+
+def require_one_device(model: Bridge) -> None:
+    """Raise an error for a model that is spread over several devices, whose blocks cannot be certified together."""
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise InputError(
+            f"The weights are on {', '.join(devices)}, and a certified bound needs all of them on one device.",
+            "Load the model with device=, or use `jacobian_norms`, which takes a model on several devices.",
+        )
 
 
 @contextmanager

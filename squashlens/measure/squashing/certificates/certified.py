@@ -20,7 +20,7 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents_on_graph, local_bytes, tokens_at_a_time
 from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
-from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying
+from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
 from squashlens.engine.differentiating.local import local_block
 from squashlens.engine.differentiating.replay import record, require_replayable
 from squashlens.engine.differentiating.spans import Span, open_spans
@@ -74,8 +74,8 @@ class Norms:
     def of(self, gram: Callable[[Tensor], Tensor], many: int, d: int, device: torch.device) -> Float[Tensor, " many"]:
         """Norms of operators with d columns that are given by their products ``JᵀJ x``."""
         found = certified_spectral_norms(
-            gram, many, d, generator=torch.Generator(device).manual_seed(many),
-            inflation=self._inflation(d), failure=FAILURE, norms=self.total,
+            gram, many, d, generator=torch.Generator().manual_seed(many),
+            inflation=self._inflation(d), failure=FAILURE, norms=self.total, device=device,
         )  # fmt: skip
         self.failure = max(self.failure, found.failure_probability)
         return found.upper
@@ -93,6 +93,7 @@ def certified_bounds(
     freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
+    require_one_device(session.model)
     with certifying(session.model):
         return _in_float64(session, spans, from_layer, query, freeze, edges, group, chunk, progress)
 
@@ -143,6 +144,7 @@ def certified_rows(
     wanted = {stretch: range(n) for stretch in chain} | {chain[-1]: range(min(queries), n)}
     pairs = n * sum(map(len, wanted.values()))
     found: dict[int, Tensor] = {}
+    require_one_device(session.model)
     with certifying(session.model):
         norms = Norms(total=pairs, steps=len(chain))
         work = _Work(session, wanted, (), norms, len(chain), pairs, progress)

@@ -79,7 +79,7 @@ class Pullback:
         with differentiable(), replay.running():
             leaf = left.detach().clone().requires_grad_()
             alone = model.ln_final(leaf)[:, query]
-            for (rows,) in vjps(alone, [leaf], part, len(part)):
+            for (rows,) in vjps(alone, [leaf], part.to(alone.device), len(part)):
                 take(self.top, rows)
 
 

@@ -22,13 +22,13 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     seen = _Seen(session)
     seen.run()
     blocks = range(n_blocks(session.model))
-    heads = torch.stack([seen.heads[b] for b in blocks])
-    sink, others = (torch.stack([seen.values[b][which] for b in blocks]) for which in (0, 1))
+    heads = torch.stack([seen.heads[b].cpu() for b in blocks])  # blocks may be on several devices
+    sink, others = (torch.stack([seen.values[b][which].cpu() for b in blocks]) for which in (0, 1))
     n, native = session.positions, windows(session.model)
     uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
     by_head, by_layer = ("block", "head"), ("layer",)
     spectra = torch.tensor([spectrum(seen.streams[layer][0]) for layer in layers], dtype=torch.float64)
-    sizes = torch.stack([seen.streams[layer][0].double().norm(dim=-1) for layer in layers])
+    sizes = torch.stack([seen.streams[layer][0].double().norm(dim=-1).cpu() for layer in layers])
     return {
         "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
         "attention_entropy": (by_head, heads[..., 1], "mean entropy of attention", "nat"),
