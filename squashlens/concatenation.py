@@ -18,7 +18,7 @@ TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that 
 
 
 @validated
-def concat(results: Mapping[str | int | float, Result], dim: str) -> xr.DataArray | xr.Dataset:
+def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray | xr.Dataset:
     """Join results of one measurement along a new dimension: of several models, prompts or options.
 
     The parts are aligned by their labels. A part that lacks a label, such as a layer of a deeper model or a position of
@@ -28,7 +28,7 @@ def concat(results: Mapping[str | int | float, Result], dim: str) -> xr.DataArra
     and `token_id` is −1.
 
     Args:
-        results: results of one measurement, by the labels that they get along `dim`.
+        result: results of one measurement, by the labels that they get along `dim`.
         dim: name of the new dimension, such as ``"model"`` or ``"prompt"``.
 
     Returns:
@@ -51,10 +51,10 @@ def concat(results: Mapping[str | int | float, Result], dim: str) -> xr.DataArra
     >>> sl.provenance(both.sel(prompt="short"))["call"]["prompt"]
     '11 ='
     """
-    _require_labels(results)
-    facts = [_settled(one, label) for label, one in results.items()]
-    _require_one_measurement(facts, [*results])
-    parts: dict[Any, Any] = {label: _without(one, dim) for label, one in results.items()}
+    _require_labels(result)
+    facts = [_settled(one, label) for label, one in result.items()]
+    _require_one_measurement(facts, [*result])
+    parts: dict[Any, Any] = {label: _without(one, dim) for label, one in result.items()}
     first = next(iter(parts))
     for label in parts:
         _require_alike(parts[first], parts[label], f"{short_repr(first)} and {short_repr(label)}")
@@ -69,13 +69,11 @@ def concat(results: Mapping[str | int | float, Result], dim: str) -> xr.DataArra
 
 def _require_labels(results: Mapping[Any, Result]) -> None:
     if isinstance(results, xr.Dataset):
-        raise InputError(
-            "results= is one result.", "Give a dict of results by label, such as {'gemma': a, 'llama': b}."
-        )
+        raise InputError("result= is one result.", "Give a dict of results by label, such as {'gemma': a, 'llama': b}.")
     if not results:
-        raise InputError("results= is empty.", "Give at least one result, by its label.")
+        raise InputError("result= is empty.", "Give at least one result, by its label.")
     if len({isinstance(label, str) for label in results}) > 1:
-        raise InputError("Some labels of results= are text and some are numbers.", "Give labels of one kind.")
+        raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
 
 
 def _settled(one: Result, label: object) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def _settled(one: Result, label: object) -> dict[str, Any]:
     try:
         provenance(one)
     except InputError as error:
-        raise InputError(f"results[{short_repr(label)}]: {error.cause}", error.remedy) from error
+        raise InputError(f"result[{short_repr(label)}]: {error.cause}", error.remedy) from error
     return settled(stored_facts(one), labels_of(one), [str(name) for name in one.dims])
 
 

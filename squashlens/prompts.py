@@ -241,11 +241,11 @@ def build(
 
 
 @validated
-def stacked(sequences: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position"]:
+def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position"]:
     """The token ids of several sequences as the rows of one tensor, each sequence at its full length.
 
     Args:
-        sequences: sequences with the same number of tokens.
+        sequence: several sequences with the same number of tokens.
 
     Returns:
         Token ids, of shape (prompt, position), suffixes included.
@@ -253,7 +253,7 @@ def stacked(sequences: Sequence[GrowingSequence]) -> Int[Tensor, "prompt positio
     Raises:
         InputError: if the sequences do not all have the same number of tokens.
     """
-    rows = [sequence.plain(len(sequence)).ids(sequence.trunk) for sequence in sequences]
+    rows = [one.plain(len(one)).ids(one.trunk) for one in sequence]
     if len({len(row) for row in rows}) != 1:
         raise InputError(
             f"The sequences have different numbers of tokens: {sorted({len(r) for r in rows})}.",

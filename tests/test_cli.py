@@ -710,6 +710,7 @@ def test_interventions_as_typed() -> None:
         "mask_tokens([0], blocks=(0, 2))+ freeze_norms()\n+uniform_attention": [
             hooks.mask_tokens([0], (0, 2)), hooks.freeze_norms(), hooks.uniform_attention()
         ],
+        "sliding_window(4, sink=1)": [hooks.sliding_window(4, sink=1)],
         "log_scaling('log', 8)": [hooks.log_scaling("log", 8)],
         "attention_temperature(temperature=-1e-1 + 1)": None,
         "sliding_window(3 + 5)": None,

@@ -180,9 +180,9 @@ def test_a_selected_part_can_be_joined_again() -> None:
 @pytest.mark.parametrize(
     ("results", "dim", "message"),
     [
-        (lambda: {}, "model", "results= is empty"),
-        (lambda: odd.result("collapse"), "model", "results= is one result"),
-        (lambda: {"a": measured(), 1: measured()}, "model", "Some labels of results= are text and some are numbers"),
+        (lambda: {}, "model", "result= is empty"),
+        (lambda: odd.result("collapse"), "model", "result= is one result"),
+        (lambda: {"a": measured(), 1: measured()}, "model", "Some labels of result= are text and some are numbers"),
         (lambda: {"a": measured(), "b": measured(function="g")}, "model", "different measurements: 'a' of f, 'b' of g"),
         (lambda: {"a": measured(), "b": measured(units="model units")}, "model", r"bound \(1\), and bound \(model"),
         (lambda: {"a": measured(), "b": measured(long_name="l2")}, "model", "'bound' is not the same quantity in 'a'"),
@@ -193,8 +193,8 @@ def test_a_selected_part_can_be_joined_again() -> None:
         (lambda: {"a": measured(), "b": measured()}, "token", "already have 'token'"),
         (lambda: {"a": measured(), "b": measured()}, "bound", "already have 'bound'"),
         (lambda: {"a": measured(), "b": measured()}, " ", "dim= is empty"),
-        (lambda: {"a": measured(), "b": (2 * measured()).drop_attrs()}, "model", r"results\['b'\]: This array has no"),
-        (lambda: {"a": measured().expand_dims("x")}, "model", r"results\['a'\]: This result has a new dimension 'x'"),
+        (lambda: {"a": measured(), "b": (2 * measured()).drop_attrs()}, "model", r"result\['b'\]: This array has no"),
+        (lambda: {"a": measured().expand_dims("x")}, "model", r"result\['a'\]: This result has a new dimension 'x'"),
         (lambda: {"a": measured(), "b": measured("xyz").isel(position=[0, 0])}, "model", "cannot be aligned"),
         (lambda: {"a": measured(rounding=1.0), "b": measured()}, "model", "cannot be aligned: 'rounding'"),
         (lambda: {"a": odd.result("collapse"), "b": odd.result("collapse relative")}, "model", "not the same quantity"),

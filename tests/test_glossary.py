@@ -13,7 +13,7 @@ from squashlens.checks.arguments import description
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 MOST_NAMES = 45  # at the top level
-MOST_PARAMETERS = 114  # different names; the target of 60 would need one name for several meanings
+MOST_PARAMETERS = 111  # different names; the target of 60 would need one name for several meanings
 
 
 def section(heading: str) -> str:

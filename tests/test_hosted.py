@@ -262,7 +262,7 @@ def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
     found = hosted.from_log(log, task=VOWELS)
     assert np.array_equal(found["right"], found["truth"] == "2")
     for given in (None, DRAWN):
-        with pytest.raises(InputError, match="This log is of the task 'vowels of mine'.*task="):
+        with pytest.raises(InputError, match="This log has answers to another task, 'vowels of mine'.*task="):
             hosted.from_log(log, task=given)
     other = Task(VOWELS.name, "Vowels in '{sequence}'?", VOWELS.draw, VOWELS.answer, read=reading.number)
     with pytest.raises(InputError, match="differ from those of the task"):

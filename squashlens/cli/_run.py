@@ -203,7 +203,7 @@ def _maker(chosen: str) -> str:
 
 
 def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
-    """The growing sequence that the options describe; captured, if the verb reduces a capture."""
+    """The growing sequence that the options describe; captured, if the verb measures a capture."""
     import squashlens as sl
 
     chosen = given["sequence"]

@@ -1,7 +1,7 @@
 """The verbs: one for each measurement, called as the function is. This table is the only list of them.
 
-A verb's options are the parameters of its function, so the table only adds what a signature does not say: which figures
-there are of the result, and whether the function reduces a capture.
+A verb's options are the parameters of its function. The table adds what a signature does not say: which figures show
+the result, and whether the function measures a capture.
 """
 
 import ast
@@ -21,7 +21,7 @@ class Verb:
 
     name: str
     figures: tuple[str, ...] = ()  # of squashlens.figures: the first is --figure, others have options of their names
-    captured: bool = False  # it reduces a capture, so that the parameters of `capture` are options too
+    captured: bool = False  # it measures a capture, so the parameters of `capture` are options too
     where: str = ""  # the module of squashlens that has the function; the package itself if empty
 
     @property

@@ -26,7 +26,7 @@ Answer = Callable[[tuple[str, ...]], str]
 @measured
 def accuracy(
     model: Bridge,
-    sequences: Iterable[GrowingSequence],
+    sequence: GrowingSequence | Iterable[GrowingSequence],
     answer: Answer,
     *,
     lengths: Iterable[int] | None = None,
@@ -41,7 +41,7 @@ def accuracy(
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
-        sequences: growing sequences from `squashlens.prompts` with equal numbers of content tokens;
+        sequence: a growing sequence from `squashlens.prompts`, or several with equal numbers of content tokens;
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
         lengths: numbers of content tokens, in increasing order; all from 1 by default.
@@ -63,10 +63,10 @@ def accuracy(
     >>> found.dims, bool(found.min() > 0.7)
     (('length',), True)
     """
-    given = list(sequences)
+    given = [sequence] if isinstance(sequence, GrowingSequence) else list(sequence)
     if not all(isinstance(one, GrowingSequence) for one in given) or len({len(one) for one in given}) != 1:
         raise InputError(
-            "sequences= are not growing sequences with equal numbers of content tokens.",
+            "sequence= has parts that are not growing sequences with equal numbers of content tokens.",
             "Give at least one sequence from `squashlens.prompts`, all with the same number of content tokens.",
         )
     if batch_size is not None:

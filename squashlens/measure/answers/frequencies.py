@@ -123,11 +123,11 @@ def interval(share: np.ndarray, of: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @takes("squashlens.evaluate", "value truth: mode length seed", "mode: mode")
-def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
+def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     """How often each value was answered, and how often it was the right answer (figures 4 and 7).
 
     Args:
-        answers: result of `evaluate`, or of a log of a hosted model.
+        result: result of `evaluate`, or of a log of a hosted model.
 
     Returns:
         Dataset, dimensionless. Over (mode, value): `said` and `truth`, the shares of all questions of a mode that were
@@ -147,16 +147,16 @@ def answer_frequencies(answers: xr.Dataset) -> xr.Dataset:
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """
-    facts = provenance(answers)
-    values = sorted({*answers["value"].values.flat, *answers["truth"].values.flat} - {""}, key=_by_size)
-    flat = {name: answers[name].values.reshape(len(answers["mode"]), -1) for name in ("value", "truth")}
+    facts = provenance(result)
+    values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
+    flat = {name: result[name].values.reshape(len(result["mode"]), -1) for name in ("value", "truth")}
     said, truth = (
         np.stack([(flat[name] == value).mean(axis=-1) for value in values], axis=-1) for name in ("value", "truth")
     )
     text, silent = "share of all questions of a mode", (flat["value"] == "").mean(axis=-1)
     return signed(
         "frequencies of answers",
-        {"mode": answers["mode"].values, "value": np.array(values)},
+        {"mode": result["mode"].values, "value": np.array(values)},
         {
             "said": (("mode", "value"), said, f"{text} that were answered with the value", "1"),
             "truth": (("mode", "value"), truth, f"{text} whose right answer is the value", "1"),

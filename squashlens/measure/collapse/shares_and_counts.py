@@ -118,8 +118,8 @@ def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor
             raise
         except ValueError as error:  # models with ALiBi compute biases from a mask of another shape
             raise UnsoundModelError(
-                f"{type(model.original_model).__name__} does not take a mask of queries and keys in a forward pass "
-                f"({error}), so that its mask and positions cannot be removed.",
+                f"{type(model.original_model).__name__} does not accept a mask over queries and keys "
+                f"({error}), so its causal mask and positions cannot be removed.",
                 "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
             ) from error
     return torch.stack([seen[site] for site in sites])

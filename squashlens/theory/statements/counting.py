@@ -104,7 +104,8 @@ def _through(
         added = positions(len(chosen))
         if not isinstance(added, Tensor) or added.shape != tokens.shape:
             raise InputError(
-                f"positions({len(chosen)}) returned {short_repr(added)}.", "It must return a tensor (position, d)."
+                f"positions({len(chosen)}) returned {short_repr(added)}.",
+                "It must return a tensor of shape (position, d).",
             )
         tokens = tokens + added.to(tokens)
     for layer in layers:

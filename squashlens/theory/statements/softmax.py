@@ -159,8 +159,8 @@ def _of_a_limit(
     sides = ([step.left for step in steps], [min(step.right, most) for step in steps])
     empty = sum(step.right >= most for step in steps)
     shows = (
-        f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {lengths[-1]:,}, which is a theorem and can "
-        f"only fail by an error of arithmetic"
+        f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {lengths[-1]:,}, which is proved, so "
+        f"only an arithmetic error can break it"
         + (f" (at {empty} of them its right side is at least {most:g}, so it says nothing)" if empty else "")
         + "; and whether a side decreases at each of these lengths. No finite check proves a limit"
     )

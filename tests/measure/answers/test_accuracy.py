@@ -173,6 +173,8 @@ def test_refusals(tiny: Any, bridge_of: Any) -> None:
     for given in ([], [three, four], [three, "111"], ["111"]):
         with pytest.raises(InputError, match="not growing sequences with equal numbers"):
             raw(sl.accuracy)(tiny, given, ones)
+    one, several = (sl.accuracy(tiny, given, ones, progress=False) for given in (three, [three]))
+    assert one.equals(several)
     for chunk in (0, -1, 2.0, True):
         with pytest.raises(InputError, match="batch_size="):
             raw(sl.accuracy)(tiny, [three], ones, batch_size=chunk)
