@@ -389,6 +389,12 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         "precision": (
             ["--n", "6", "--blocks", "all"], lambda: sl.precision(model, ones, blocks="all", **quiet),
         ),
+        "precision --lengths": (
+            ["--n", "6", "--lengths", "2", "6", "--noise-lengths", "2"],
+            lambda: sl.precision(
+                model, sl.capture(model, ones, patterns=False, lengths=[2, 6], noise_lengths=2, **quiet)
+            ),
+        ),
         "precision --runs": (
             ["--n", "6", "--runs", "float32", "--lengths", "2", "6"],
             lambda: sl.precision("tiny-gemma", ones, runs=["float32"], lengths=[2, 6], **quiet),
@@ -409,7 +415,8 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 
 @pytest.mark.parametrize("verb", [
     "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
-    "depth_limit", "next_token", "mechanism", "precision", "precision --runs", "tokenization", "probe",
+    "depth_limit", "next_token", "mechanism", "precision", "precision --lengths",
+    "precision --runs", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words, call = _calls()[verb]

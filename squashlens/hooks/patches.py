@@ -216,7 +216,7 @@ class Replacement:
         rows, n = self.source.at(self.block).to(tensor), tensor.shape[1]
         if self.here is None and not self.averaged and n > len(rows):
             raise InputError(
-                f"{self.name}: the prompt has {n} positions, and the activations to insert come from {len(rows)}.",
+                f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
                 "Give positions=, or prompts as long as this one.",
             )
         if self.here is None:
