@@ -41,7 +41,7 @@ MUTATIONS = (
     Mutation("what a panel of figure 5 sets is passed to it", "cli/_exceptions.py", '"figure5": ("prefix", "separator", "every", "alphabet")', '"figure5": ("prefix",)', "test_cli.py::test_collapse_of_every_sequence"),
     Mutation("options of load ignored by runs", "cli/_run.py", "{\"load\", \"capture\"} and given[name] != option.default", "{\"load\", \"capture\"} and False", "test_cli.py::test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded"),
     Mutation("runs of a loaded model typed", "cli/_run.py", "given[\"model\"] if runs else model, **arguments", "model, **arguments", "test_cli.py::test_a_verb_gives_what_the_function_gives"),
-    Mutation("only the first hook typed", "cli/_interventions.py", "[node, *reversed(later)]", "[node]", "test_cli.py::test_verbs_on_remedies"),
+    Mutation("only the first hook typed", "cli/_interventions.py", "[node, *reversed(later)]", "[node]", "test_cli.py::test_interventions_as_typed"),
     Mutation("hooks typed in another order", "cli/_interventions.py", "reversed(later)", "later", "test_cli.py::test_interventions_as_typed"),
     Mutation("typed arguments by name left out", "cli/_interventions.py", "strict=False)) | named", "strict=False))", "test_cli.py::test_interventions_as_typed"),
     Mutation("typed text run as Python", "cli/_interventions.py", "ast.literal_eval(one) for one in call.args", "eval(ast.unparse(one)) for one in call.args", "test_cli.py::test_interventions_as_typed"),

@@ -128,10 +128,13 @@ CALLS: dict[str, dict[str, Call]] = {
     },
     "compare": {
         "one": lambda s, f: sl.compare(
-            s.model, s.sequence(4), {"masked": sl.hooks.mask_tokens([1])}, lengths=[2, 4], progress=False
+            s.model,
+            s.sequence(4),
+            {"masked": sl.hooks.mask_tokens([1]), "window": sl.hooks.sliding_window(3, sink=1)},
+            lengths=[2, 4],
+            progress=False,
         )
     },
-    "windows": {"one": lambda s, f: sl.windows(s.model, s.sequence(4), [3], sinks=[1], lengths=[4], progress=False)},
     "search_separators": {
         "one": lambda s, f: sl.search_separators(
             s.model, s.sequence(4), separators=[s.separator], every=[2], n_placements=5, lengths=[4], progress=False
@@ -153,8 +156,9 @@ CALLS: dict[str, dict[str, Call]] = {
 
 SPEAKING: dict[str, dict[str, Call]] = {
     "tokenization": {"one": lambda s, f: sl.tokenization(s.model, n=3, progress=False)},
-    "precision_by_run": {
-        "one": lambda s, f: sl.precision_by_run(
+    "precision": {
+        **CALLS["precision"],
+        "runs": lambda s, f: sl.precision(
             s.opened, s.sequence(4), runs=["bfloat16"], lengths=[2, 4], noise_lengths=1, device=device_of(s), **QUIET
         )[["distance"]]  # in half precision a flag or a first length may fall either way
     },

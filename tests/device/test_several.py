@@ -17,9 +17,9 @@ BOTH = {"lazy:0", "lazy:1"}
 # What the default run takes: each passes something between blocks in a way of its own. The others are slow.
 DEFAULT = ("capture", "jacobian", "squash_map")
 DEFAULT_HOOKS = ("mean_residual",)
-# These load the model themselves, onto one device, or run none.
-ELSEWHERE = ("load", "Study", "precision_by_run", "report", "synthetic.")
-CALLS = {name: made for name, made in (calls.CALLS | calls.SPEAKING).items() if not name.startswith(ELSEWHERE)}
+# These load the model themselves, onto one device, as the runs of `precision` do, or run none.
+ELSEWHERE = ("load", "Study", "report", "synthetic.")
+CALLS = {name: made for name, made in (calls.SPEAKING | calls.CALLS).items() if not name.startswith(ELSEWHERE)}
 REFUSED = {"path_bound": ("attention", "analytic", "local", "exact", "grouped")}
 
 
