@@ -28,6 +28,9 @@ SHOWN = {
     "kl": ("Swap effect on the next token", "Mean KL divergence when the token is replaced"),
     "null": ("Null", "Path bound under uniform attention"),
 }
+TRACED = tuple(f"path_{name}" for name in ("position", "weight", "share", "over_null")) + tuple(
+    f"way_{name}" for name in ("share", "position", "head")
+)
 SERIES = {"path_bound": "path bound", "null": "null", "certified": "certified ceiling", "jacobian": "Jacobian"}
 
 
@@ -80,6 +83,7 @@ def payload(
             *(f"{SHOWN[name][0]}: up to {_largest(found[name]):.3g}, too large for a page; the result has it."
               for name in known if name not in names),
             *_notes(found, kept, queries, kept_layers, layers),
+            *_of_precision(found, facts),
         ],
         "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
         "traces": _traces(found, kept, blob), "distance": _distance(found, kept_layers, blob),
@@ -130,7 +134,7 @@ def _quantity(
 
 def _traces(found: xr.Dataset, kept: Sequence[int], blob: Blob) -> dict[str, Any] | None:
     """Strongest paths and ways, by query; None if the result has none."""
-    if "way_share" not in found:
+    if not {*TRACED} <= {*found}:
         return None
     traced = [int(query) for query in found["traced"].values if int(query) in kept]
     each = []
@@ -207,11 +211,19 @@ def _notes(
     for name in ("certified", "effect"):
         if name not in found:
             notes.append(f"{SHOWN[name][0]}: not measured.")
-    if "way_share" not in found:
+    if not {*TRACED} <= {*found}:
         notes.append("Strongest paths: not traced.")
     elif len(found["traced"]) < len(queries):
         notes.append(f"Strongest paths were traced for {_listed([int(q) for q in found['traced'].values])} only.")
     return notes
+
+
+def _of_precision(found: xr.Dataset, facts: dict[str, Any]) -> list[str]:
+    """What a certificate leaves out in half precision, in which the other numbers were measured."""
+    dtype = facts.get("dtype", "float32")
+    if "certified" not in found or dtype in ("float32", "float64"):
+        return []
+    return [f"The certified ceiling is for these weights in exact arithmetic; in {dtype} it computes other values."]
 
 
 def _measured_queries(found: xr.Dataset, name: str, queries: Sequence[int]) -> list[int]:

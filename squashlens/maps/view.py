@@ -7,16 +7,17 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Norm, Pieces, short_repr
+from squashlens._typing import Bos, Bridge, Norm, Pieces
 from squashlens.checks.arguments import validated
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError
 from squashlens.maps.changes import Interventions, ids_of
+from squashlens.maps.given import measured_query, of_result, refuse_options
 from squashlens.maps.live import Measure, widget
 from squashlens.maps.page import frame, page, section
 from squashlens.maps.payload import payload
-from squashlens.measure.squashing.maps.measured import Method, check, joined, measure, of_profile
+from squashlens.measure.squashing.maps.measured import Method, check, joined, measure
 from squashlens.results import provenance
 from squashlens.saving.files import require_output, write
 
@@ -30,6 +31,7 @@ class SquashMap:
     result: xr.Dataset
     again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
     interventions: Interventions | None = field(default=None, compare=False)
+    opened: int | None = field(default=None, compare=False)  # the query, if another than that of the result's call
 
     def save(self, path: str | Path) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``."""
@@ -64,7 +66,7 @@ class SquashMap:
         shown = self.interventions
         changed = [] if shown is None else shown.tables(ids_of(found))
         code = _code(provenance(found), [] if shown is None else shown.names)
-        return payload(found, code, opened, changed)
+        return payload(found, code, self.opened if opened is None else opened, changed)
 
     def _repr_html_(self) -> str:
         return frame(self.page())
@@ -104,11 +106,12 @@ def squash_map(
 
     Args:
         model: the model to measure, as in `path_bound`; or a result of `profile` or of this function, perhaps opened
-            from a file, and then no prompt.
+            from a file, and then neither a prompt nor other options than `query` and `interventions`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         interventions: a result of `compare` for this model and a sequence, or families of sequences, of which the
             prompt is one: its numbers are shown below the map, with their intervals.
-        query: position that the map opens at, the last by default; negative values count from the end.
+        query: position that the map opens at, the last by default (of a result, that of its call); negative values
+            count from the end.
         method: ``"exact"`` (the default) for norms of the Jacobian of `query` from all layers, or ``"none"``.
         norm: as in `jacobian_norms`.
         certified: whether to compute the certified path bound as well, as in `profile`; no by default.
@@ -144,12 +147,11 @@ def squash_map(
     check(method, norm, n_replacements)
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        if spans is not None:
-            raise InputError("spans= is given with a result, which has no tokenizer.", "Give a model and a prompt.")
-        found = _of_result(model, prompt)
+        refuse_options(method, norm, certified, n_replacements, spans, seed, bos)
+        found = of_result(model, prompt)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
-        return SquashMap(found, interventions=changes)
+        return SquashMap(found, interventions=changes, opened=None if query == -1 else measured_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
     chosen: dict[str, Any] = {
@@ -167,35 +169,6 @@ def squash_map(
         return joined(found, more, one)
 
     return SquashMap(held, again, changes)
-
-
-def _of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
-    """The Dataset of a map, from one that was measured before."""
-    if prompt is not None:
-        raise InputError(
-            f"prompt={short_repr(prompt)} is given with a result, which has a prompt.", "Leave prompt= out."
-        )
-    function = provenance(found)["call"].get("function")
-    whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null", "influence"} <= {*found}
-    if function not in ("profile", "squash_map") or not whole:
-        raise InputError(
-            f"model= is a result of {short_repr(function)} that a map cannot be made of.",
-            "Give a model and a prompt, or the whole result of `profile` with keep='positions'.",
-        )
-    cut = [dim for dim in ("position", "distance", "block", "rank") if dim in found.dims and _is_cut(found, dim)]
-    if cut or found["query"].max() >= found.sizes["position"]:
-        part = cut[0] if cut else "position"
-        raise InputError(
-            f"model= is a result with only a part of {part}, and a map shows the whole prompt.",
-            "Give the whole result; a selection may choose among query and layer.",
-        )
-    return of_profile(found) if function == "profile" else found
-
-
-def _is_cut(found: xr.Dataset, dim: str) -> bool:
-    """Whether labels are missing that the page, which counts from 0, would give to others."""
-    whole = found[dim].values.tolist() == list(range(found.sizes[dim]))
-    return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
 
 
 def _code(facts: dict[str, Any], compared: Sequence[str] = ()) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.maps.payload import MOST, payload, text_of
+from squashlens.maps.payload import MOST, _of_precision, payload, text_of
 from squashlens.maps.view import _code
 from tests.maps.made import HOSTILE, made
 
@@ -100,6 +100,15 @@ def test_no_token_ends_the_data() -> None:
     text = text_of(payload(made(HOSTILE), "</script>"))
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text)["tokens"] == list(HOSTILE)
+
+
+def test_a_certificate_in_half_precision_is_said(tiny: Any) -> None:
+    found = sl.squash_map(tiny, "110 =", method="none", certified=True, **QUIET).result
+    for dtype, notes in (("bfloat16", 1), ("float32", 0)):
+        said = _of_precision(found, {"dtype": dtype})
+        assert len(said) == notes
+        assert all(f"in {dtype} it computes other values" in text for text in said)
+    assert _of_precision(found.drop_vars("certified"), {"dtype": "bfloat16"}) == []
 
 
 def test_the_code_makes_the_same_map(tiny: Any) -> None:

@@ -1,0 +1,83 @@
+"""Results that a map is made of, in place of a model and a prompt: which can be shown, and which are refused."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from squashlens._typing import short_repr
+from squashlens.errors import InputError
+from squashlens.measure.squashing.maps.measured import of_profile
+from squashlens.results import provenance
+
+# In an order in which every variable of a map has its dimensions; that of a joined result is another.
+DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
+COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
+DEFAULTS = {
+    "method": "exact", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None, "seed": 0,
+    "bos": "family",
+}  # fmt: skip
+
+
+def refuse_options(*given: Any) -> None:
+    """Raise an error for an option of the measurement, in the order of `DEFAULTS`, that is given with a result."""
+    for (name, default), value in zip(DEFAULTS.items(), given, strict=True):
+        if value != default:
+            raise InputError(
+                f"{name}={short_repr(value)} is given with a result, which is shown as it was measured.",
+                f"Leave {name}= out, or give a model and a prompt.",
+            )
+
+
+def of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
+    """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
+    if prompt is not None:
+        raise InputError(
+            f"prompt={short_repr(prompt)} is given with a result, which has a prompt.", "Leave prompt= out."
+        )
+    joined = [str(dim) for dim in found.dims if dim not in DIMS]
+    function = provenance(found)["call"].get("function")
+    whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null", "influence"} <= {*found}
+    if function in ("profile", "squash_map") and whole and joined:
+        raise InputError(
+            f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
+            f"Select one, for example with `result.isel({joined[0]}=0)`.",
+        )
+    if function not in ("profile", "squash_map") or not whole or not {"token", "token_id"} <= {*found.coords}:
+        raise InputError(
+            f"model= is a result of {short_repr(function)} that a map cannot be made of.",
+            "Give a model and a prompt, or the whole result of `profile` with keep='positions'.",
+        )
+    for dim in ("query", "layer", "traced", "path"):
+        labels = found[dim].values if dim in found.dims else np.zeros(1)
+        if not len(labels) or len({*labels.tolist()}) < len(labels):
+            raise InputError(
+                f"model= is a result with {len(labels)} labels of {dim!r}, of which {len({*labels.tolist()})} differ.",
+                f"Select at least one {dim}, and none twice.",
+            )
+    cut = [dim for dim in COUNTED if dim in found.dims and _is_cut(found, dim)]
+    if cut or found["query"].max() >= found.sizes["position"]:
+        part = cut[0] if cut else "position"
+        raise InputError(
+            f"model= is a result with only a part of {part}, and a map shows the whole prompt.",
+            "Give the whole result; a selection may choose among query and layer.",
+        )
+    ordered = found.transpose(*DIMS, missing_dims="ignore")
+    return of_profile(ordered) if function == "profile" else ordered
+
+
+def measured_query(found: xr.Dataset, query: int) -> int:
+    """A query of the result, counted from the end if it is negative."""
+    n, known = found.sizes["position"], {int(one) for one in found["query"].values}
+    if not -n <= query < n or query % n not in known:
+        raise InputError(
+            f"query={query} is not among the {len(known)} queries of the result.",
+            f"Use one of them, for example {max(known)}, or measure it: give the model and the prompt.",
+        )
+    return query % n
+
+
+def _is_cut(found: xr.Dataset, dim: str) -> bool:
+    """Whether labels are missing that the page, which counts from 0, would give to others."""
+    whole = found[dim].values.tolist() == list(range(found.sizes[dim]))
+    return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])

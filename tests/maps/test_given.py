@@ -1,0 +1,121 @@
+"""Maps of results: which are shown, from which query, and which are refused with a reason."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests.maps.test_payload import numbers
+
+QUIET = {"progress": False}
+LONG = "x" * 10_000
+
+
+@pytest.fixture(scope="module")
+def found(tiny: Any) -> Any:
+    return sl.squash_map(tiny, "110 =", query=3, **QUIET).result
+
+
+def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
+    both = sl.concat({"a": found, "b": found}, "model")
+    with pytest.raises(InputError, match=r"the dimension 'model'.*isel\(model=0\)"):
+        sl.squash_map(both)
+    with pytest.raises(InputError, match="the dimension 'model'"):
+        sl.squash_map(both.isel(model=[0]))
+    one = sl.squash_map(both.sel(model="b"))._data()
+    alone = sl.squash_map(found)._data()
+    assert all(one[name] == alone[name] for name in ("tokens", "queries", "quantities", "collapse"))
+    np.testing.assert_array_equal(numbers(one), numbers(alone))
+
+
+def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> None:
+    profile = sl.profile(tiny, "110 =", method="none", n_random_models=0, **QUIET)
+    for whole in (found, profile):
+        turned = whole.transpose(*reversed([*whole.dims]))
+        assert sl.squash_map(turned).page() == sl.squash_map(whole).page()
+
+
+@pytest.mark.parametrize("dim", ["query", "layer", "traced", "path"])
+def test_labels_twice_and_none_are_refused(found: Any, dim: str) -> None:
+    for chosen in ([], [0, 0]):
+        with pytest.raises(InputError, match=f"Select at least one {dim}, and none twice"):
+            sl.squash_map(found.isel({dim: chosen}))
+    assert sl.squash_map(found.isel({dim: [2, 0]})).page()
+
+
+def test_missing_parts_are_refused_or_said(found: Any) -> None:
+    for name in ("token", "token_id"):
+        with pytest.raises(InputError, match="that a map cannot be made of"):
+            sl.squash_map(found.drop_vars(name))
+    for name in ("path_weight", "way_head"):
+        data = sl.squash_map(found.drop_vars(name))._data()
+        assert data["traces"] is None
+        assert "Strongest paths: not traced." in data["notes"]
+
+
+def test_the_query_of_a_result(found: Any) -> None:
+    assert sl.squash_map(found)._data()["opened"] == 3  # that of its call
+    assert sl.squash_map(found, query=1)._data()["opened"] == 1
+    assert sl.squash_map(found, query=-2)._data()["opened"] == 3
+    for query in (5, -6):
+        with pytest.raises(InputError, match=f"query={query} is not among the 5 queries of the result"):
+            sl.squash_map(found, query=query)
+    with pytest.raises(InputError, match="query=2 is not among the 2 queries"):
+        sl.squash_map(found.sel(query=[1, 4]), query=2)
+
+
+def test_options_of_a_measurement_are_refused(found: Any) -> None:
+    for name, value in (
+        ("method", "none"), ("norm", "frobenius"), ("certified", True), ("n_replacements", 2), ("seed", 1),
+        ("bos", "none"), ("spans", "words"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
+            sl.squash_map(found, **{name: value})
+
+
+def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
+    for model, prompt in ((tiny, [4, 76]), (bridge_of("gpt2"), [4, 6])):  # GPT-2 has none in front of a text
+        shown = sl.squash_map(model, prompt, bos="as-given", **QUIET)
+        data = shown._data()
+        assert len(data["tokens"]) == 2
+        assert data["opened"] == 1
+        assert "<bos>" not in data["tokens"]
+        assert data["quantities"][0]["name"] == "jacobian"
+
+
+@pytest.fixture(scope="module")
+def prose(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled model that reads any text, in bfloat16, with a token of 10,000 characters in place of its last."""
+    folder = tmp_path_factory.mktemp("long") / "model"
+    shutil.copytree(sl.zoo.folder("tiny-prose"), folder)
+    written = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    last = max(written["model"]["vocab"], key=written["model"]["vocab"].get)
+    number = written["model"]["vocab"].pop(last)
+    written["model"]["vocab"][LONG] = number
+    written["model"]["merges"].pop()
+    written["added_tokens"].append(written["added_tokens"][-1] | {"id": number, "content": LONG, "special": False})
+    (folder / "tokenizer.json").write_text(json.dumps(written), encoding="utf-8")
+    return sl.load(folder, device="cpu", dtype="bf16", **QUIET)
+
+
+@pytest.mark.browser
+def test_a_token_of_10_000_characters_in_bfloat16(watched: Any, prose: Any, tmp_path: Path) -> None:
+    shown = sl.squash_map(prose, f"</script> \u202ethe\x00 {LONG} 😀", **QUIET)
+    tokens = shown._data()["tokens"]
+    at = tokens.index(LONG)
+    one = watched(390)
+    page = one.open(shown.save(tmp_path / "map.html"))
+    page.locator(f"[data-start='{at}']").click()
+    page.get_by_role("button", name="Go to query").click()
+    page.get_by_label("Units").select_option("word")
+    page.get_by_label("Search").fill("xxxxx")
+    page.keyboard.press("Enter")
+    assert f"Query {at} “{'x' * 400}…” (10,000 characters)" in page.locator(".sl-status").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert "bfloat16" in page.locator(".sl-map details", has_text="Provenance").text_content()
+    assert one.said == []
