@@ -6,6 +6,8 @@ Each action is a method of `squashlens.Study`, and its options are the parameter
 import difflib
 import inspect
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import field, make_dataclass
 from pathlib import Path
@@ -106,6 +108,8 @@ def _run(action: str, given: dict[str, Any]) -> None:
         require_output(out, ENDINGS, "--out")
     if not given["file"].is_file():
         raise InputError(f"There is no file {str(given['file'])!r}.", "Give a YAML file that describes the study.")
+    if os.getcwd() not in sys.path:  # for measurements of the user's own; a program's path has only its own folder
+        sys.path.append(os.getcwd())
     made = sl.Study(given.pop("file"), given.pop("store"))
     if dry or action == "plan":
         print(made.plan().to_string(index=False, na_rep=""))

@@ -10,7 +10,7 @@ from typing import Any
 from squashlens._typing import full_name
 from squashlens.errors import InputError
 from squashlens.study.description import Grid
-from squashlens.study.measurements import LOADING, identity_of, parameters, require_arguments, takes_model
+from squashlens.study.measurements import LOADING, identity_of, parameters, require_arguments, scanned, takes_model
 from squashlens.study.scans.datasets import Source, source_of
 
 Span = tuple[int, int]
@@ -84,7 +84,7 @@ def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
 def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a scan with a prompt, or with the sequence that a prompt grows into."""
     own = parameters(grid.measurement)
-    name = "sequence" if "sequence" in own else "prompt"
+    name = scanned(grid.measurement)
     if name not in own:
         raise InputError(f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.", "Leave out over.")
     if name in arguments:

@@ -57,7 +57,7 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     """One Dataset of all cells of a grid that are done, with the provenance of each."""
     mine = [cell for cell in cells if cell.grid == grid.name]
     if grid.over is not None:
-        raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Ask with `sql`.")
+        raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Ask with `Study.sql` in Python.")
     reader = _Reader(store)
     done, layout = _read(grid, mine, reader)
     taken = {*layout.labels, *layout.variables, *layout.coords}

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from squashlens._typing import short_repr
+from squashlens._typing import Quantized, one_of, short_repr
 from squashlens.checks.arguments import converted
 from squashlens.errors import InputError, SquashlensError
 from squashlens.results import versions
@@ -68,6 +68,11 @@ def takes_model(name: str) -> bool:
     return "model" in parameters(name)
 
 
+def scanned(name: str) -> str:
+    """The argument that a scan gives: a prompt, or the growing sequence that it makes with the model's tokenizer."""
+    return "sequence" if {"sequence", "model"} <= parameters(name).keys() else "prompt"
+
+
 @cache
 def parameters(name: str) -> dict[str, inspect.Parameter]:
     known = inspect.signature(function_of(name), eval_str=True).parameters
@@ -99,12 +104,25 @@ def _require_value(argument: str, value: Any, parameter: inspect.Parameter | Non
     if argument == "hooks" and parameter is None:
         require_hooks(value)
     elif argument in ("model", *LOADING) and (parameter is None or argument == "model"):
-        if not isinstance(value, str) and (argument == "model" or value is not None):
+        if not isinstance(value, str) and (argument in ("model", "dtype") or value is not None):
             raise InputError(f"{argument}={short_repr(value)} is not text.", "Give a name, such as 'tiny-gemma'.")
+        _require_loading(argument, value)
     elif argument in MAKES:
         MAKES[argument].require(value)
     elif parameter is not None:
         converted(plain_of(value, parameter.annotation), parameter.annotation, argument)
+
+
+def _require_loading(argument: str, value: Any) -> None:
+    """Raise an error for a dtype or quantization that no model can be loaded with."""
+    import torch
+
+    if argument == "dtype" and not plain_of(value, torch.dtype).is_floating_point:
+        raise InputError(
+            f"dtype={value!r} has whole numbers.", "Give 'float32', 'bf16' or another floating-point dtype."
+        )
+    if argument == "quantize" and value is not None:
+        one_of(value, Quantized, "quantize")
 
 
 def identity_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

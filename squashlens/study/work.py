@@ -12,15 +12,18 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psutil
+import xarray as xr
 
+from squashlens._typing import short_repr
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.saving.stored import Result
 from squashlens.study.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.cells import Cell, Model
-from squashlens.study.measurements import BATCHES, function_of, parameters
+from squashlens.study.measurements import BATCHES, function_of, parameters, scanned
 from squashlens.study.scans.shards import shard
 from squashlens.study.storing.store import Store, folder_of
 
@@ -123,7 +126,7 @@ class Worker:
             self.report()
 
     def _measure(self, cell: Cell, smaller: bool) -> Any:
-        function, known = function_of(cell.measurement), parameters(cell.measurement)
+        known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
         given |= {"progress": False} if "progress" in known else {}
@@ -131,19 +134,21 @@ class Worker:
             given |= {"resume": self.store.journal(cell.key)}
         if smaller:
             given |= {name: max(1, (given.get(name) or USUAL[name]) // 4) for name in BATCHES if name in known}
-        if model is None:
-            return function(**given)
-        from squashlens.engine.proving.effective import applied
 
-        with applied(model, *require_hooks(cell.hooks)):
+        first = () if model is None else (model,)
+
+        def function(**more: Any) -> Result:
+            return _storable(function_of(cell.measurement)(*first, **more, **given), cell.measurement)
+
+        with _applied(model, cell.hooks):
             if cell.source is None or cell.span is None:
-                return function(model, **given)
+                return function()
 
             def measure(prompt: Any) -> Any:
                 try:
-                    if "sequence" in known:
-                        return function(model, sequence=sequence_of(model, prompt), **given)
-                    return function(model, prompt=prompt, **given)
+                    if scanned(cell.measurement) == "sequence":
+                        return function(sequence=sequence_of(model, prompt))
+                    return function(prompt=prompt)
                 except Exception as error:
                     if _is_memory(error) and not smaller:
                         raise
@@ -199,6 +204,22 @@ def threads_set(number: int) -> Any:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _applied(model: Any, hooks: Any) -> Any:
+    """The hooks of a cell, applied inside the block; a measurement without a model has none."""
+    if model is None:
+        return nullcontext()
+    from squashlens.engine.proving.effective import applied
+
+    return applied(model, *require_hooks(hooks))
+
+
+def _storable(result: Any, measurement: str) -> Result:
+    """The result, which must be an xarray object."""
+    if not isinstance(result, xr.DataArray | xr.Dataset):
+        raise InputError(f"{measurement} returned {short_repr(result)}.", "Return an xarray DataArray or Dataset.")
+    return result
 
 
 def _is_memory(error: BaseException) -> bool:

@@ -99,3 +99,18 @@ def bounded(model: Any, prompt: str) -> xr.Dataset:
     if len(prompt) > 50:
         raise MemoryError(f"{len(prompt)} characters")
     return letters(model, prompt)
+
+
+def plain(x: int) -> int:
+    """No xarray object."""
+    return x
+
+
+def plain_of_prompt(model: Any, prompt: str) -> Any:
+    """An xarray object for one prompt only."""
+    return letters(model, prompt) if prompt == "prompt 1" else 7
+
+
+def size(prompt: str) -> xr.Dataset:
+    """A measurement of prompts without a model."""
+    return xr.Dataset({"size": len(prompt)})

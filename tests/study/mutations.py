@@ -3,6 +3,9 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("measurements of the current folder", "cli/_study.py", "        sys.path.append(os.getcwd())\n", "        pass\n", "test_command_line.py::test_a_measurement_in_the_current_folder"),
+    Mutation("results that are no xarray objects", "study/work.py", "if not isinstance(result, xr.DataArray | xr.Dataset):", "if False:", "test_scans.py::test_prompts_whose_result_is_no_xarray_object_are_failed_rows"),
+    Mutation("a model for every scan", "study/work.py", "first = () if model is None else (model,)", "first = (model,)", "test_scans.py::test_a_scan_needs_no_model"),
     Mutation("a dry run that runs", "cli/_study.py", 'if dry or action == "plan":', 'if action == "plan":', "test_command_line.py::test_a_study_from_beginning_to_end"),
     Mutation("a help that sends elsewhere", "cli/_study.py", 'if text.startswith("As in run")', "if False", "test_command_line.py::test_every_option_is_a_parameter_with_its_default_and_a_help"),
     Mutation("weights outside the name of a cell", "engine/loading/identity.py", 'whole.update(f"{file.name} {_digest(', 'str(f"{file.name} {_digest(', "test_description.py::test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path"),
@@ -20,6 +23,7 @@ MUTATIONS = (
     Mutation("Slurm with another extra", "study/engines/slurm.py", "'engine=\"slurm\"', \"slurm\")", "'engine=\"slurm\"')", "test_scans.py::test_a_missing_extra_is_named"),
     Mutation("workers of another version", "study/engines/worker.py", 'if digest(cells) != task["cells"]:', "if False:", "test_running.py::test_a_worker_of_another_version_is_refused"),
     Mutation("defaults outside the name of a cell", "study/measurements.py", '"arguments": filled | given | own', '"arguments": given | own', "test_description.py::test_a_key_depends_on_what_changes_the_numbers"),
+    Mutation("dtypes that are found wrong when a model is loaded", "study/measurements.py", "        _require_loading(argument, value)\n", "", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
     Mutation("unknown arguments", "study/measurements.py", 'if argument not in known and not (model and argument in (*LOADING, "hooks")):', "if False:", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
     Mutation("seconds of all cells for those that are left", "study/plan.py", "round(each * len(left), 3)", "round(each * 1000, 3)", "test_running.py::test_plan_estimates_from_cells_that_are_done"),
     Mutation("one product for a whole Jacobian", "study/guess.py", "products = shape.width if", "products = 1 if", "test_guess.py::test_a_guess_is_of_the_size_of_what_is_measured"),

@@ -1,6 +1,9 @@
 """`squashlens study`: the methods of a study as actions, with their parameters as options."""
 
 import inspect
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,8 @@ import pytest
 import squashlens as sl
 from squashlens.cli import main
 from squashlens.cli._study import ACTIONS, parameters
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -53,6 +58,20 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     main(["study", "retry", described, "--no-progress", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines
     assert Path(other, "cells").is_dir()
+
+
+def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
+    """The program `squashlens` has its own folder in its path, and not the current one; so have its workers."""
+    (tmp_path / "own_measurements.py").write_text("from tests.study.fakes import square as mine\n")
+    text = f"store: {tmp_path / 'store'}\ngrids: [{{measurement: 'own_measurements:mine', each: {{x: [1, 2]}}}}]\n"
+    (tmp_path / "study.yaml").write_text(text)
+    code = "import sys; sys.path.remove(''); from squashlens.cli import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "study", "run", "study.yaml", "--workers", "2", "--no-progress"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].split()[:3] == ["own_measurements:mine", "2", "2"]
 
 
 @pytest.mark.parametrize(

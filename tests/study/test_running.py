@@ -54,6 +54,13 @@ def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> N
     assert both.status()["done"].tolist() == [2, 2]
 
 
+def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
+    one = study(tmp_path, "plain", {"x": [1]})
+    one.run(progress=False)
+    assert one.failures()["reason"].item() == (
+        f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset.")  # fmt: skip
+
+
 def test_too_little_memory_means_smaller_batches_once(tmp_path: Path) -> None:
     one = study(tmp_path, "hungry", {"x": [2], "need": [4, 1], "batch_size": [8]})
     assert one.run(progress=False)[["done", "failed"]].to_numpy().tolist() == [[1, 1]]  # 8 // 4 = 2 prompts

@@ -88,6 +88,25 @@ def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
         one.combine()
 
 
+def test_prompts_whose_result_is_no_xarray_object_are_failed_rows(tmp_path: Path) -> None:
+    one = scan(
+        tmp_path / "store", written("jsonl", tmp_path, PROMPTS[:3]), measurement=LETTERS[:-7] + "plain_of_prompt"
+    )
+    assert one.run(progress=False)[["done", "failed_rows"]].to_numpy().tolist() == [[1, 2]]
+    assert set(one.failures()["reason"]) == {
+        f"{LETTERS[:-7]}plain_of_prompt returned 7. Return an xarray DataArray or Dataset."
+    }
+
+
+def test_a_scan_needs_no_model(tmp_path: Path) -> None:
+    over = written("jsonl", tmp_path, ["1", "", "333"])
+    one = sl.Study({"measurement": "tests.study.fakes:size", "name": "sizes", "over": over}, store=tmp_path / "store")
+    assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
+    assert one.sql("select size from sizes where error is null order by row")["size"].tolist() == [1, 3]
+    with pytest.raises(InputError, match="neither prompts nor sequences"):
+        sl.Study({"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path)
+
+
 def with_permission(folder: Path, **more: Any) -> sl.Study:
     """A scan of five shards; rows 0, 8 and 17 need a permission."""
     prompts = [f"{text} late" if row in (0, 8, 17) else text for row, text in enumerate(PROMPTS)]
