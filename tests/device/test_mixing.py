@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from squashlens.engine.differentiating.exact import Jittered
 from tests.device.pretended import MixedDevicesError, Pretended
 
 HERE, THERE = "lazy:0", "lazy:1"
@@ -84,6 +85,18 @@ def test_a_weight_with_two_names_stays_one() -> None:
     assert both[0].weight is both[1].weight
     assert isinstance(both[0].weight, torch.nn.Parameter)
     assert str(both[0].weight.device) == HERE
+
+
+def test_the_size_of_rounding_is_that_of_the_cpu() -> None:
+    """Every result is moved by the same random numbers, on a device too."""
+    x = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)
+    found = []
+    for place in (x, x.to(HERE)):
+        with Jittered(place.device):
+            moved = place.exp()
+        assert not torch.equal(moved.cpu(), x.exp())
+        found.append(moved.cpu())
+    assert torch.equal(*found)
 
 
 def test_data_take_the_place_of_others() -> None:
