@@ -9,6 +9,9 @@
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
+# make cuda      on a machine with a GPU, from a bare Python: install, cuda tests, times and memory (nine minutes)
+# make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
+# make wheels    what to carry to a machine without a network, for `make cuda WHEELS=runs/wheels` (a minute)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)
 # make card-prose   build the text, measure the bundled tiny-prose and write its model card (five minutes)
@@ -25,7 +28,8 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report paper test quick lint typed unit processors test-all js site docs lab engines compare bench train train-prose card-prose clean
+.PHONY: report paper test quick lint typed unit processors test-all js site docs lab engines compare bench cuda rehearse \
+  wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -103,6 +107,16 @@ lab: .venv/.ok
 
 bench: .venv/.ok
 	$(BIN)/python -m tests.benchmarks
+
+# It needs no .venv: it installs into runs/cuda, and uses the machine's PyTorch where that sees the device.
+cuda:
+	$(PY) -m tests.cuda $(if $(WHEELS),--wheels $(WHEELS))
+
+rehearse: .venv/.ok
+	$(BIN)/python -m tests.cuda --rehearse --folder runs/rehearsal
+
+wheels: .venv/.ok
+	$(BIN)/python -m tests.cuda.wheels --to $(or $(WHEELS),runs/wheels) $(if $(FOR),--python $(FOR))
 
 train: .venv/.ok
 	$(BIN)/python -m squashlens.zoo.train --out runs/tiny-gemma
