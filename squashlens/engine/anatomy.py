@@ -1,5 +1,6 @@
 """The parts of a loaded model: its sizes, its attention windows, and the hook points of its residual stream."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,19 @@ from squashlens.errors import InputError, UnsoundModelError
 
 PLAIN = (torch.nn.Parameter, torch.Tensor)
 FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """`root.named_modules()` without a generator for each level: a bridge is deep, and is walked often in each call."""
+    seen, waiting = set[torch.nn.Module](), [("", root)]
+    while waiting:
+        name, module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            yield name, module
+            dot = f"{name}." if name else ""
+            children = [(dot + each, child) for each, child in module._modules.items() if child is not None]
+            waiting.extend(reversed(children))
 
 
 def n_blocks(model: Bridge) -> int:

@@ -135,6 +135,8 @@ MUTATIONS = (
     Mutation("parts not compared with the configuration", "engine/proving/proof.py", "        require_same_parts(model.original_model, plain)", "        pass", "test_registry.py"),
     Mutation("a digest for the bytes of the first kilobyte", "engine/digests.py", "_hash(flat.numpy().data)", "_hash(flat.numpy().data[:1024])", "test_registry.py::test_bytes_are_summed_once_and_every_write_is_seen"),
     Mutation("one piece of many read", "engine/digests.py", "threads.map(xxhash.xxh3_128_digest, pieces)", "threads.map(xxhash.xxh3_128_digest, pieces[:1])", "test_registry.py::test_bytes_are_summed_once_and_every_write_is_seen"),
+    Mutation("children walked from the last", "engine/anatomy.py", "waiting.extend(reversed(children))", "waiting.extend(children)", "test_registry.py::test_modules_are_walked_as_pytorch_walks_them"),
+    Mutation("a module walked under each name", "engine/anatomy.py", "            seen.add(module)\n", "", "test_registry.py::test_modules_are_walked_as_pytorch_walks_them"),
     Mutation("digests kept for ever", "engine/digests.py", "while len(_remembered) > _REMEMBERED:", "while False:", "test_registry.py::test_bytes_are_summed_once_and_every_write_is_seen"),
     Mutation("signs cancel in a digest", "engine/digests.py", "mixed.add_(rows).mul_(weights)", "mixed.copy_(rows).mul_(weights)", "test_registry.py"),
     Mutation("autocast accepted", "engine/proving/surroundings.py", "    if active:", "    if False:", "test_registry.py"),

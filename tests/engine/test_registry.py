@@ -17,6 +17,7 @@ from transformers import LlamaConfig, Phi3Config
 
 import squashlens as sl
 from squashlens.engine import digests, locks
+from squashlens.engine.anatomy import named_modules
 from squashlens.engine.digests import tensor_digest
 from squashlens.engine.hooking.hook import attached
 from squashlens.engine.proving import proof, registry
@@ -161,6 +162,17 @@ def test_bytes_are_summed_once_and_every_write_is_seen(piece: int, monkeypatch: 
     assert len(digests._remembered) == 2
     assert tensor_digest(weight) == first
     assert len(summed) == 6  # the weight was dropped, and is summed again
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_modules_are_walked_as_pytorch_walks_them(own: Any, family: str) -> None:
+    """The same names in the same order, a module with two names under the first, nothing for a module that is None."""
+    model = own(family)
+    shared = torch.nn.Linear(2, 2)
+    odd = torch.nn.ModuleDict({"a": shared, "b": torch.nn.Sequential(torch.nn.ReLU(), shared)})
+    odd.register_module("c", None)
+    for root in (model, model.original_model, odd):
+        assert list(named_modules(root)) == list(root.named_modules())
 
 
 # -- proofs lapse with what was proved ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import named_modules
 from squashlens.engine.functions import function_name, require_like, takes_point
 from squashlens.engine.hooking.continued import WholePassesOnly
 from squashlens.engine.locks import locked
@@ -252,10 +253,11 @@ def _all_hooks(model: Bridge) -> Iterator[tuple[str, object, bool]]:
             yield site if known.get(site) is point else name, function, False
         yield from ((f"{name} (backward)", handle.user_hook, True) for handle in point.bwd_hooks)
     tables = [(table, table.startswith("_backward")) for table in _TABLES]
-    for name, module in model.original_model.named_modules():
+    for name, module in named_modules(model.original_model):
         for table, backward in tables:
-            functions = getattr(module, table).values()
-            yield from ((f"{name} (torch)", f, backward) for f in functions if not belongs_to_a_library(f))
+            if functions := getattr(module, table):
+                found = (f for f in functions.values() if not belongs_to_a_library(f))
+                yield from ((f"{name} (torch)", f, backward) for f in found)
     for table, backward in tables:
         everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
         yield from (("every module (torch)", f, backward) for f in everywhere)
@@ -284,7 +286,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
         points = set(distinct_points(model).values())
-        modules = {*model.modules(), *model.original_model.modules(), *points}
+        modules = {module for root in (model, model.original_model) for _, module in named_modules(root)} | points
         kept = [(m, t, getattr(m, t)) for m in modules for t in _TABLES if getattr(m, t)]
         try:
             for module, table, hooks in kept:

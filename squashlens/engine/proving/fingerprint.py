@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
+from squashlens.engine.anatomy import named_modules
 from squashlens.engine.digests import tensor_digest
 from squashlens.engine.proving.rotary import names_from_last_pass
 
@@ -59,7 +60,7 @@ def fingerprint(model: Bridge) -> str:
 def contents(model: Bridge) -> Iterator[str]:
     """What the fingerprint covers: one line for each item, always in the same order."""
     inner: Any = model.original_model
-    names = {id(module): name for name, module in (*model.named_modules(), *inner.named_modules())}
+    names = {id(module): name for name, module in (*named_modules(model), *named_modules(inner))}
     for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
         names[id(config)] = name  # many modules refer to it; it is written once
     seen: dict[int, str] = {}  # a tensor that has several names is read once
@@ -88,9 +89,10 @@ def modules(model: Bridge) -> Iterator[tuple[str, nn.Module]]:
     from transformer_lens.hook_points import HookPoint
 
     inner: Any = model.original_model
-    own = {id(module) for module in inner.modules()}
-    yield from ((name, m) for name, m in inner.named_modules() if not isinstance(m, HookPoint))
-    for name, module in model.named_modules():
+    known = list(named_modules(inner))
+    own = {id(module) for _, module in known}
+    yield from ((name, module) for name, module in known if not isinstance(module, HookPoint))
+    for name, module in named_modules(model):
         if id(module) not in own and not isinstance(module, HookPoint):
             yield f"bridge.{name}", module
 
