@@ -354,6 +354,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "synthetic.softmax_total_variation.lengths": lambda: [10, 40, 80, 160],
     "probe.lengths": lambda: [8],
     "figures.answer_frequencies.found": lambda: result("answer_frequencies"),
+    "precision.lengths": lambda: None,
     "statements.lemma_b1.lengths": lambda: None,
     "statements.lemma_b2.lengths": lambda: None,
     "statements.lemma_b1.a": lambda: torch.linspace(0, 1, 40, dtype=torch.float64),

@@ -9,7 +9,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.joining import restated
-from tests import captured
+from tests import captured, odd
 
 
 def values(trace: Any) -> np.ndarray:
@@ -156,3 +156,13 @@ def test_from_block_map_draws_what_is_retained(ablation: Any) -> None:
     assert list(heat.y) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InputError, match="hook='mask' was not measured"):
         sl.figures.from_block_map(ablation.sel(hook=["zero_value"]))
+
+
+def test_precision_is_drawn_by_the_figure_of_its_kind() -> None:
+    """Rounded representations and runs are results of one function; each has a figure, which refuses the other."""
+    kinds = {"with": (sl.figures.runs, "runs"), "without": (sl.figures.bits_needed, "precision")}
+    for how, (draw, name) in kinds.items():
+        assert sl.figures.of(odd.result(name)).to_json() == draw(odd.result(name)).to_json()
+        other = next(name for each, (_, name) in kinds.items() if each != how)
+        with pytest.raises(InputError, match=f"Give the unchanged result of squashlens.precision {how} runs="):
+            draw(odd.result(other))

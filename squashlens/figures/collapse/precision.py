@@ -12,7 +12,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, series
 
 
-@draws("squashlens.precision", "bits_needed: layer length")
+@draws("squashlens.precision without runs=", "bits_needed: layer length")
 def bits_needed(measured: xr.Dataset) -> go.Figure:
     """Draw the number of mantissa bits needed to tell v from v*, as a map of layer × length.
 
@@ -34,7 +34,7 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
 
 
-@draws("squashlens.precision", "distance: run layer length")
+@draws("squashlens.precision with runs=", "distance: run layer length")
 def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance D by length in runs of several precisions, at one layer.
 
