@@ -71,10 +71,13 @@ def payload(
         "tokens": tokens, "opened": opened, "model": facts["model"], "code": code, "facts": _flat(facts),
         "changes": list(changes), "spans": _spans(found),
     }  # fmt: skip
-    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - _fixed_numbers(found)
+    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
+    of_ways = min(room // 3, _numbers_of_ways(found))
+    room -= of_ways
     full = [name for name in names if "layer" in found[name].dims]
     kept_layers = _fitting_layers(layers, len(full) * (opened + 1), room)
     kept = spread(queries, opened, len(full) * len(kept_layers) + len(names), room)
+    traced = _traced(found, kept, opened, of_ways)
     blob = Blob()
     places = [layers.index(layer) for layer in kept_layers]
     header |= {
@@ -82,11 +85,11 @@ def payload(
         "notes": [
             *(f"{SHOWN[name][0]}: up to {_largest(found[name]):.3g}, too large for a page; the result has it."
               for name in known if name not in names),
-            *_notes(found, kept, queries, kept_layers, layers),
+            *_notes(found, kept, queries, kept_layers, layers, traced),
             *_of_precision(found, facts),
         ],
         "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
-        "traces": _traces(found, kept, blob), "distance": _distance(found, kept_layers, blob),
+        "traces": _traces(found, traced, blob), "distance": _distance(found, kept_layers, blob),
         "collapse": _collapse(found),
     }  # fmt: skip
     return header | {"blob": blob.text()}
@@ -98,10 +101,20 @@ def text_of(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _fixed_numbers(found: xr.Dataset) -> int:
-    """How many numbers of the page do not depend on which queries are kept."""
-    ways = 3 * int(found["way_share"].size) if "way_share" in found else 0
-    return ways + int(found["influence"].size)
+def _numbers_of_ways(found: xr.Dataset) -> int:
+    """How many numbers the ways to all traced queries have in a page."""
+    if not {*TRACED} <= {*found}:
+        return 0
+    return 3 * found.sizes["block"] * found.sizes["rank"] * int((found["traced"].values + 1).sum())
+
+
+def _traced(found: xr.Dataset, kept: Sequence[int], opened: int, room: int) -> list[int]:
+    """The queries of the page whose paths are in it too: all that were traced, or evenly spaced ones that fit."""
+    if not {*TRACED} <= {*found}:
+        return []
+    known = [int(query) for query in found["traced"].values if int(query) in kept]
+    cost = 3 * found.sizes["block"] * found.sizes["rank"]
+    return [query for query in spread(known, opened, cost, room) if query in known]
 
 
 def _fitting_layers(layers: list[int], cost: int, room: int) -> list[int]:
@@ -132,11 +145,10 @@ def _quantity(
     }  # fmt: skip
 
 
-def _traces(found: xr.Dataset, kept: Sequence[int], blob: Blob) -> dict[str, Any] | None:
+def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, Any] | None:
     """Strongest paths and ways, by query; None if the result has none."""
     if not {*TRACED} <= {*found}:
         return None
-    traced = [int(query) for query in found["traced"].values if int(query) in kept]
     each = []
     for query in traced:
         one = found.sel(traced=query)
@@ -190,8 +202,9 @@ def _number(value: Any) -> float | None:
 
 
 def _notes(
-    found: xr.Dataset, kept: Sequence[int], queries: Sequence[int], kept_layers: Sequence[int], layers: Sequence[int]
-) -> list[str]:
+    found: xr.Dataset, kept: Sequence[int], queries: Sequence[int], kept_layers: Sequence[int], layers: Sequence[int],
+    traced: Sequence[int],
+) -> list[str]:  # fmt: skip
     """What is missing, in sentences."""
     n, notes = found.sizes["position"], []
     if len(queries) < n:
@@ -211,10 +224,18 @@ def _notes(
     for name in ("certified", "effect"):
         if name not in found:
             notes.append(f"{SHOWN[name][0]}: not measured.")
+    return notes + _of_ways(found, queries, traced)
+
+
+def _of_ways(found: xr.Dataset, queries: Sequence[int], traced: Sequence[int]) -> list[str]:
+    """What is missing of the strongest paths, of which `traced` are in the page."""
     if not {*TRACED} <= {*found}:
-        notes.append("Strongest paths: not traced.")
-    elif len(found["traced"]) < len(queries):
+        return ["Strongest paths: not traced."]
+    notes = []
+    if len(found["traced"]) < len(queries):
         notes.append(f"Strongest paths were traced for {_listed([int(q) for q in found['traced'].values])} only.")
+    if traced and len(traced) < len(found["traced"]):
+        notes.append(f"Strongest paths to {_listed(traced)} are in this page; the result has all of them.")
     return notes
 
 

@@ -127,3 +127,24 @@ def test_the_code_names_the_dtype_and_the_hooks(tiny: Any) -> None:
     assert "dtype=" not in code
     assert "dtype='bfloat16'" in _code({**sl.provenance(found.result), "dtype": "bfloat16"})
     assert "measured under" not in sl.squash_map(tiny, "110 =", method="none", **QUIET)._data()["code"]
+
+
+def test_ways_leave_room_for_numbers() -> None:
+    """For prompts of some hundred tokens all ways would fill the page, and hardly a query would be left."""
+    model = sl.load("tiny-prose", device="cpu", **QUIET)
+    ids = [3 + k % 40 for k in range(300)]
+    found = sl.squash_map(model, ids, method="none", bos="as-given", **QUIET)
+    data = found._data()
+    assert len(found.page().encode()) <= MOST
+    assert data["layers"] == found.result["layer"].values.tolist()
+    assert len(data["queries"]) >= 100
+    traced = [trace["query"] for trace in data["traces"]["queries"]]
+    assert len(traced) >= 30
+    assert {*traced} <= {*data["queries"]}
+    assert data["opened"] in traced
+    if len(traced) < found.result.sizes["traced"]:
+        assert any("are in this page; the result has all of them" in note for note in data["notes"])
+    blob = numbers(data)
+    for trace in data["traces"]["queries"]:
+        ways = found.result.sel(traced=trace["query"])["way_share"].values[:, : trace["query"] + 1]
+        np.testing.assert_array_equal(blob[trace["share"] : trace["share"] + ways.size], ways.astype("<f4").ravel())
