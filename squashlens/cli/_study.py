@@ -123,9 +123,11 @@ def _run(action: str, given: dict[str, Any]) -> None:
             print(f"saved: {sl.save(found.load(), out).resolve()}")
         return
     print(found.to_string(index=False))
-    failed = made.failures()
-    for reason, many in failed["reason"].value_counts().head(SHOWN).items():
+    reasons = made.failures()["reason"].value_counts()
+    for reason, many in reasons.head(SHOWN).items():
         print(f"failed: {many} × {reason}")
+    if len(reasons) > SHOWN:
+        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons, which Study.failures() lists")
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, Any] | None:

@@ -114,3 +114,10 @@ def plain_of_prompt(model: Any, prompt: str) -> Any:
 def size(prompt: str) -> xr.Dataset:
     """A measurement of prompts without a model."""
     return xr.Dataset({"size": len(prompt)})
+
+
+def varied(x: int) -> xr.Dataset:
+    """Fails with a reason of its own for every x from 1."""
+    if x:
+        raise RuntimeError(f"reason {x}")
+    return square(x)

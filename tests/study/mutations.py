@@ -6,6 +6,7 @@ MUTATIONS = (
     Mutation("measurements of the current folder", "cli/_study.py", "        sys.path.append(os.getcwd())\n", "        pass\n", "test_command_line.py::test_a_measurement_in_the_current_folder"),
     Mutation("results that are no xarray objects", "study/work.py", "if not isinstance(result, xr.DataArray | xr.Dataset):", "if False:", "test_scans.py::test_prompts_whose_result_is_no_xarray_object_are_failed_rows"),
     Mutation("a model for every scan", "study/work.py", "first = () if model is None else (model,)", "first = (model,)", "test_scans.py::test_a_scan_needs_no_model"),
+    Mutation("reasons without a word", "cli/_study.py", "if len(reasons) > SHOWN:", "if False:", "test_command_line.py::test_reasons_that_are_not_shown_are_counted"),
     Mutation("a dry run that runs", "cli/_study.py", 'if dry or action == "plan":', 'if action == "plan":', "test_command_line.py::test_a_study_from_beginning_to_end"),
     Mutation("a help that sends elsewhere", "cli/_study.py", 'if text.startswith("As in run")', "if False", "test_command_line.py::test_every_option_is_a_parameter_with_its_default_and_a_help"),
     Mutation("weights outside the name of a cell", "engine/loading/identity.py", 'whole.update(f"{file.name} {_digest(', 'str(f"{file.name} {_digest(', "test_description.py::test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path"),

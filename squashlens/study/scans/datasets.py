@@ -41,7 +41,7 @@ class Source:
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
         for row, value in enumerate(_rows(self.given, start, stop), start):
-            yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"], row)
+            yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"])
 
 
 def source_of(given: Mapping[str, Any]) -> Source:
@@ -149,11 +149,11 @@ def _rows(given: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
     _, _, starts = _index(str(path), about.st_size, about.st_mtime_ns, every)
     with path.open("rb") as file:
         file.seek(starts[start // every])
-        for row in range(start, stop):
+        for _ in range(start, stop):
             try:
                 yield json.loads(file.readline())
             except ValueError as error:
-                yield InputError(f"Line {row + 1} is not JSON: {error}.", "Correct it.")
+                yield InputError(f"The line is not JSON: {error}.", "Correct it.")
 
 
 def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict[str, Any]]:
@@ -170,12 +170,12 @@ def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict
         first = after
 
 
-def _prompt(row: Any, column: str, number: int) -> Any:
+def _prompt(row: Any, column: str) -> Any:
     value = row.get(column) if isinstance(row, Mapping) else None
     ids = isinstance(value, list) and value and all(type(one) is int for one in value)
     if (isinstance(value, str) and value) or ids:
         return value
-    return InputError(f"Row {number} has no prompt in {column!r}.", "Give text or a list of token ids.")
+    return InputError(f"The row has no prompt in {column!r}.", "Give text or a list of token ids.")
 
 
 def _parquet(path: Path) -> Any:
