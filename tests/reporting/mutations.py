@@ -31,4 +31,5 @@ MUTATIONS = (
     Mutation("the embeddings' distances as data", "reporting/paper/drawings.py", "one.isel(layer=[-1])", "one.isel(layer=[0])", "test_paper.py::test_what_a_folder_has"),
     Mutation("dashes as ligatures", "reporting/paper/latex.py", r'LIGATURES.sub("\\1\0", plain)', "plain", "test_paper.py::test_latex_separates_ligatures"),
     Mutation("markup in captions", "reporting/paper/index.py", r'r"\\\1", escape(', r'r"\1", escape(', "test_paper.py::test_markdown_stays_text"),
+    Mutation("figures cut by the paper", "reporting/template.html.jinja", "zoom: .72;", "", "test_page.py::test_figures_fit_on_paper"),
 )  # fmt: skip

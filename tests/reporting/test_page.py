@@ -139,6 +139,22 @@ def test_in_a_browser(browser: Any, written: Path, width: int) -> None:
 
 
 @pytest.mark.browser
+def test_figures_fit_on_paper(browser: Any, written: Path) -> None:
+    """Figures keep the width of the screen that they were drawn for, and would be cut at the edge of the paper."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(written.as_uri())
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 703, "height": 1000})  # A4 with margins of 12 mm
+    ends = page.eval_on_selector_all(
+        "figure.drawn .main-svg", "all => all.map(one => one.getBoundingClientRect().right)"
+    )
+    assert ends
+    assert max(ends) <= 703
+    page.close()
+
+
+@pytest.mark.browser
 def test_hover_shows_the_datasets_value(browser: Any, written: Path, tiny: Any) -> None:
     ds = sl.sensitivity(tiny, PROMPT, progress=False)
     page = browser.new_page(viewport={"width": 1280, "height": 1400})
