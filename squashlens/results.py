@@ -256,11 +256,18 @@ def _edited(result: Result, name: str, by: str) -> InputError:
 def facts_of(result: Result) -> dict[str, Any]:
     """The provenance of a result; empty for values that squashlens did not measure.
 
-    Raises an error for values that were computed from measured ones and still have their long name.
+    Raises an error for values that were computed from measured ones, unless they have a long name of their own.
     """
     if text_of(result) is not None:
         return provenance(result)
     for name in computed(result):
+        values: Any = result[name] if isinstance(result, xr.Dataset) else result
+        if values.attrs.get("long_name") is None:
+            raise InputError(
+                f"The values{f' of {name!r}' if name else ''} have labels of a result and no long name: they were "
+                "computed from a result, for example as a difference, or are your own.",
+                f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`). {OWN}",
+            )
         raise _computed(result, name, "a measurement")
     return {}
 

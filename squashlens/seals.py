@@ -3,7 +3,8 @@
 xarray copies attributes through arithmetic and means, so the attributes of ``2 * result`` are those of `result`. A seal
 is in the `encoding` of a variable or coordinate instead: xarray keeps the encoding where values are selected, reordered
 or renamed, and drops it where new values are computed. Computed values still have the coordinates, whose seals have the
-long names of all that was measured: values with one of these names, and without a seal, are not the user's own.
+long names of all that was measured: values with one of these names or none, and without a seal, do not say that they
+are the user's own.
 """
 
 from collections.abc import Collection, Mapping
@@ -49,7 +50,7 @@ def text_of(result: xr.DataArray | xr.Dataset) -> Any:
 def with_seals(result: R, provenance: Any, names: Collection[str] | None = None, inherited: Collection[str] = ()) -> R:
     """A copy of a result whose variables and coordinates, or only those with the given `names`, have seals.
 
-    The variables that are `inherited` were computed from measured values, and have their long names.
+    The variables that are `inherited` were computed from measured values, and have their long names or none.
     """
     found = result.copy(deep=False)
     members = _members(found)
@@ -70,7 +71,10 @@ def with_seals(result: R, provenance: Any, names: Collection[str] | None = None,
 
 
 def computed(result: xr.DataArray | xr.Dataset) -> list[str]:
-    """The names of variables that were computed from measured values and still have their long name."""
+    """The names of variables at labels of a measurement, but not of it, that have its long name, or none.
+
+    Arithmetic of two variables drops their long names, so values without one may be computed too.
+    """
     seals = {name: seal_of(values) for name, values in _members(result).items()}
     inherited = {
         text for name, seal in seals.items() if seal is not None and name in result.coords for text in seal.stated
@@ -78,7 +82,7 @@ def computed(result: xr.DataArray | xr.Dataset) -> list[str]:
     return [
         name
         for name, values in _members(result).items()
-        if name not in result.coords and seals[name] is None and _stated(values)[0] in inherited - {None}
+        if name not in result.coords and seals[name] is None and inherited and _stated(values)[0] in {*inherited, None}
     ]
 
 

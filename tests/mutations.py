@@ -117,6 +117,7 @@ MUTATIONS = (
     Mutation("units that were edited", "seals.py", '"" if seal.stated == _stated(members[name]) else "attributes"', '""', "test_provenance.py::test_values_that_were_computed_and_labels_that_were_replaced_have_none"),
     Mutation("values at labels that were not measured", "seals.py", 'found[name] = "" if known else "added labels"', 'found[name] = ""', "test_provenance.py::test_values_that_were_computed_and_labels_that_were_replaced_have_none"),
     Mutation("computed values under a measurement's name", "results.py", "    for name in computed(result):\n", "    for name in ():\n", "test_provenance.py::test_computed_values_are_not_drawn_under_the_name_of_the_measurement"),
+    Mutation("differences of results as the user's own", "seals.py", "in {*inherited, None}", "in inherited - {None}", "test_provenance.py::test_computed_values_are_not_drawn_under_the_name_of_the_measurement"),
     Mutation("computed values of a file under a measurement's name", "saving/stored.py", "    if names := computed(result):\n", "    if names := ():\n", "test_provenance.py::test_computed_values_are_not_drawn_under_the_name_of_the_measurement"),
     Mutation("CSV files of computed values", "results.py", 'if path.suffix == ".csv":', "if False:", "test_provenance.py::test_values_of_the_user_are_drawn"),
     Mutation("labels under another name", "seals.py", "not (label or name in names or names.count(seal.name) > 1)", "True", "test_provenance.py::test_values_that_were_computed_and_labels_that_were_replaced_have_none"),

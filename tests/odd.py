@@ -200,6 +200,15 @@ def result(name: str) -> Any:
         "compare": lambda: sl.compare(
             m, sequence(), {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], **quiet
         ),
+        "families": lambda: sl.compare(
+            m,
+            {"ones": sequence(), "<b>zeros</b>": sequence()},
+            {"a": sl.hooks.mask_tokens([1])},
+            n_samples=2,
+            lengths=[2, 3],
+            answer=counted,
+            **quiet,
+        ),
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2, **quiet),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2], **quiet),
         "probe": lambda: sl.probe(

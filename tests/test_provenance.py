@@ -189,13 +189,14 @@ def test_computed_values_are_not_drawn_under_the_name_of_the_measurement(
     found, other = (sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "0110 ="))
     for computed in (
         found["jacobian"] * 2, found["jacobian"] - found["null"].assign_attrs(found["jacobian"].attrs),
-        found["jacobian"] / other["jacobian"],
+        found["jacobian"] / other["jacobian"], found["path_bound"] - found["jacobian"],
+        found["jacobian"] - sl.path_bound(tiny, "110 ="), (found["null"] / found["jacobian"]).rename("looseness"),
         found["jacobian"].cumsum("position").assign_coords(position=found["position"]),
         (found["jacobian"] * 2).sortby("position", ascending=False).rename("mine"),
         found["jacobian"].where(found["position"] > 0, 0),
     ):  # fmt: skip
         values: Any = computed.assign_coords({name: found[name] for name in ("token", "token_id")})
-        own: Any = values.assign_attrs(long_name="a number of mine", units="1")
+        own: Any = values.drop_attrs().assign_attrs(long_name="a number of mine", units="1")
         if ending:
             values, own = (
                 sl.open_result(sl.save(one, tmp_path / f"{name}{ending}"))

@@ -1,5 +1,6 @@
 """Results come back from their files as they were, and carry what made them."""
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,15 @@ def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> No
             np.testing.assert_allclose(np.sort(found), np.sort(expected.astype(float)), rtol=4 * precision)
         of_pandas = values.to_dataframe() if values.ndim else values.expand_dims("scalar").to_dataframe()
         np.testing.assert_array_equal(of_pandas[name].to_numpy(dtype=values.dtype), expected)
+
+
+def test_every_measurement_is_among_them() -> None:
+    """Each public function that returns a result, but not those that join, open, or read the log of another program."""
+    functions = {name: one for name, one in odd.public().items() if not isinstance(one, type)}
+    returned = {name: inspect.signature(one, eval_str=True).return_annotation for name, one in functions.items()}
+    makers = {name for name, hint in returned.items() if re.search(r"xarray.*\.(Dataset|DataArray)", str(hint))}
+    assert len(makers) > 30
+    assert {name.split(".")[-1] for name in makers} - {"concat", "open_result", "from_log"} <= {*KINDS}
 
 
 def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:

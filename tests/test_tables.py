@@ -16,7 +16,7 @@ from squashlens.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
-SUMMARISED = ("audit", "search_separators")
+SUMMARISED = ("audit", "search_separators", "families")
 HOSTILE = [
     "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
     "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",

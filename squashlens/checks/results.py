@@ -62,8 +62,11 @@ def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed:
                 )
             what = "values" if name == "values" else repr(name)
             over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
+            computed = (
+                ", or was computed from a result, for example by a mean" if "provenance" not in found.attrs else ""
+            )
             raise InputError(
-                f"{argument} is the result of another measurement: it has no {what}{over}.",
+                f"{argument} is the result of another measurement{computed}: it has no {what}{over}.",
                 f"Give the unchanged result of {maker}.",
             )
         if 0 in here.sizes.values():

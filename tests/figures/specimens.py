@@ -27,22 +27,21 @@ def small() -> dict[str, go.Figure]:
     found["retained_by_kind"] = sl.figures.retained_by_kind(results["separator_ablation"])
     found["from_block_map"] = sl.figures.from_block_map(results["separator_ablation"])
     found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
+    found["one query"] = sl.figures.of(results["profile"]["path_bound"].isel(query=-1))
+    found["statements"] = sl.figures.statements(sl.statements.gallery()[:1])
     return found
 
 
 def full() -> dict[str, go.Figure]:
     """Figures with as much in them as a study of a large model gives."""
     results: dict[str, Any] = {
-        "attribution 20": sensitivity(20), "attribution 250": sensitivity(250), "by_token 250": bound(250),
+        **{name: make() for name, make in MEASUREMENTS.items()},
+        "attribution 250": sensitivity(250), "by_token 250": bound(250),
         "profile map": map_of(20), "profile map 250": map_of(250),
         "with low": with_low(20),
-        "composition 20": composition(20), "composition 250": composition(250), "strongest_paths": paths(120),
-        "depth_limit": depth_limit(), "audit": audit(), "needle": needle(), "collapse": collapse(),
-        "mechanism": mechanism(), "precision": precision(), "runs": runs(), "layer_trace": ablation(),
-        "separator_search": search(), "tokenization": tokenization(), "splits": splits(),
-        "compare": compare(), "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
+        "composition 250": composition(250), "jacobian 250": jacobian(250), "one family": remedies(1, 1),
+        "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
         "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
-        "collapse_vs_readout": readout(), "probe": probe(), "next_token": next_token(), "survey": survey(),
         "convergence": {f"depth {d}, MLP": odd.result("convergence") for d in (1, 2, 4, 8, 16)},
         "two prompts": {"first": sensitivity(20), LONG: sensitivity(60)},
         "four maps": {name: composition(12) for name in labels(4)},
@@ -131,7 +130,7 @@ def paths(count: int) -> xr.Dataset:
 def depth_limit() -> xr.Dataset:
     names = {"rest": "block depth", "predicted_rate": "block", "observed_rate": "block"}
     found = made({"block": range(12), "depth": range(33)}, names)
-    rest = 0.9 ** found["depth"] * (1 + found["block"]) / 13
+    rest = (1 + found["block"]) / 13 * 0.9 ** found["depth"]
     return restated(shares(found, *names).assign(rest=rest), {})
 
 
@@ -156,9 +155,11 @@ def needle() -> xr.Dataset:
 
 def collapse() -> xr.Dataset:
     variables = {name: "layer length" for name in ("distance", "contrast", "rms")} | {"noise_floor": "layer replayed"}
-    heads = {f"head_{end}": "block length" for end in ("min", "mean", "max")} | {"head_distance": "block length"}
-    coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "block": range(26), "replayed": LENGTHS[::4]}
-    return made(coords, variables | heads | {"unrelated": "layer length draw"})
+    heads = {f"head_{end}": "block length" for end in ("min", "mean", "max")} | {"head_distance": "block head length"}
+    coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "replayed": LENGTHS[::4]}
+    return made(
+        coords | {"block": range(26), "head": range(16)}, variables | heads | {"unrelated": "draw layer length"}
+    )
 
 
 def relative(found: xr.Dataset) -> xr.Dataset:
@@ -207,7 +208,7 @@ def search() -> xr.Dataset:
 
 def tokenization() -> xr.Dataset:
     joined = {name: odd.result("tokenization").isel(form=0) for name in "abcdef"}
-    found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop")
+    found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
     return found.assign_coords(form=labels(6))
 
 
@@ -215,10 +216,58 @@ def splits() -> xr.Dataset:
     return sl.tokenization(odd.model().tokenizer, 40)
 
 
+def remedies(changes: int = 10, families: int = 4) -> xr.Dataset:
+    """Interventions on families, with long names; one family has neither answers nor a cost."""
+    names = [f"{name} {at}" for at, name in enumerate(["window of 4", LONG] * changes)]
+    kinds, ends = ["counting", LONG, "first digit", "<b>copying</b>"], ("", "_low", "_high")
+    coords = {
+        "change": ["as it is", *names[:changes]], "family": kinds[:families], "length": LENGTHS[3:8:4],
+        "place": ["first", "middle", "last"], "sample": range(4),
+    }  # fmt: skip
+    cell = "change family length"
+    dims = {"distance_ratio": cell, "jacobian_norm_ratio": f"{cell} place"}
+    dims |= {"accuracy": cell, "kl": "change"} if families > 1 else {}
+    variables = {f"{name}{end}": where for name, where in dims.items() for end in ends}
+    found = made(coords, variables | {"distance": f"{cell} sample"})
+    found = shares(found, *(f"accuracy{end}" for end in ends if families > 1))
+    for name in dims:
+        found = found.assign({f"{name}_low": found[name] / 2, f"{name}_high": 2 * found[name]})
+    found["distance"].attrs["units"] = "1"
+    return restated(found.rename(kl="kl_median") if families > 1 else found, {})
+
+
+def hops() -> xr.DataArray:
+    found = made({"hop": range(27), "position": range(60)}, {"share": "hop position"})
+    return with_tokens(shares(found, "share"))["share"]
+
+
+def profile() -> xr.Dataset:
+    """All four quantities, in a model of many layers and heads."""
+    fits = {f"exponent{end}": "quantity layer" for end in ("", "_low", "_high")}
+    names = fits | dict.fromkeys(("floor", "amplitude", "exponent_at_end"), "quantity layer")
+    names |= {"influence": "quantity layer distance", "sink_rate": "block head", "effective_rank": "layer"}
+    quantities = ["path_bound", "jacobian", "path_bound_random", "jacobian_random"]
+    sizes = {"layer": range(27), "distance": range(250), "block": range(26), "head": range(16)}
+    found = shares(made({"quantity": quantities} | sizes, names), "sink_rate")
+    return restated(found.assign(exponent_at_end=found["exponent_at_end"] > 1), {})
+
+
+def jacobian(count: int) -> xr.Dataset:
+    dims = dict.fromkeys(("singular_value", "share"), "position direction")
+    return with_tokens(shares(made({"position": range(count), "direction": range(8)}, dims), "share"))
+
+
+def total_variation() -> xr.Dataset:
+    numbers = {"exponent_mean": -1.0, "leading_mean": -1.0, "rate": -1.0, "perturbed": 30}
+    numbers |= {f"{name}_{end}": -1.1 for name in ("exponent", "leading") for end in ("low", "high")}
+    found = made({"seed": range(5), "length": LENGTHS}, {"total_variation": "seed length", "expected": "length"})
+    return restated(found.assign(numbers), {})
+
+
 def compare() -> xr.Dataset:
     changes = ["as it is", *(f"{name} of block {at}" for at, name in enumerate(["mean ablation", LONG] * 6))]
     coords = {"change": changes, "layer": range(4), "length": LENGTHS, "content": range(20)}
-    names = {"distance": "change layer length", "bound": "change content", "accuracy": "change"}
+    names = {"distance": "change layer length", "bound": "change content", "accuracy": "change length"}
     return shares(made(coords, names), "accuracy")
 
 
@@ -254,10 +303,10 @@ def frequencies(seed: int) -> xr.Dataset:
 
 def readout() -> xr.Dataset:
     found = odd.result("collapse_vs_readout").isel(length=[0] * 8).assign_coords(length=list(LENGTHS[:8]))
-    found.attrs.clear()
     said = ["read out", "represented, not read out", "partly represented, not read out", "collapsed"]
     probes = dict.fromkeys(("r2_y", "r2_control_y", "r2_random_model_y", "probe_right_y"), np.linspace(1, 0, 8))
-    return found.assign(verdict=("length", said * 2), **{name: ("length", values) for name, values in probes.items()})
+    found = found.assign(verdict=("length", said * 2), **{name: ("length", values) for name, values in probes.items()})
+    return restated(found, {})
 
 
 def probe() -> xr.Dataset:
@@ -271,7 +320,7 @@ def next_token() -> xr.DataArray:
 
 
 def survey() -> xr.Dataset:
-    coords = {"mask": ["causal", "sliding window of 128", "none"], "depth": [1, 2, 4], "normalization": ["pre", "post"]}
+    coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
     names = {
         f"{kind}_{end}": " ".join(coords)
         for kind in ("exponent", "variation_exponent")
@@ -280,4 +329,14 @@ def survey() -> xr.Dataset:
     return made(coords, names | {"premise": " ".join(coords)})
 
 
+# One made-up result of each measurement, by the name of the real one in `tests.odd`.
+MEASUREMENTS: dict[str, Callable[[], Any]] = {
+    "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "composition": lambda: composition(20),
+    "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
+    "audit": audit, "profile": profile, "needle": needle, "collapse": collapse, "mechanism": mechanism,
+    "precision": precision, "runs": runs, "separator_ablation": ablation, "search_separators": search,
+    "tokenization": tokenization, "splits": splits, "compare": compare, "families": remedies,
+    "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
+    "probe": probe, "next_token": next_token, "survey": survey, "softmax_total_variation": total_variation,
+}  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}

@@ -143,6 +143,15 @@ def test_layer_trace_draws_every_ablation(ablation: Any) -> None:
     traces = {t.name: values(t) for t in figure.data}
     assert len(traces) == 12
     here = ablation.sel(length=10)
+    for axis, others in (("y", 4), ("y2", 6)):
+        own = [t for t in figure.data if t.yaxis == axis]
+        assert len({t.line.color for t in own}) == len(own) == others + 2
+        assert [t.name for t in own][:2] == ["no separators", "separators"]
+    assert [note.text for note in figure.layout.annotations] == ["changed prompts", "hooks from block 2 on"]
+    assert len(sl.figures.layer_trace(ablation.drop_vars("distance_from")).data) == 6
+    alone = sl.figures.layer_trace(ablation.sel(edit=["none", "separators"]), from_block=2)
+    assert [note.text for note in alone.layout.annotations] == ["hooks from block 2 on"]
+    assert len(alone.data) == 8
     np.testing.assert_array_equal(traces["separators"][1:], here["distance"].sel(edit="separators")[1:])
     masked = here["distance_from"].sel(hook="mask", from_block=2)
     np.testing.assert_array_equal(traces["masked"][1:], masked[1:])

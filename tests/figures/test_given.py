@@ -25,11 +25,7 @@ TABLES = {
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     found = {name: odd.result(name) for name in odd.result("")}
-    change, quiet = {"masked": sl.hooks.mask_tokens([1])}, {"n_samples": 1, "lengths": [3], "progress": False}
-    return found | {
-        "profile of one query": found["profile"]["path_bound"].isel(query=-1),
-        "families": sl.compare(odd.model(), {"ones": odd.sequence()}, change, method="exact", **quiet),
-    }
+    return found | {"profile of one query": found["profile"]["path_bound"].isel(query=-1)}
 
 
 def drawers() -> dict[str, Any]:
@@ -72,6 +68,9 @@ def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -
     with xr.set_options(keep_attrs=False):
         doubled = results["collapse"][["distance"]] * 2
     doubled.attrs.pop("provenance", None)  # which xarray may keep, and which is that of other values
+    with pytest.raises(InputError, match="'distance' have labels of a result and no long name"):
+        sl.figures.collapse_curve(doubled)
+    doubled["distance"].attrs["long_name"] = "twice the distance"
     assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)
 
 
@@ -89,6 +88,14 @@ def test_a_mean_is_refused_for_what_it_is(results: dict[str, Any]) -> None:
     for one in (results["sensitivity"]["jacobian"], results["path_bound"], results["collapse"], results["profile"]):
         with pytest.raises(InputError, match="computed from"):
             sl.figures.of(one.mean())
+    for one, draw in (
+        (results["path_bound"].mean("position"), sl.figures.by_token),
+        (results["sensitivity"]["jacobian"].mean("position"), sl.figures.by_token),
+        (results["sensitivity"].mean("position"), sl.figures.attribution),
+        (results["collapse"].mean("layer"), sl.figures.collapse_curve),
+    ):
+        with pytest.raises(InputError, match="computed from"):
+            draw(one)
 
 
 @pytest.mark.parametrize("prompts", [["110 =", "0110 ="], ["110 =", "010 ="]])

@@ -149,7 +149,7 @@ def test_a_name_is_listed_once() -> None:
 
 
 def test_maps_of_nothing() -> None:
-    nothing = specimens.composition(5) * np.nan
+    nothing = (specimens.composition(5) * np.nan).assign_attrs(long_name="no shares")
     found = sl.figures.panels({"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)})
     assert [(t.zmin, t.zmax) for t in found.data] == [(-6, 0)] * 2
     bits = {name: restated(specimens.precision() * np.nan, {}) for name in "ab"}
@@ -188,6 +188,17 @@ def test_error_bars_count_for_the_ticks() -> None:
     figure.update_xaxes(type="log")
     set_ticks(figure, "xaxis", 100, 10.0, limit=0.0)
     assert figure.layout.xaxis.dtick == 3
+
+
+def test_lines_across_a_panel_count_for_the_ticks() -> None:
+    """Plotly shows them, and makes the axis longer."""
+    from squashlens.figures.drawing.ticks import set_ticks
+
+    figure = go.Figure(go.Scatter(x=[1, 2], y=[0, 1]))
+    figure.update_xaxes(type="log").add_vline(x=1e4)
+    set_ticks(figure, "xaxis", 100, 10.0, limit=0.0)
+    assert figure.layout.xaxis.dtick == 3
+    set_ticks(figure, "yaxis", 100, 10.0, limit=0.0)  # along which the line has no numbers
 
 
 def test_layout_takes_time_in_proportion() -> None:
@@ -245,6 +256,8 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         for at, name in enumerate(names):
             said[name] = {drawn[min(at, len(drawn) - 1)]} if drawn else set()
         said |= {figure: {figure} for figure in drawn[len(names) :]}  # of a measurement's other results
+    assert "| families in `compare` | `remedies` |" in page
+    said["families"] = {"remedies"}
     makers = {"collapse relative": "collapse"}
     for name in odd.result(""):
         if name in ("substitution_effect", *specimens.NO_FIGURE):

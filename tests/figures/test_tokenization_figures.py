@@ -39,7 +39,10 @@ def test_boxes_spell_every_text(kind: str, repeat: str) -> None:
             for trace in of_panel(figure, number, "bar")
             for y, base, width in zip(trace.y, trace.base, trace.x, strict=True)
         ]
-        for n in ds["repeats"].values:
+        spelt = {int(n): "".join(ds["piece"].sel(form=form, repeats=n).values) for n in ds["repeats"].values}
+        fit = [n for n, pieces in spelt.items() if len(pieces) <= 22]
+        assert {y for y, *_ in boxes} == {*fit} | {1, 2, 3}
+        for n in fit:
             row = sorted((base, width, trace.text[0], trace.marker.color) for y, base, width, trace in boxes if y == n)
             here = ds.sel(form=form, repeats=n)
             pieces = here["piece"].values[: here["tokens"].item()]
@@ -50,6 +53,22 @@ def test_boxes_spell_every_text(kind: str, repeat: str) -> None:
                 colours.setdefault(int(token), set()).add(colour)
     assert all(len(found) == 1 for found in colours.values())
     assert len({next(iter(found)) for found in colours.values()}) == len(colours)
+
+
+def test_rows_are_as_many_as_can_be_read() -> None:
+    """A dozen, if they are short; three, if they are long; and of a selection its own."""
+    ds = splits(splitter("single"), 40)
+    figure = sl.figures.splits(ds)
+    for number, count in enumerate((12, 11, 11, 8)):
+        rows = {int(y) for t in of_panel(figure, number, "bar") for y in t.y}
+        assert rows == set(range(1, 1 + count))
+        assert tuple(figure.layout["yaxis" + str(number + 1) * bool(number)].range) == (count + 0.5, 0.5)
+    assert "of 40 repeats, the first that fit" in figure.layout.title.subtitle.text
+    later = sl.figures.splits(ds.sel(repeats=slice(20, 30)))
+    assert {int(y) for t in of_panel(later, 0, "bar") for y in t.y} == {20, 21, 22}
+    assert tuple(later.layout.yaxis.range) == (22.5, 19.5)
+    hidden = [t for t in later.data if t.type == "bar"]
+    assert all(t.hovertemplate.startswith(t.text[0]) for t in hidden)
 
 
 def test_marks_say_what_one_more_does() -> None:

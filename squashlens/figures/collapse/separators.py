@@ -45,6 +45,9 @@ ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by 
 def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw the distance D by layer for every ablation of the separators, with a logarithmic scale.
 
+    Ablations that change the prompt and ablations by hooks have a panel each, so that no panel has a colour twice; the
+    prompts with and without separators are in both.
+
     Args:
         ablation: a result of `squashlens.separator_ablation`.
         length: the length to draw, in content tokens; the longest by default.
@@ -56,18 +59,25 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     at = chosen(ablation, "length", length)
     here = ablation.sel(length=at)
     shown = [str(name) for name in here["edit"].values if name != "delete"]  # "delete" gives the same prompts as "none"
-    figure = go.Figure([_trace(here["distance"].sel(edit=name), name, NAMES[name]) for name in shown])
-    notes = []
+    edits = {name: here["distance"].sel(edit=name) for name in shown}
+    both = {name: edits.pop(name) for name in WIDE if name in edits}
+    panels = {"changed prompts": edits}
     if "distance_from" in here:
         first = chosen(here, "from_block", from_block, last=False)
-        notes = [f"ablations by hooks act from block {first} on"]
-        for hook in here["hook"].values:
-            values = here["distance_from"].sel(hook=hook, from_block=first)
-            figure.add_trace(_trace(values, str(hook), NAMES[str(hook)]))
-    figure.update_xaxes(title="layer ℓ", dtick=1)
+        values = here["distance_from"].sel(from_block=first)
+        panels[f"hooks from block {first} on"] = {str(name): values.sel(hook=name) for name in here["hook"].values}
+    panels = {title: own for title, own in panels.items() if own} or {"": {}}
+    figure = make_subplots(
+        rows=len(panels), shared_xaxes=True, shared_yaxes="all", subplot_titles=list(panels),  # pyright: ignore
+    )  # fmt: skip
+    for row, own in enumerate(panels.values(), start=1):
+        for name, curve in (both | own).items():
+            figure.add_trace(_trace(curve, name, NAMES[name]), row=row, col=1)
+    figure.update_xaxes(title="layer ℓ", dtick=1, row=len(panels))
     figure.update_yaxes(title=distance_of(ablation), type="log")
     title = f"Distance of v and v* at {at} content tokens, by layer"
-    return finish(figure, title=title, height=320, notes=notes_of(ablation, *notes))
+    height = 320 if len(panels) == 1 else 220 * len(panels)
+    return finish(figure, title=title, height=height, notes=notes_of(ablation))
 
 
 @draws("squashlens.separator_ablation", "distance: edit layer length")

@@ -26,7 +26,9 @@ TINTS = ("#F7C9A3", "#A9CDE6", "#A3DBC6", "#F5E1A0", "#E6C3D8", "#CDE9F8", "#D9C
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLUMNS = 2
 SMALLEST = 8  # pixels of text in a box; boxes that are too narrow for it have none
-MOST = 24  # rows of a panel of tokens
+MOST = 12  # rows of a panel of tokens
+LEAST = 3  # rows, however long they are
+LONGEST = 22  # characters of a row: with more, a box of one character is narrower than its text in a column of a paper
 
 
 @draws("squashlens.tokenization", "token_id piece: form repeats place", "pair grows text: form repeats")
@@ -34,7 +36,8 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     """Draw the tokens of repeated texts: one panel for each way of joining, one row for each number of repeats.
 
     Each box is a token, as wide as its text; equal tokens have equal colours. The mark after a row says how one more
-    repeat changes the tokens.
+    repeat changes the tokens. Panels show the first repeats that fit: 12 at most, and fewer where rows are longer than
+    22 characters. Select others with `sel(repeats=…)`. A box that is too narrow has its text in the hover text only.
 
     Args:
         splits: a result of `squashlens.tokenization`, of a model or of a tokenizer.
@@ -45,30 +48,28 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     """
     measured, splits = splits, _distinct(splits)
     tints = _tints(splits["token_id"].values)
-    figure, rows = _panels(splits)
-    for number, form in enumerate(splits["form"].values):
-        row, column = number // COLUMNS + 1, number % COLUMNS + 1
-        here = splits.sel(form=form).isel(repeats=slice(MOST))
-        widths = np.vectorize(len)(here["piece"].values)
+    shown = [_that_fit(splits.sel(form=form)) for form in splits["form"].values]
+    rows = [here.sizes["repeats"] for here in shown]
+    longest = max(_widths(here).sum(axis=1).max() for here in shown)
+    figure, _ = _panels(splits, columns=1, row_heights=rows)
+    for row, here in enumerate(shown, start=1):
+        widths, repeats = _widths(here), here["repeats"].values
         ends = widths.cumsum(axis=1)
         for token, tint in tints.items():
             own, places = np.nonzero(here["token_id"].values == token)
             if len(own):
                 boxes = _boxes(here, token, tint, own, widths[own, places], ends[own, places])
-                figure.add_trace(boxes, row=row, col=column)
+                figure.add_trace(boxes, row=row, col=1)
         for step in range(len(STEPS)):
-            shown = _steps(here) == step
-            where = here["repeats"].values[shown]
-            figure.add_trace(_marks(step, ends[shown, -1] + 0.9, where), row=row, col=column)
-        figure.update_xaxes(range=[-0.3, ends.max() + 1.7], row=row, col=column)
-    figure.update_xaxes(visible=False)
-    figure.update_yaxes(range=[min(splits.sizes["repeats"], MOST) + 0.5, 0.5], dtick=1, ticks="")
-    figure.update_yaxes(title="repeats", col=1)
-    title = escaped(title)
+            which = _steps(here) == step
+            figure.add_trace(_marks(step, ends[which, -1] + 0.9, repeats[which]), row=row, col=1)
+        figure.update_yaxes(range=[repeats[-1] + 0.5, repeats[0] - 0.5], row=row)
+    figure.update_xaxes(visible=False, range=[-0.3, longest + 1.7])
+    figure.update_yaxes(title="repeats", dtick=1, ticks="", showgrid=False)
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
-    figure.update_yaxes(showgrid=False)
-    notes = [f"the first {MOST} of {splits.sizes['repeats']} repeats"] if splits.sizes["repeats"] > MOST else []
-    return _finished(figure, title, 18 * rows * min(splits.sizes["repeats"], MOST), notes_of(measured, *notes))
+    every = splits.sizes["repeats"]
+    notes = [f"of {every} repeats, the first that fit"] if min(rows) < every else []
+    return _finished(figure, escaped(title), 18 * sum(rows), notes_of(measured, *notes))
 
 
 @draws("squashlens.tokenization", "naive distance: form layer repeats", "pair grows text: form repeats")
@@ -114,11 +115,22 @@ def _distinct(splits: xr.Dataset) -> xr.Dataset:
     return splits.isel(form=firsts).assign_coords(form=[", ".join(each) for each in names.values()])
 
 
-def _panels(found: xr.Dataset, **axes: str) -> tuple[go.Figure, int]:
+def _that_fit(here: xr.Dataset) -> xr.Dataset:
+    """The first numbers of repeats of a form, as many as have a row."""
+    fit = int((_widths(here).sum(axis=1) <= LONGEST).sum())
+    return here.isel(repeats=slice(min(max(fit, LEAST), MOST)))
+
+
+def _widths(here: xr.Dataset) -> np.ndarray:
+    """The number of characters of each token of a form."""
+    return np.vectorize(len)(here["piece"].values)
+
+
+def _panels(found: xr.Dataset, columns: int = COLUMNS, **axes: Any) -> tuple[go.Figure, int]:
     """One panel for each form with its text in the title, and the number of rows of panels."""
     forms = found["form"].values
     titles = [f"{form}: {_written(here)}" for form, here in ((str(f), found.sel(form=f)) for f in forms)]
-    columns = min(COLUMNS, len(forms))
+    columns = min(columns, len(forms))
     rows = -(-len(forms) // columns)
     specs = [[{} if row * columns + column < len(forms) else None for column in range(columns)] for row in range(rows)]
     return make_subplots(rows=rows, cols=columns, subplot_titles=titles, specs=specs, **axes), rows  # pyright: ignore

@@ -10,7 +10,7 @@ from squashlens.figures.drawing.text import escaped
 from squashlens.results import facts_of
 
 Result = xr.Dataset | xr.DataArray
-NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine"}
+NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine", "frobenius": "Frobenius"}
 PLACES = {  # options of a measurement: what is usual, and the text for other values
     "from_layer": (0, "from layer "), "to_layer": ("y", "to layer "), "query": (-1, "query at position "),
 }  # fmt: skip

@@ -42,8 +42,8 @@ def draws(
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
             for label, one in several.items():
-                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
                 facts_of(one)  # an error for values that are not as they were measured
+                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
                 return draw_one(found, *args, **kwargs)

@@ -3,7 +3,7 @@
 import base64
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import plotly.graph_objects as go
@@ -174,7 +174,7 @@ def _span(figure: go.Figure, name: str) -> tuple[float, float]:
 
 
 def values_along(figure: go.Figure, name: str) -> Iterator[Any]:
-    """What traces have along an axis, and along the axes that share its range."""
+    """What traces and lines across a panel have along an axis, and along the axes that share its range."""
     side, reference = name[0], name.replace("axis", "")
     same = {reference, figure.layout[name].matches or reference}
     others: Any = figure.select_xaxes() if side == "x" else figure.select_yaxes()
@@ -189,6 +189,9 @@ def values_along(figure: go.Figure, name: str) -> Iterator[Any]:
             yield np.asarray(values, float) + np.asarray(numbers_of(bars.array), float)
             below = bars.array if bars.arrayminus is None else bars.arrayminus
             yield np.asarray(values, float) - np.asarray(numbers_of(below), float)
+    for shape in cast(Any, figure.layout).shapes:
+        if shape[f"{side}ref"] in same:
+            yield [shape[f"{side}0"], shape[f"{side}1"]]
 
 
 def numbers_of(values: Any) -> Any:

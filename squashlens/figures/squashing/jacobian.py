@@ -9,10 +9,8 @@ from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.selection import TOKENS, tokens_of
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import series
 from squashlens.figures.drawing.ticks import token_axis
-
-DASHES = ("solid", "dash", "dot")
 
 
 @draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
@@ -32,14 +30,15 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     for number, direction in enumerate(found["direction"].values):
         one = found.sel(direction=direction)
+        colour, dash, symbol = series(number)
         hover = [
             _hover(one.isel(position=at), numbered(int(place), tokens[int(place)])) for at, place in enumerate(places)
         ]
         figure.add_trace(
             go.Scatter(
                 x=places.astype(np.float64), y=one["singular_value"].values, mode="lines+markers",
-                name=f"direction {direction}", marker={"size": 6}, hovertext=hover,
-                line={"color": COLOURS["jacobian"], "width": 2, "dash": DASHES[min(number, len(DASHES) - 1)]},
+                name=f"direction {direction}", marker={"size": 6, "symbol": symbol}, hovertext=hover,
+                line={"color": colour, "width": 2, "dash": dash},
                 hovertemplate="%{hovertext}<br>σ = %{y:.5g}<extra></extra>",
             )
         )  # fmt: skip

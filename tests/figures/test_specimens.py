@@ -1,0 +1,84 @@
+"""The specimens that are looked at: one of every figure, short and long, with the dimensions of real results."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from tests import odd
+from tests.figures import specimens
+
+NO_DRAWING = {"of", "panels", "save", "styled"}
+# Drawn as they are measured, or like another.
+NOT_MADE_UP = {"jacobian_norms", "substitution_effect", "collapse relative", "convergence"}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])
+def test_every_figure_has_a_specimen(kind: str) -> None:
+    drawers = {inspect.unwrap(getattr(sl.figures, name)).__code__: name for name in sl.figures.__all__}
+    specimens.SETS[kind]()  # what is measured once is kept, and makes the second time fast
+    called = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in drawers:
+            called.add(drawers[frame.f_code])
+
+    sys.setprofile(note)
+    try:
+        specimens.SETS[kind]()
+    finally:
+        sys.setprofile(None)
+    assert {*sl.figures.__all__} - called <= NO_DRAWING
+
+
+@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in specimens.NO_FIGURE])
+def test_every_measurement_has_a_specimen(name: str) -> None:
+    assert (name in specimens.MEASUREMENTS) != (name in NOT_MADE_UP)
+
+
+def richer() -> dict[str, Callable[[], Any]]:
+    """Real results with what can be asked for besides."""
+    model, sequence, quiet = odd.model(), odd.sequence(), {"progress": False}
+    baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
+    return {
+        "collapse": lambda: sl.collapse(
+            model, sl.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
+        ),
+        "search_separators": lambda: sl.search_separators(
+            model, sequence, separators=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, answer=odd.counted,
+            **quiet,
+        ),
+        "compare": lambda: sl.compare(
+            model, sequence, {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], answer=odd.counted, **quiet
+        ),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(
+            model, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+        ),
+        "survey": lambda: sl.synthetic.survey(
+            odd.stack(), {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}, [4, 8, 16, 32], seeds=2,
+            tail=0.9, **quiet,
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", specimens.MEASUREMENTS)
+def test_specimens_have_the_dimensions_of_real_results(name: str) -> None:
+    """A variable with other dimensions than the measured one would hide what its figure cannot draw."""
+    ours = specimens.MEASUREMENTS[name]()
+    real = richer().get(name, lambda: odd.result(name))()
+    assert dimensions(ours).items() <= dimensions(real).items()
+
+
+def dimensions(result: Any) -> dict[str, tuple[str, ...]]:
+    """The dimensions of each variable by name, in their order."""
+    if isinstance(result, xr.DataArray):
+        return {
+            "values": result.dims,
+            **{str(name): values.dims for name, values in result.coords.items() if values.dims != (name,)},
+        }
+    return {str(name): values.dims for name, values in result.variables.items() if values.dims != (name,)}
