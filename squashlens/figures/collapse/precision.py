@@ -17,7 +17,7 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     """Draw the number of mantissa bits needed to tell v from v*, as a map of layer × length.
 
     0 means that the values differ even when they are rounded to powers of two. White means that v and v* are identical
-    in the model's own dtype, so no number of bits tells them apart.
+    in the model's own dtype, or differ by no more than rounding can cause, so that no number of bits tells them apart.
 
     Args:
         measured: a result of `squashlens.precision` without `runs`.
@@ -30,7 +30,7 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     figure = go.Figure(layer_map(bits, "bits", colorscale="Viridis", zmin=0, zmax=max(best, 7)))
     figure.update_xaxes(title="length (content tokens)", range=[float(bits["length"].values[0]) - 0.5, last + 0.5])
     figure.update_yaxes(title="layer ℓ", dtick=1)
-    notes = notes_of(measured, "white: identical in the model's own dtype")
+    notes = notes_of(measured, "white: identical, or different by rounding alone")
     return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
 
 
