@@ -92,6 +92,7 @@ MUTATIONS = (
     Mutation("the first token's share for all", "figures/squashing/jacobian.py", "_hover(one.isel(position=at)", "_hover(one.isel(position=0)", "test_jacobian_figure.py"),
     Mutation("rows that are as many as they are long", "figures/collapse/tokenization.py", "slice(min(max(fit, LEAST), MOST))", "slice(max(fit, LEAST))", "test_tokenization_figures.py::test_rows_are_as_many_as_can_be_read"),
     Mutation("rows whose tokens cannot be read", "figures/collapse/tokenization.py", "slice(min(max(fit, LEAST), MOST))", "slice(MOST)", "test_tokenization_figures.py::test_rows_are_as_many_as_can_be_read"),
+    Mutation("boxes lower than their text", "figures/collapse/tokenization.py", "ROW * sum(rows)", "12 * sum(rows)", "test_tokenization_figures.py::test_rows_are_as_many_as_can_be_read"),
     Mutation("a selection of repeats off its panel", "figures/collapse/tokenization.py", "repeats[0] - 0.5]", "0.5]", "test_tokenization_figures.py::test_rows_are_as_many_as_can_be_read"),
     Mutation("hooks among changed prompts", "figures/collapse/separators.py", "row=row, col=1)", "row=1, col=1)", "test_collapse_figures.py::test_layer_trace_draws_every_ablation"),
     Mutation("ablations from the first block on", "figures/collapse/separators.py", "sel(from_block=first)", "isel(from_block=0)", "test_collapse_figures.py::test_layer_trace_draws_every_ablation"),

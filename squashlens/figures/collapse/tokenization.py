@@ -26,7 +26,8 @@ TINTS = ("#F7C9A3", "#A9CDE6", "#A3DBC6", "#F5E1A0", "#E6C3D8", "#CDE9F8", "#D9C
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLUMNS = 2
 SMALLEST = 8  # pixels of text in a box; boxes that are too narrow for it have none
-MOST = 12  # rows of a panel of tokens
+MOST = 8  # rows of a panel of tokens
+ROW = 24  # pixels of a row: with fewer, a box is lower than its text with plotly's space around it
 LEAST = 3  # rows, however long they are
 LONGEST = 22  # characters of a row: with more, a box of one character is narrower than its text in a column of a paper
 
@@ -36,7 +37,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     """Draw the tokens of repeated texts: one panel for each way of joining, one row for each number of repeats.
 
     Each box is a token, as wide as its text; equal tokens have equal colours. The mark after a row says how one more
-    repeat changes the tokens. Panels show the first repeats that fit: 12 at most, and fewer where rows are longer than
+    repeat changes the tokens. Panels show the first repeats that fit: 8 at most, and fewer where rows are longer than
     22 characters. Select others with `sel(repeats=…)`. A box that is too narrow has its text in the hover text only.
 
     Args:
@@ -69,7 +70,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     every = splits.sizes["repeats"]
     notes = [f"of {every} repeats, the first that fit"] if min(rows) < every else []
-    return _finished(figure, escaped(title), 18 * sum(rows), notes_of(measured, *notes))
+    return _finished(figure, escaped(title), ROW * sum(rows), notes_of(measured, *notes))
 
 
 @draws("squashlens.tokenization", "naive distance: form layer repeats", "pair grows text: form repeats")
