@@ -14,7 +14,9 @@ import plotly.graph_objects as go
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 NARROW = 23.0  # pixels: a panel that is narrower or lower shows nothing
 OUTSIDE = 0.7  # the share of a trace; guides may leave their panel
-GAP = 2.6  # of the size of a legend's text: more than this below it is a row without an entry
+# More than this below a legend is a row without an entry: pixels, since plotly's rows have at least 19 at any size, and
+# a share of the size of its text.
+GAP = (12.0, 1.6)
 SLACK = 0.15  # of the height of a text: space above and below its letters, where two texts may meet
 LOOK = """async figures => {
   const parts = {
@@ -119,7 +121,9 @@ def _gap_under_legend(texts: list[Box], panels: list[np.ndarray]) -> Iterator[st
     lowest = max((box.corners[:, 1].max() for box in legend), default=np.inf)
     others = [box.corners for box in texts if box.kind not in ("legend", "title", "notes")] + panels
     below = [top for top in (corners[:, 1].min() for corners in others) if top > lowest]
-    if below and lowest < min(panel[:, 1].min() for panel in panels) and min(below) - lowest > GAP * legend[0].size:
+    if not below or lowest > min(panel[:, 1].min() for panel in panels):
+        return
+    if min(below) - lowest > GAP[0] + GAP[1] * legend[0].size:
         yield f"{min(below) - lowest:.0f} empty pixels under the legend"
 
 
