@@ -9,9 +9,6 @@ differ. The script measures collapse, the path bound and accuracy for each windo
 import argparse
 from pathlib import Path
 
-from plotly.colors import qualitative
-from plotly.subplots import make_subplots
-
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -36,7 +33,7 @@ found = sl.compare(
     n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
 sl.save(found, args.out / "windows.nc")
-sl.figures.save(sl.figures.of(found), args.out / "changes.html")
+sl.figures.save(sl.figures.of(found), args.out / "windows.html")
 
 share = found["bound"].isel(content=0) / found["bound"].sum("content")
 quantities = {
@@ -44,17 +41,10 @@ quantities = {
     "share of random digits counted correctly, mean over lengths": found["accuracy"].mean("length"),
     "first digit's share of the path bound over digits": share,
 }
-lines = make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.08, subplot_titles=[*quantities])
-for row, (title, values) in enumerate(quantities.items(), start=1):
+for title, values in quantities.items():
     print(f"{title}, by visible first tokens and window; the last column is without a window")
     for s in args.sinks:
         shown = values.sel(change=[*(windows[w, s] for w in args.windows), "as it is"]).values
         print(f"{s:>4}", *(f"{value:9.3g}" for value in shown))
-        style = {"marker_symbol": s, "line_color": qualitative.Safe[s % 11], "showlegend": row == 1}
-        lines.add_scatter(x=[*map(str, args.windows), "all"], y=shown, name=f"{s} sinks", **style, row=row, col=1)
-lines.update_yaxes(type="log", exponentformat="power", row=1)
-lines.update_xaxes(title="window in tokens, the query included", row=3)
-lines.update_layout(template="simple_white", height=700, margin_t=40)
-sl.figures.save(lines, args.out / "windows.html")
 native = [str(int(w)) if w > 0 else "none" for w in found["native_window"].values]
 print(f"native windows by block: {', '.join(native)}\ndata and figures in {args.out.resolve()}")

@@ -244,7 +244,7 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
         assert torch.equal(logits(model, short), before)
     with sl.applied(model, change.patch_heads([0], OTHER[:, :4], **GIVEN)):
         assert not torch.equal(logits(model, short), before)
-        with pytest.raises(InputError, match="the prompt has 10 positions, .* come from 4"):
+        with pytest.raises(InputError, match="the prompt has 10 positions, .* insert have 4"):
             logits(model)
     with sl.applied(model, change.mean_heads([0], OTHER[:, :4], over="positions", **GIVEN)):
         assert logits(model).isfinite().all()

@@ -83,7 +83,8 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
     np.testing.assert_array_equal(here["bound"], bound[places])
     np.testing.assert_array_equal(here["accuracy"], right)
     assert here["tokens"].values.tolist() == [len(form.pair(n).v) for n in (4, 12)]
-    assert set(compared.data_vars) == {*names, "bound", "accuracy"}
+    assert np.isnan(compared["native_window"]).all()  # the bundled model has none
+    assert set(compared.data_vars) == {*names, "bound", "accuracy", "native_window"}
 
 
 def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> None:
