@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,14 @@ def test_a_saved_result_and_one_without_prompts(found: Any, one: Any, tmp_path: 
 
 def test_what_is_not_finite_is_said() -> None:
     assert [_number(value) for value in (1.5, np.nan, np.inf, -np.inf)] == [1.5, None, "Infinity", "-Infinity"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_table_can_be_read_by_everyone(
+    watched: Any, found: Any, families: Any, scheme: str, tmp_path: Path
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page = watched(color_scheme=scheme).open(sl.squash_map(found, interventions=families).save(tmp_path / "map.html"))
+    violations = axe.Axe().run(page).response["violations"]
+    assert not violations, json.dumps(violations, indent=1)[:3000]
