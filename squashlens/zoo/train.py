@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
-from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
+from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from squashlens.zoo.curriculum import CYCLES, Example, cycle_of, training_batch
 from squashlens.zoo.tokenizer import END, build_tokenizer, vocabulary
@@ -163,9 +163,11 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
     export(model, tokenizer, out)
 
 
-def export(model: GemmaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Save the model as a Hugging Face folder: configuration, float32 safetensors, tokenizer."""
     model.eval().cpu().save_pretrained(out)
+    for local in ("is_local", "local_files_only"):  # how it was opened here, which is nobody else's concern
+        tokenizer.init_kwargs.pop(local, None)
     tokenizer.save_pretrained(out)
     print(f"saved to {out}")
 

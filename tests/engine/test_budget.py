@@ -1,11 +1,9 @@
 """Estimates against the allocator's own peak, and refusals before memory runs out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import Gemma2Config, GemmaConfig, GPT2Config, LlamaConfig
 
 import squashlens as sl
@@ -14,6 +12,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.errors import CapacityError
 from squashlens.measure.squashing.certificates.certified import Norms
 from tests.cases import save_random
+from tests.cuda.seam import allocated
 
 BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
@@ -35,30 +34,18 @@ SHAPES: dict[str, Any] = {
 }
 
 
-def peak(work: Callable[[], Any]) -> int:
-    """The most bytes of tensors alive at once, of those that the work allocates."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
-        work()
-    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
-    alive = most = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        alive += event.nbytes()
-        most = max(most, alive)
-    return most
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-def test_estimates_are_within_a_quarter_of_the_peak(shape: str, tmp_path: Any) -> None:
+def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: Any) -> None:
     model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)
     sl.path_bound(model, torch.tensor([2, 3, 4]))  # what is proved at first use is not what is estimated
     n, many = 1200, 300
     ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
     ids[0] = 2
     with torch.no_grad():
-        passing = peak(lambda: forward(model, ids[None], []))
-    bound = peak(lambda: sl.path_bound(model, ids))
+        passing = allocated(lambda: forward(model, ids[None], []))
+    bound = allocated(lambda: sl.path_bound(model, ids))
     options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16, "progress": False}
-    products = peak(lambda: sl.jacobian_norms(model, ids[:many], **options))
+    products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.bound_bytes(model, 1, n) == pytest.approx(bound, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
@@ -80,7 +67,7 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
         "vjp_batch_size": size,
         "progress": False,
     }
-    most = peak(lambda: sl.path_bound(model, ids, **options))
+    most = allocated(lambda: sl.path_bound(model, ids, **options))
     vectors = Norms(total=2 * (n + 1), steps=2).vectors(128)
     assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
-from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from squashlens.zoo.prose.corpus import MANIFEST
 from squashlens.zoo.prose.tokenizer import CONTEXT, TOKENIZER, TOKENS, VOCABULARY
-from squashlens.zoo.train import save_atomically
+from squashlens.zoo.train import export, save_atomically
 
 PAD, EOS, BOS = 0, 1, 2
 HALVES = 2
@@ -198,15 +198,6 @@ def _check(state: dict, recipe: Recipe, checkpoint: Path) -> None:
                 f"{checkpoint} was saved after {step} steps with {name} {old[name]}, and this run has {new[name]}. "
                 "Use the same value, give another --checkpoint, or delete that file."
             )
-
-
-def export(model: Gemma2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Save the model as a Hugging Face folder: configuration, float32 safetensors, tokenizer."""
-    model.eval().save_pretrained(out)
-    for local in ("is_local", "local_files_only"):  # how it was opened here, which is nobody else's concern
-        tokenizer.init_kwargs.pop(local, None)
-    tokenizer.save_pretrained(out)
-    print(f"saved to {out}")
 
 
 def main() -> None:
