@@ -26,6 +26,24 @@ def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
             waiting.extend(reversed(children))
 
 
+def modules_of(root: torch.nn.Module) -> list[torch.nn.Module]:
+    """`list(root.modules())` without its generators and names: every call walks over a model several times."""
+    found = {id(root): root}
+    waiting = [root]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
+def parameters(root: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """`list(root.parameters())`, each once, in an order that depends only on the model."""
+    every = (p for module in modules_of(root) for p in module._parameters.values() if p is not None)
+    return list({id(p): p for p in every}.values())
+
+
 def n_blocks(model: Bridge) -> int:
     """L, the number of blocks."""
     return len(model.blocks)
@@ -76,7 +94,7 @@ def quantization(model: Bridge) -> str | None:
             declared.get("quant_method") if isinstance(declared, dict) else getattr(declared, "quant_method", declared)
         )
         return str(getattr(method, "value", method))
-    strange = {type(p).__name__ for p in model.parameters() if not p.is_floating_point() or type(p) not in PLAIN}
+    strange = {type(p).__name__ for p in parameters(model) if not p.is_floating_point() or type(p) not in PLAIN}
     return ", ".join(sorted(strange)) or None
 
 

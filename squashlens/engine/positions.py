@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import context_length, text_config
+from squashlens.engine.anatomy import context_length, modules_of, text_config
 
 LONG, DYNAMIC = "longrope", "dynamic"
 
@@ -61,6 +61,6 @@ def forget_lengths(model: Bridge) -> None:
 
 def _rotary(model: Bridge) -> Iterator[Any]:
     """The modules of the model that compute rotary embeddings."""
-    for module in model.original_model.modules():
+    for module in modules_of(model.original_model):
         if "rope_type" in vars(module) and "original_max_seq_len" in vars(module):
             yield module

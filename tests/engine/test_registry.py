@@ -17,7 +17,7 @@ from transformers import LlamaConfig, Phi3Config
 
 import squashlens as sl
 from squashlens.engine import digests, locks
-from squashlens.engine.anatomy import named_modules
+from squashlens.engine.anatomy import modules_of, named_modules, parameters
 from squashlens.engine.digests import tensor_digest
 from squashlens.engine.hooking.hook import attached
 from squashlens.engine.proving import proof, registry
@@ -169,10 +169,14 @@ def test_modules_are_walked_as_pytorch_walks_them(own: Any, family: str) -> None
     """The same names in the same order, a module with two names under the first, nothing for a module that is None."""
     model = own(family)
     shared = torch.nn.Linear(2, 2)
-    odd = torch.nn.ModuleDict({"a": shared, "b": torch.nn.Sequential(torch.nn.ReLU(), shared)})
+    tied = torch.nn.Linear(2, 2)
+    tied.weight = shared.weight
+    odd = torch.nn.ModuleDict({"a": shared, "b": torch.nn.Sequential(torch.nn.ReLU(), shared, tied)})
     odd.register_module("c", None)
     for root in (model, model.original_model, odd):
         assert list(named_modules(root)) == list(root.named_modules())
+        assert sorted(map(id, modules_of(root))) == sorted(map(id, root.modules()))
+        assert sorted(map(id, parameters(root))) == sorted(map(id, root.parameters()))
 
 
 # -- proofs lapse with what was proved ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import named_modules
+from squashlens.engine.anatomy import modules_of, named_modules
 from squashlens.engine.functions import function_name, require_like, takes_point
 from squashlens.engine.hooking.continued import WholePassesOnly
 from squashlens.engine.locks import locked
@@ -246,21 +246,28 @@ def require_no_backward_hooks(model: Bridge) -> None:
 def _all_hooks(model: Bridge) -> Iterator[tuple[str, object, bool]]:
     """Every hook on a model: its place, its function, and whether it acts only on derivatives."""
     known = model.hook_dict
-    for name, point in sorted(distinct_points(model).items()):
+    used = {point.name or name: point for name, point in known.items() if point.fwd_hooks or point.bwd_hooks}
+    for name, point in sorted(used.items()):
         for function in (handle.user_hook for handle in point.fwd_hooks):
             # A `Hook` has the name of the point that its user gave.
             site = function.site if isinstance(function, Hook) else name
             yield site if known.get(site) is point else name, function, False
         yield from ((f"{name} (backward)", handle.user_hook, True) for handle in point.bwd_hooks)
     tables = [(table, table.startswith("_backward")) for table in _TABLES]
-    for name, module in named_modules(model.original_model):
-        for table, backward in tables:
-            if functions := getattr(module, table):
-                found = (f for f in functions.values() if not belongs_to_a_library(f))
+    if any(map(_of_a_user, modules_of(model.original_model))):  # without names, since most models have none
+        for name, module in named_modules(model.original_model):
+            for table, backward in tables:
+                found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
                 yield from ((f"{name} (torch)", f, backward) for f in found)
     for table, backward in tables:
         everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
         yield from (("every module (torch)", f, backward) for f in everywhere)
+
+
+def _of_a_user(module: nn.Module) -> bool:
+    """Whether a module has a PyTorch hook that belongs to no library."""
+    held = vars(module)
+    return any(not belongs_to_a_library(f) for table in _TABLES if held[table] for f in held[table].values())
 
 
 # Where PyTorch keeps a module's hooks. Libraries keep hooks there that are part of the model: those of the bridge, and

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -47,20 +48,42 @@ BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
 )
 _DEPTH = 8  # levels of nested containers that are covered
 _SIMPLE = bool | int | float | str | torch.dtype | np.generic | None
+_PLAIN = frozenset({bool, int, float, str, type(None)})  # most values; a test of the type is the fastest
 
 
-def fingerprint(model: Bridge) -> str:
+@dataclass(frozen=True)
+class Walk:
+    """The modules of a model from one walk over them, which takes longer than what is read from them."""
+
+    modules: list[tuple[str, nn.Module]]  # every one that takes part in a pass, once; hook points are left out
+    names: dict[int, str]  # of all modules, also hook points, by id
+
+    @classmethod
+    def over(cls, model: Bridge) -> "Walk":
+        """The modules as they are now."""
+        from transformer_lens.hook_points import HookPoint
+
+        inner, bridge = list(named_modules(model.original_model)), list(named_modules(model))
+        own = {id(module) for _, module in inner}
+        kept = [(name, module) for name, module in inner if not isinstance(module, HookPoint)]
+        for name, module in bridge:
+            if id(module) not in own and not isinstance(module, HookPoint):
+                kept.append((f"bridge.{name}", module))
+        return cls(kept, {id(module): name for name, module in (*bridge, *inner)})
+
+
+def fingerprint(model: Bridge, walk: Walk | None = None) -> str:
     """The fingerprint: 16 hexadecimal digits made from parameters, buffers, configuration and module attributes."""
     whole = hashlib.sha256()
-    for line in contents(model):
+    for line in contents(model, walk or Walk.over(model)):
         whole.update(f"{line}\n".encode())
     return whole.hexdigest()[:16]
 
 
-def contents(model: Bridge) -> Iterator[str]:
+def contents(model: Bridge, walk: Walk) -> Iterator[str]:
     """What the fingerprint covers: one line for each item, always in the same order."""
     inner: Any = model.original_model
-    names = {id(module): name for name, module in (*named_modules(model), *named_modules(inner))}
+    names = dict(walk.names)
     for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
         names[id(config)] = name  # many modules refer to it; it is written once
     seen: dict[int, str] = {}  # a tensor that has several names is read once
@@ -69,10 +92,10 @@ def contents(model: Bridge) -> Iterator[str]:
     if hasattr(inner, "cfg"):  # the blocks of a native model read it, and it may be another object
         yield f"native {_canonical(_without(vars(inner.cfg), _LABELS), names)}"
     yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
-    for name, module in modules(model):
+    for name, module in walk.modules:
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
         from_last_pass = names_from_last_pass(module)
-        attributes = _without(vars(module), BOOKKEEPING | from_last_pass)
+        attributes = _without(vars(module), BOOKKEEPING | from_last_pass if from_last_pass else BOOKKEEPING)
         if str(getattr(attributes.get("forward"), "__module__", "")).startswith("squashlens."):
             del attributes["forward"]  # set while one of our hooks is inside attention
         for key in sorted(attributes):
@@ -82,19 +105,6 @@ def contents(model: Bridge) -> Iterator[str]:
                 if id(tensor) not in seen:
                     seen[id(tensor)] = tensor_digest(tensor)
                 yield f"{name}.{key} {seen[id(tensor)]}"
-
-
-def modules(model: Bridge) -> Iterator[tuple[str, nn.Module]]:
-    """Every module that takes part in a forward pass, once, with its name; hook points are left out."""
-    from transformer_lens.hook_points import HookPoint
-
-    inner: Any = model.original_model
-    known = list(named_modules(inner))
-    own = {id(module) for _, module in known}
-    yield from ((name, module) for name, module in known if not isinstance(module, HookPoint))
-    for name, module in named_modules(model):
-        if id(module) not in own and not isinstance(module, HookPoint):
-            yield f"bridge.{name}", module
 
 
 def configuration(inner: Any) -> str:
@@ -109,6 +119,8 @@ def _without(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]
 
 def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str:
     """A value as text that is the same in every process; an object of unknown kind gives its type."""
+    if type(value) in _PLAIN:
+        return repr(value)
     if isinstance(value, Enum):
         return str(value)
     if isinstance(value, np.generic):

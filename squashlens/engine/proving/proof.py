@@ -25,7 +25,7 @@ from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
-from squashlens.engine.proving.fingerprint import modules
+from squashlens.engine.proving.fingerprint import Walk
 from squashlens.engine.proving.parts import require_same_parts
 from squashlens.errors import InputError, UnsoundModelError
 
@@ -77,7 +77,7 @@ def require_sound(model: Any) -> Bridge:
     if is_native(model):
         require_causal(model)
         _require_no_hooks_on_scores(model)
-    elif any(module.training for _, module in modules(model)):  # native models have no dropout and start in train mode
+    elif any(module.training for _, module in Walk.over(model).modules):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     registry.proved(model, _PROOF, lambda: _proof_of(model))
     return model

@@ -27,10 +27,11 @@ from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
+from squashlens.engine.anatomy import parameters
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.hooking.hook import ambient
 from squashlens.engine.locks import locked, run_within
-from squashlens.engine.proving.fingerprint import fingerprint, modules
+from squashlens.engine.proving.fingerprint import Walk, fingerprint
 from squashlens.engine.proving.surroundings import replaced_functions, require_no_modes
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
@@ -119,9 +120,10 @@ def steady(model: Bridge) -> Iterator[None]:
             yield
             return
         require_no_modes()
-        state.fingerprint = fingerprint(model)
-        state.replaced = replaced_functions(model)
-        state.stamp = f"{state.fingerprint} {_in_this_process(model, state.replaced)}"
+        walk = Walk.over(model)
+        state.fingerprint = fingerprint(model, walk)
+        state.replaced = replaced_functions(walk)
+        state.stamp = f"{state.fingerprint} {_in_this_process(model, walk, state.replaced)}"
         before, watched = _versions(model), ambient(model)
         try:
             yield
@@ -161,12 +163,12 @@ def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:
     return state.of(str(state.stamp))
 
 
-def _in_this_process(model: Bridge, replaced: list[str]) -> str:
+def _in_this_process(model: Bridge, walk: Walk, replaced: list[str]) -> str:
     """A digest of what only this process has: methods of all classes, attention implementation, bridge mode."""
     inner: Any = model.original_model
     config = getattr(inner, "config", None)
     lines = [str(getattr(config, "_attn_implementation", None)), str(getattr(model, "compatibility_mode", None))]
-    for kind in {type(module) for _, module in modules(model)}:
+    for kind in {type(module) for _, module in walk.modules}:
         own = [base for base in kind.__mro__ if base not in torch.nn.Module.__mro__]
         methods = {name: id(value) for base in own for name, value in vars(base).items() if callable(value)}
         lines.append(f"{kind.__module__}.{kind.__qualname__} {sorted(methods.items())}")
@@ -177,5 +179,5 @@ def _in_this_process(model: Bridge, replaced: list[str]) -> str:
 
 def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
     """What changes if a parameter is replaced or written to; for writes through `.data`, only sampled entries count."""
-    parameters = list(model.original_model.parameters())
-    return [(id(p), 0 if p.is_inference() else p._version) for p in parameters], sample_digest(parameters)
+    every = parameters(model.original_model)
+    return [(id(p), 0 if p.is_inference() else p._version) for p in every], sample_digest(every)

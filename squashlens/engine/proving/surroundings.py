@@ -6,6 +6,7 @@ provenance, and the model is then *verified as it stands*, not against its check
 """
 
 import functools
+import operator
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from squashlens._typing import Bridge
-from squashlens.engine.proving.fingerprint import modules
+from squashlens.engine.proving.fingerprint import Walk
 from squashlens.errors import InputError
 
 # Packages whose functions may appear in the modules of a library without counting as replaced.
@@ -55,24 +55,40 @@ def require_no_modes() -> None:
             )
 
 
-def replaced_functions(model: Bridge) -> list[str]:
+def replaced_functions(walk: Walk) -> list[str]:
     """The functions of PyTorch and of the model's code that another package has replaced."""
-    return sorted(set(_replaced(model)))
+    return sorted(set(_replaced(walk)))
 
 
-def _replaced(model: Bridge) -> Iterator[str]:
-    kinds = {base for _, module in modules(model) for base in type(module).__mro__ if base is not object}
+# The values of each module and class in which nothing was replaced. They are compared by identity, which is faster than
+# looking up again where each comes from.
+_unchanged: dict[str, list[object]] = {}
+
+
+def _replaced(walk: Walk) -> Iterator[str]:
+    classes = {type(module) for _, module in walk.modules}
+    kinds = {base for each in classes for base in each.__mro__ if base is not object}
     files = {kind.__module__ for kind in kinds} | {"torch", "torch.nn.functional"}
     holders: list[tuple[str, str, dict[str, Any]]] = [
         (name, name, vars(sys.modules[name])) for name in files if name in sys.modules
     ]
     holders += [(kind.__module__, f"{kind.__module__}.{kind.__qualname__}", dict(vars(kind))) for kind in kinds]
     for home, label, names in holders:
-        allowed = LIBRARIES | {home.partition(".")[0]}
-        for name, value in names.items():
-            origin = _origin(value)
-            if origin is not None and origin.partition(".")[0] not in allowed:
-                yield f"{label}.{name}: {origin}.{getattr(value, '__qualname__', name)}"
+        values, known = list(names.values()), _unchanged.get(label, [])
+        if len(values) == len(known) and all(map(operator.is_, values, known)):
+            continue
+        found = list(_foreign(home, label, names))
+        if not found:
+            _unchanged[label] = values
+        yield from found
+
+
+def _foreign(home: str, label: str, names: dict[str, Any]) -> Iterator[str]:
+    allowed = LIBRARIES | {home.partition(".")[0]}
+    for name, value in names.items():
+        origin = _origin(value)
+        if origin is not None and origin.partition(".")[0] not in allowed:
+            yield f"{label}.{name}: {origin}.{getattr(value, '__qualname__', name)}"
 
 
 def _origin(value: object) -> str | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import dtype_of, modules_of, n_blocks, pattern_site, residual_sites
 from squashlens.engine.hooking.hook import Hook, ambient, attached, distinct_points, without_ambient
 from squashlens.engine.native import attention_through, is_native
 from squashlens.engine.proving.effective import ineffective_points, probe_ids
@@ -130,7 +130,7 @@ def _through_stream(model: Bridge, stream: _Stream) -> Iterator[None]:
 
     _register()
     inner: Any = model.original_model
-    configs = {id(c): c for m in inner.modules() if (c := getattr(m, "config", None)) is not None}.values()
+    configs = {id(c): c for m in modules_of(inner) if (c := getattr(m, "config", None)) is not None}.values()
     before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
     sites = [block.attn for block in model.blocks]
     block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
