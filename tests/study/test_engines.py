@@ -125,8 +125,9 @@ def test_a_job_is_requeued_on_a_signal(tmp_path: Path) -> None:
             end = time.monotonic() + 120
             while made.store.count() < 2 and time.monotonic() < end:
                 time.sleep(0.2)
-            (job,) = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True).stdout.split()
-            subprocess.run(["scancel", "--signal=USR2", job], check=True)
+            queue = subprocess.run(["squeue", "-h", "-o", "%i %T %r"], capture_output=True, text=True).stdout
+            (line,) = queue.splitlines()  # one worker; what else there is stands in the error
+            subprocess.run(["scancel", "--signal=USR2", line.split()[0]], check=True)
             assert driver.wait(timeout=300) == 0
         finally:
             driver.kill()
