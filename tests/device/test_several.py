@@ -31,7 +31,7 @@ def spread(ends: str = "lazy:1") -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def subjects(tiny: Any) -> tuple[cases.Subject, cases.Subject]:
-    model = sl.load("tiny-gemma", device_map=spread(), progress=False)
+    model = sl.load("tiny-gemma", device=spread(), progress=False)
     assert {str(parameter.device) for parameter in model.parameters()} == BOTH
     return cases.Subject("tiny-gemma", tiny, "tiny-gemma"), cases.Subject("tiny-gemma", model, "tiny-gemma")
 
@@ -84,11 +84,11 @@ def test_certificates_of_other_measurements_are_refused(name: str, subjects: Any
 
 
 def test_blocks_that_go_back_to_the_first_device(tiny: Any) -> None:
-    model = sl.load("tiny-gemma", device_map=spread("lazy:0") | {"model.layers.5": "lazy:0"}, progress=False)
+    model = sl.load("tiny-gemma", device=spread("lazy:0") | {"model.layers.5": "lazy:0"}, progress=False)
     ids = [[2, 7, 9, 7, 13]]
     require_equal("bound", *(sl.path_bound(m, ids) for m in (tiny, model)))
 
 
 def test_a_part_left_on_the_cpu_is_offloaded_and_refused() -> None:
-    with pytest.raises(ModelAccessError, match="is offloaded.*Give a device or a device_map= that holds them all"):
-        sl.load("tiny-gemma", device_map=spread() | {"model.layers.5": "cpu"}, progress=False)
+    with pytest.raises(ModelAccessError, match="is offloaded.*Give a device= that holds them all"):
+        sl.load("tiny-gemma", device=spread() | {"model.layers.5": "cpu"}, progress=False)

@@ -309,11 +309,11 @@ def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_p
         with pytest.raises(ModelAccessError, match="NaN"):
             load(nan, **how)
     with pytest.raises(ModelAccessError, match="missing: "):
-        sl.load(gap, device_map="auto", progress=False)
+        sl.load(gap, device="auto", progress=False)
     on_cpu = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head", "model.layers.0", "model.layers.1")
     places = dict.fromkeys(on_cpu, "cpu") | {"model.layers.2": "disk"}
     with pytest.raises(ModelAccessError, match="is offloaded"):
-        sl.load(folder_of("llama"), device_map=places, progress=False)
+        sl.load(folder_of("llama"), device=places, progress=False)
 
 
 def test_the_refusal_is_all_that_is_printed(folder_of: Callable[[str], Path], tmp_path: Path) -> None:

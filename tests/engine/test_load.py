@@ -129,12 +129,25 @@ def test_size_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "small: 0.0 M parameters, 25.8 kB in float32" in capsys.readouterr().out
 
 
-def test_a_device_map_places_the_model(tiny: Any) -> None:
-    placed = sl.load("tiny-gemma", device_map={"": "cpu"}, progress=False)
+def test_a_device_for_each_module_places_the_model(tiny: Any) -> None:
+    placed = sl.load("tiny-gemma", device={"": "cpu"}, progress=False)
     assert sl.path_bound(placed, "110 =").equals(sl.path_bound(tiny, "110 ="))
     assert sl.jacobian_norms(placed, "110 =").equals(sl.jacobian_norms(tiny, "110 ="))
-    with pytest.raises(InputError, match="both given"):
-        sl.load("tiny-gemma", device="cpu", device_map="auto")
+
+
+@pytest.mark.parametrize("spread", ["auto", "balanced", "balanced_low_0", "sequential"])
+def test_a_way_to_spread_a_model_goes_to_transformers(spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    given = []
+    original = transformers.AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        transformers.AutoModelForCausalLM, "from_pretrained",
+        lambda *args, **kwargs: (given.append(kwargs["device_map"]), original(*args, **kwargs))[1],
+    )  # fmt: skip
+    sl.load("tiny-gemma", device=spread, progress=False)
+    sl.load("tiny-gemma", device="cpu", progress=False)
+    assert given == [spread, None]
 
 
 def test_dtype_must_be_one() -> None:

@@ -30,6 +30,7 @@ from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
 # Common decoder-only models: a misspelt name gets a suggestion without asking the hub.
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
 WELL_KNOWN = (
     "google/gemma-2b",
     "google/gemma-2b-it",
@@ -58,8 +59,7 @@ WELL_KNOWN = (
 def load(
     name: str | Path,
     *,
-    device: str | torch.device | None = None,
-    device_map: str | Mapping[str, Any] | None = None,
+    device: str | torch.device | Mapping[str, Any] | None = None,
     dtype: torch.dtype | str = torch.float32,
     quantize: Quantized | None = None,
     revision: str | None = None,
@@ -79,9 +79,8 @@ def load(
 
     Args:
         name: a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name.
-        device: where the model runs; CUDA if available, else the CPU.
-        device_map: spreads the blocks over several devices, as in accelerate: ``"auto"``, ``"balanced"``, or a device
-            for each module. Give `device` or `device_map`.
+        device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
+            module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
         dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
             dtype is.
         quantize: ``"int8"`` stores the weight matrices of the blocks in eight bits, with one scale for each output
@@ -107,9 +106,9 @@ def load(
     >>> model.cfg.n_layers
     6
     """
-    if device is not None and device_map is not None:
-        raise InputError("device= and device_map= are both given.", "Give one of them.")
-    device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
+    device_map = device if isinstance(device, Mapping) or device in SPREADS else None
+    usual = device is None or device_map is not None
+    device = device_named("cuda" if usual and torch.cuda.is_available() else "cpu" if usual else device)
     dtype = _dtype_to_run_in(dtype)
     source = resolve(name)
     require_quantizer(quantize, dtype)

@@ -62,7 +62,7 @@ def round_weights(model: Any, kind: Quantized) -> None:
     if any(p.is_meta for p in model.parameters()):
         raise ModelAccessError(
             f"Some weights of {name} are offloaded, and quantize={kind!r} can only round weights on a device.",
-            "Give a device or a device_map= that holds them all.",
+            "Give a device= that holds them all.",
         )
     layers = {module for module in model.modules() if isinstance(module, nn.Linear) and module is not head}
     for layer in layers:

@@ -53,7 +53,7 @@ def require_finite(model: nn.Module, source: str) -> None:
         if tensor.is_meta:
             raise ModelAccessError(
                 f"{name} of {source} is offloaded, so its values cannot be checked.",
-                "Give a device or a device_map= that holds them all.",
+                "Give a device= that holds them all.",
             )
         for part in parts(tensor.detach()):
             if part.numel() == 0 or not part.is_floating_point() or _finite(part):
