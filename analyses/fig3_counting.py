@@ -20,7 +20,7 @@ PAPER = ["sum", "count_ones", "count_bernoulli", "count_word"]
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
-parser.add_argument("--modes", nargs="+", help="answer_only, cot, cot_few_shot; by default all that the task has")
+parser.add_argument("--mode", nargs="+", help="answer_only, cot, cot_few_shot; by default all that the task has")
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 97, 4)], help="numbers of items")
 parser.add_argument("--seeds", type=int, default=16, help="draws at each length, if items are random (%(default)s)")
 parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
@@ -37,7 +37,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     task = sl.tasks.find(name)
     found[name] = sl.evaluate(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1, template=args.template,
-        modes=args.modes or (["answer_only", "cot", "cot_few_shot"] if task.examples else ["answer_only"]),
+        mode=args.mode or (["answer_only", "cot", "cot_few_shot"] if task.examples else ["answer_only"]),
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     sl.save(found[name], args.out / f"{name}.nc")

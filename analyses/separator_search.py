@@ -21,7 +21,7 @@ parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder 
 parser.add_argument("--task", choices=TASKS, default="count", help="question about the digits (%(default)s)")
 parser.add_argument("--ending", default="=", help="text after the digits, where the answer is read (%(default)s)")
 parser.add_argument("--n", type=int, default=48, help="digits in the longest sequence (%(default)s)")
-parser.add_argument("--separators", nargs="+", default=[",", ".", "?", ":", "0"], help="tokens to try")
+parser.add_argument("--separator", nargs="+", default=[",", ".", "?", ":", "0"], help="tokens to try")
 parser.add_argument("--every", nargs="+", type=int, default=[2, 3, 4, 6], help="numbers of digits between them to try")
 parser.add_argument("--n-placements", type=int, default=40, help="random placements of the best (%(default)s)")
 parser.add_argument("--seed", type=int, default=0, help="random seed of digits and placements (%(default)s)")
@@ -35,7 +35,7 @@ model = sl.load(args.model)
 question, answer = TASKS[args.task]
 ones = sl.prompts.repeated(model, "1", args.n, prefix=question, suffix=args.ending)
 found = sl.search_separators(
-    model, ones, separators=args.separators, every=args.every, answer=answer, n_placements=args.n_placements,
+    model, ones, separator=args.separator, every=args.every, answer=answer, n_placements=args.n_placements,
     lengths=range(2, args.n + 1, 2), seed=args.seed, resume=args.out / "search.sqlite",
 )  # fmt: skip
 

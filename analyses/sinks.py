@@ -26,7 +26,7 @@ model = sl.load(args.model)
 form = {"prefix": "How many ones are in the following sequence?", "suffix": args.ending}
 ones = sl.prompts.repeated(model, "1", args.n, **form)
 
-patterns = sl.capture(model, ones.pair(args.n).tensors()[0], residuals=False).patterns
+patterns = sl.capture(model, ones.pair(args.n).tensors()[0], keep="patterns").patterns
 print("share of attention that goes to the first token, mean over heads and over tokens from the second half on")
 for block, pattern in patterns.items():
     drawn = pattern[0, :, pattern.shape[2] // 2 :, 0].mean()

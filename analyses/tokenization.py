@@ -27,8 +27,8 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 forms = {name: FORMS[name] for name in args.forms}
 model = sl.load(args.model)
-pieces = sl.tokenization(model.tokenizer, min(args.n, 12), repeat=args.repeat, joiners=forms, prefix=args.prefix)
-measured = sl.tokenization(model, args.n, repeat=args.repeat, joiners=forms, prefix=args.prefix)
+pieces = sl.tokenization(model.tokenizer, min(args.n, 12), repeat=args.repeat, separator=forms, prefix=args.prefix)
+measured = sl.tokenization(model, args.n, repeat=args.repeat, separator=forms, prefix=args.prefix)
 
 sl.save(measured, args.out / "tokenization.nc")
 sl.figures.save(sl.figures.splits(pieces), args.out / "splits.html")

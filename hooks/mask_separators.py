@@ -17,7 +17,7 @@ top = model.cfg.n_layers
 
 def distance() -> float:
     """‖v⁽ᴸ⁾ − v*⁽ᴸ⁾‖∞ at the last token, with the current hooks."""
-    last = [sl.capture(model, ids, patterns=False, layers=[top]).residuals[top][0, -1] for ids in (v, v_star)]
+    last = [sl.capture(model, ids, keep="residuals", layers=[top]).residuals[top][0, -1] for ids in (v, v_star)]
     return (last[0] - last[1]).abs().max().item()
 
 

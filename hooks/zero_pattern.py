@@ -17,7 +17,7 @@ def under(*hooks: sl.hooks.Hook) -> tuple[str, sl.Capture]:
     """The most likely next token with its probability, and the attention patterns, with some hooks."""
     with sl.applied(model, *hooks):
         best = sl.next_token(model, prompt, k=1)
-        return f"{best['token'].item()} {best.item():.3f}", sl.capture(model, prompt, residuals=False)
+        return f"{best['token'].item()} {best.item():.3f}", sl.capture(model, prompt, keep="patterns")
 
 
 print(f"{prompt}   {under()[0]}")

@@ -2,7 +2,7 @@
 
 From a shell, each task of the paper has its own name, and `ask` runs any of `squashlens.tasks.names()`::
 
-    inspect eval squashlens/count_ones --model google/gemini-2.5-pro -T lengths=10,50,100 -T seeds=5 -T modes=cot
+    inspect eval squashlens/count_ones --model google/gemini-2.5-pro -T lengths=10,50,100 -T seeds=5 -T mode=cot
     inspect eval squashlens/ask -T name=taught_count_bernoulli --model ...
 
 In a notebook::
@@ -55,7 +55,7 @@ ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample st
 
 @validated
 def inspect_task(
-    task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
+    task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, mode: Modes = "answer_only"
 ) -> InspectTask:
     """A task for `inspect_ai.eval`, with one sample for each mode, length and seed.
 
@@ -66,16 +66,16 @@ def inspect_task(
         task: a task from `squashlens.tasks.find`, or your own.
         lengths: numbers of items, also as text with commas.
         seeds: number of draws, or their random seeds.
-        modes: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
+        mode: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
 
     Returns:
         The task of Inspect.
 
     Raises:
-        InputError: if lengths, seeds or modes are empty or repeat a value.
+        InputError: if lengths, seeds or mode are empty or repeat a value.
 
     >>> import squashlens as sl
-    >>> asked = inspect_task(sl.tasks.find("count_word"), "10,20", seeds=3, modes=["answer_only", "cot"])
+    >>> asked = inspect_task(sl.tasks.find("count_word"), "10,20", seeds=3, mode=["answer_only", "cot"])
     >>> len(asked.dataset), asked.dataset[0].id
     (12, 'answer_only-10-0')
     """
@@ -84,9 +84,9 @@ def inspect_task(
         positive(max(seeds, 1), "seeds", "a number of draws")  # 0 is refused below
     if isinstance(seeds, int) or seeds is None:
         seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
-    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "modes": _listed(modes)}
-    for mode in chosen["modes"]:
-        one_of(mode, Mode, "modes")
+    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "mode": _listed(mode)}
+    for one in chosen["mode"]:
+        one_of(one, Mode, "mode")
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
     both = [lenient(task), strict(task)]
     return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=both, name=task.name)
@@ -192,7 +192,7 @@ def _scored(asked: Task, *, as_asked: bool) -> scores.Scorer:
 @registered
 @validated
 def ask(
-    name: str, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only"
+    name: str, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, mode: Modes = "answer_only"
 ) -> InspectTask:
     """A task for `inspect_ai.eval` by its name.
 
@@ -200,18 +200,18 @@ def ask(
         name: one of `squashlens.tasks.names()`.
         lengths: numbers of items, also as text with commas.
         seeds: number of draws, or their random seeds.
-        modes: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
+        mode: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
 
     Returns:
         The task of Inspect.
     """
-    return inspect_task(find(name), lengths, seeds, modes)
+    return inspect_task(find(name), lengths, seeds, mode)
 
 
 def _by_name(task: Task) -> Callable[..., InspectTask]:
     @registered(name=task.name)
-    def asked(lengths: Numbers = LENGTHS, seeds: Numbers | None = None, modes: Modes = "answer_only") -> InspectTask:
-        return inspect_task(task, lengths, seeds, modes)
+    def asked(lengths: Numbers = LENGTHS, seeds: Numbers | None = None, mode: Modes = "answer_only") -> InspectTask:
+        return inspect_task(task, lengths, seeds, mode)
 
     return asked
 

@@ -32,7 +32,7 @@ MUTATIONS = (
     Mutation("remarks with the line of a program", "cli/__init__.py", "            warnings.showwarning = _remark\n", "", "test_cli.py::test_remarks_are_one_line_on_standard_error"),
     Mutation("the words of another option", "cli/_complaints.py", 'inside = option.replace("_", "-") in names', "inside = True", "test_cli.py::test_the_words_after_an_option"),
     Mutation("a slip told late", "cli/_run.py", "    refuse_words_of(given[\"model\"], _texts(given))\n", "", "test_cli.py::test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded"),
-    Mutation("separators to try not looked at", "cli/_run.py", '"ending", "separators")', '"ending")', "test_cli.py::test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded"),
+    Mutation("separators not looked at", "cli/_run.py", '"suffix", "separator", "token"', '"suffix", "token"', "test_cli.py::test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded"),
     Mutation("quoted words spelled as options", "cli/_spelling.py", "    if found[\"function\"]:", "    if found[\"quoted\"]:\n        return found[0].replace(\"=\", \" \")\n    if found[\"function\"]:", "test_cli.py::test_python_is_spelled_as_it_is_typed"),
     Mutation("arguments checked after a model is loaded", "cli/_before.py", "        plain(**{", "        0 and plain(**{", "test_cli.py::test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded"),
     Mutation("outputs checked after the work", "cli/_run.py", "    check_outputs(verb, given, labels.values())\n", "", "test_cli.py::test_wrong_arguments_end_in_one_line_and_code_2"),

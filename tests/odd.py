@@ -185,7 +185,7 @@ def result(name: str) -> Any:
         "collapse": lambda: sl.collapse(m, pairs()),
         "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
         "mechanism": lambda: sl.mechanism(m, pairs()),
-        "precision": lambda: sl.precision(m, pairs(), formats=["bfloat16"]),
+        "precision": lambda: sl.precision(m, pairs(), round_to=["bfloat16"]),
         "runs": lambda: sl.precision(
             "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], noise_lengths=2, **quiet
         ),
@@ -193,7 +193,7 @@ def result(name: str) -> Any:
             m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2, **quiet
         ),
         "search_separators": lambda: sl.search_separators(
-            m, sequence(), separators=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, **quiet
+            m, sequence(), separator=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, **quiet
         ),
         "tokenization": lambda: sl.tokenization(m, 3, **quiet),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
@@ -253,7 +253,7 @@ def once(make: Callable[[], Any]) -> Any:
 
 
 def captured() -> Path:
-    sl.capture(model(), PROMPT, layers=[0], folder=FOLDER / "capture", progress=False)
+    sl.capture(model(), PROMPT, layers=[0], out=FOLDER / "capture", progress=False)
     return FOLDER / "capture"
 
 
@@ -304,10 +304,11 @@ USUAL: dict[str, Callable[[], Any]] = {
     "values": lambda: row(1.0, 2.0, 3.0)[:, None],
     "to_": lambda: 7,
     "sizes": lambda: [3],
-    "separators": lambda: [","],
+    "separator": lambda: [","],
     "every": lambda: [2],
     "interventions": lambda: {"a": sl.hooks.mask_tokens([1])},
-    "joiners": lambda: {"joined": ""},
+    "tokenization.separator": lambda: {"joined": ""},
+    "precision.round_to": lambda: ["bfloat16"],
     "answer_frequencies.result": lambda: result("evaluate"),
     "audit": lambda: result("audit"),
     "table.result": lambda: result("audit"),
@@ -404,7 +405,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "compare": {"n_samples": 1},
     "paths.depth_limit": {"depth": 4},
     "needle": {"n_replacements": 1},
-    "precision": {"formats": ["bfloat16"]},
+    "precision": {"round_to": ["bfloat16"]},
     "search_separators": {"n_samples": 1, "n_placements": 5},
     "jacobian": {"positions": [3]},
     "profile": {"queries": [3], "layers": [4], "method": "none", "n_random_models": 0},

@@ -79,7 +79,7 @@ SMALL: dict[str, dict[str, list[str]]] = {
     "tokenization": {"n": ["3"]},
     "separator_ablation": PAIRS | {"kinds": ["mask"]},
     "search_separators": {
-        "n": ["8"], "n_samples": ["1"], "n_placements": ["5"], "lengths": ["4", "8"], "separators": [","],
+        "n": ["8"], "n_samples": ["1"], "n_placements": ["5"], "lengths": ["4", "8"], "separator": [","],
         "every": ["2"],
     },
     "compare": {"n": ["8"], "interventions": ["sliding_window(4)"], "n_samples": ["1"], "lengths": ["4"]},

@@ -94,15 +94,18 @@ def _same(option: Option, parameter: inspect.Parameter, verb: Verb, own: bool) -
     name, default = parameter.name, parameter.default
     if (verb.name, name) in _exceptions.START_OF:
         assert (option.default, option.help) == _exceptions.START_OF[verb.name, name]
+    elif (verb.name, name) in _exceptions.INSTEAD_OF:
+        assert option.default == tuple(default.items())
+        return
     elif name in _exceptions.INSTEAD and not isinstance(default, str):
-        instead = _exceptions.INSTEAD[name][1]
-        assert option.default == (tuple(default.items()) if name == "joiners" else instead)
+        assert option.default == _exceptions.INSTEAD[name][1]
         return
     elif default is parameter.empty:
         starts = _exceptions.START.get(name)
         assert option.default == starts or not own
     elif own or option.name not in inspect.signature(verb.function).parameters:
         plain = str(default).removeprefix("torch.") if type(default).__name__ == "dtype" else default
+        plain = [plain] if isinstance(plain, str) and isinstance(option.default, tuple) else plain
         assert option.default == (tuple(plain) if isinstance(plain, list | tuple) else plain) or str(
             option.default
         ) == str(plain)
@@ -189,7 +192,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["separator_ablation", "--sequence", "figure5a"], "no separators to ablate"),
         (["separator_ablation", "--from-blocks", "7"], "Use blocks 0 to 5"),
         (["search_separators", "--n", "8", "--every", "9"], "shorter period"),
-        (["search_separators", "--separators"], "--separators or --every is empty"),
+        (["search_separators", "--separator"], "--separator or --every is empty"),
         (["evaluate", "--task", "count_one"], "There is no task 'count_one'. Similar names: count_ones"),
         (["evaluate", "--task"], "--task names no task."),
         (["evaluate", "--task", "taught_count_repeated", "--lengths", "3", "3"], "not different values"),
@@ -242,7 +245,7 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
         (["search_separators", "--n-placements", "3"], "--n-placements 3 are too few"),
         (["compare", "--interventions", "sliding_window()"], "missing a required argument: 'window'."),
         (["precision", "--runs"], "--runs is empty"),
-        (["precision", "--runs", "float32", "--formats", "float16"], "--formats has no effect with --runs."),
+        (["precision", "--runs", "float32", "--round-to", "float16"], "--round-to has no effect with --runs."),
         (["precision", "--runs", "float32", "--dtype", "float16"], "--dtype has no effect with --runs."),
         (["precision", "--runs", "float32", "--baselines", "contrast"], "--baselines has no effect with --runs."),
     ],
@@ -266,18 +269,16 @@ def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
         ("query=9 is not a position", "--query 9 is not a position"),
         ("freeze= has no effect with constants='paper'.", "--freeze has no effect with --constants paper."),
         ("Choose a from_layer below to_layer.", "Choose a --from-layer below --to-layer."),
-        ("Use separators=[',', '?'] or rtol=0.5.", "Use --separators , '?' or --rtol 0.5."),
+        ("Use separator=[',', '?'] or rtol=0.5.", "Use --separator , '?' or --rtol 0.5."),
         ("Give progress=False or dtype=torch.bfloat16.", "Give --no-progress or --dtype bfloat16."),
-        ("length=9, mode='cot', name='x' and every=3", "--lengths 9, --modes cot, --model x and --sequence-every 3"),
+        ("length=9, mode='cot', name='x' and every=3", "--lengths 9, --mode cot, --model x and --sequence-every 3"),
         ("Use `jacobian_norms` or `sl.paths.hops(model)`.", "Use `squashlens jacobian_norms` or `squashlens hops`."),
         ("The word 'query=9' of the model's prompt", "The word 'query=9' of the model's prompt"),
         ("other=3, `other_name` and --query=9", "other=3, `other_name` and --query=9"),
     ],
 )
 def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
-    known = (
-        "query freeze constants from_layer to_layer separators rtol progress dtype lengths modes model sequence_every"
-    )
+    known = "query freeze constants from_layer to_layer separator rtol progress dtype lengths mode model sequence_every"
     assert _spelling.as_typed(python, known.split()) == typed
 
 
@@ -392,7 +393,7 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         "precision --lengths": (
             ["--n", "6", "--lengths", "2", "6", "--noise-lengths", "2"],
             lambda: sl.precision(
-                model, sl.capture(model, ones, patterns=False, lengths=[2, 6], noise_lengths=2, **quiet)
+                model, sl.capture(model, ones, keep="residuals", lengths=[2, 6], noise_lengths=2, **quiet)
             ),
         ),
         "precision --runs": (
@@ -400,8 +401,8 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
             lambda: sl.precision("tiny-gemma", ones, runs=["float32"], lengths=[2, 6], **quiet),
         ),
         "tokenization": (
-            ["--n", "3", "--joiners", "plain", "", "commas", ","],
-            lambda: sl.tokenization(model, 3, joiners={"plain": "", "commas": ","}, **quiet),
+            ["--n", "3", "--separator", "plain", "", "commas", ","],
+            lambda: sl.tokenization(model, 3, separator={"plain": "", "commas": ","}, **quiet),
         ),
         "probe": (
             ["--lengths", "24", "--n-random-models", "0", "--n-train", "8", "--seeds", "30"],
@@ -642,7 +643,7 @@ def test_a_slip_in_a_prompt_is_told_before_the_model_is_loaded(
         ["path_bound", "--prompt", "How many onse are"], ["jacobian_norms", "--prompt", "How many onse are"],
         ["report", "--prompt", "onse", "--out", "x.html"], ["audit", "--prompt", "110 =", "onse"],
         ["collapse", "--token", "onse"], ["separator_ablation", "--separator", "onse"], ["compare", "--prefix", "onse"],
-        ["search_separators", "--separators", "onse"], ["precision", "--suffix", "onse"],
+        ["search_separators", "--separator", "onse"], ["precision", "--suffix", "onse"],
         ["collapse", "--sequence", "words", "--alphabet", "1", "onse"], ["tokenization", "--prefix", "onse"],
     ]  # fmt: skip
     for line in lines:
@@ -688,13 +689,13 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     asked = ("--answer", "count", "--n-samples", "3", "--lengths", "4", "8")
     files = {name: tmp_path / f"{name}.html" for name in ("search_separators", "compare")}
     printed = said(
-        "search_separators", *asked, "--separators", ",", "--every", "2", "3", "--n-placements", "5", "--resume",
+        "search_separators", *asked, "--separator", ",", "--every", "2", "3", "--n-placements", "5", "--resume",
         str(tmp_path / "j.json"), "--out", str(tmp_path / "p.nc"), "--figure", str(files["search_separators"]),
     )  # fmt: skip
     options: Any = {
         "answer": lambda digits: str(digits.count("1")), "n_samples": 3, "lengths": [4, 8], "progress": False,
     }  # fmt: skip
-    expected = sl.search_separators(tiny, ones, separators=[","], every=[2, 3], n_placements=5, **options)
+    expected = sl.search_separators(tiny, ones, separator=[","], every=[2, 3], n_placements=5, **options)
     assert (sl.open_result(tmp_path / "p.nc")["separation"] == expected["separation"]).all()
     assert f"best: ',' after every {int(expected['best_every'])} content tokens" in printed
     assert set(sl.table(expected)) == set(_labels.SEARCH)

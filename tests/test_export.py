@@ -224,7 +224,7 @@ def test_captures_without_patterns_or_with_several_prompts_are_refused(tiny: Any
     pytest.importorskip("bertviz")
     for export in (sl.export.circuitsvis, sl.export.bertviz):
         with pytest.raises(InputError, match="no attention patterns"):
-            export(sl.capture(tiny, "110 =", patterns=False, progress=False))
+            export(sl.capture(tiny, "110 =", keep="residuals", progress=False))
         with pytest.raises(InputError, match="2 prompts"):
             export(sl.capture(tiny, ["110 =", "011 ="], progress=False))
     with pytest.raises(InputError, match="capture"):

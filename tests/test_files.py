@@ -296,7 +296,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
         "evaluate": lambda path: sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=path),
         "readout": lambda path: sl.collapse_vs_readout(tiny, task, lengths=[4], resume=path),
         "search_separators": lambda path: raw(sl.search_separators)(
-            tiny, None, separators=[","], every=[2], resume=path
+            tiny, None, separator=[","], every=[2], resume=path
         ),
         "report": lambda path: sl.report("tiny-gemma", out=path),
     }
@@ -306,7 +306,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
             with pytest.raises((InputError, OutputError), match="no folder|read-only|is a folder|known ending"):
                 write_to(path)
     with pytest.raises((InputError, OutputError), match="not a folder|of that name"):
-        sl.capture(tiny, "110 =", folder=tmp_path / "locked")
+        sl.capture(tiny, "110 =", out=tmp_path / "locked")
     assert time.perf_counter() - started < 5
 
 

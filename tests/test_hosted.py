@@ -132,7 +132,7 @@ def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog
 
 
 def test_a_sample_says_what_it_asks() -> None:
-    asked = hosted.inspect_task(DRAWN, "10,20", seeds=2, modes="cot,cot_few_shot")
+    asked = hosted.inspect_task(DRAWN, "10,20", seeds=2, mode="cot,cot_few_shot")
     samples = list(asked.dataset)
     questions = DRAWN.asked([10, 20], [0, 1], ["cot", "cot_few_shot"])
     assert [(s.input, s.target) for s in samples] == [(q.prompt, q.truth) for q in questions]
@@ -175,9 +175,9 @@ def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int
         ({"lengths": 0}, "length=0"),
         ({"seeds": 0}, "at least one"),
         ({"seeds": "1,1"}, "each value once"),
-        ({"modes": "cot,answer"}, "modes='answer'"),
-        ({"modes": []}, "at least one"),
-        ({"task": VOWELS, "modes": "cot_few_shot"}, "no examples"),
+        ({"mode": "cot,answer"}, "mode='answer'"),
+        ({"mode": []}, "at least one"),
+        ({"task": VOWELS, "mode": "cot_few_shot"}, "no examples"),
     ],
     ids=str,
 )
@@ -187,7 +187,7 @@ def test_what_cannot_be_asked_is_refused(given: Mapping[str, Any], message: str)
 
 
 def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., EvalLog]) -> None:
-    task = hosted.inspect_task(DRAWN, [12, 5], seeds=[3, 1], modes=["cot", "answer_only"])
+    task = hosted.inspect_task(DRAWN, [12, 5], seeds=[3, 1], mode=["cot", "answer_only"])
     log = put(task, sample_shuffle=7)
     placed = [sample.metadata["place"] for sample in log.samples or []]
     assert placed != sorted(placed)
@@ -204,7 +204,7 @@ def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., Eval
 
 def test_lengths_of_a_log_are_in_order(put: Callable[..., EvalLog]) -> None:
     """Also where its questions were asked in another, as they may have been before."""
-    task = hosted.inspect_task(DRAWN, [5, 9, 12], seeds=[3, 1], modes=["cot", "answer_only"])
+    task = hosted.inspect_task(DRAWN, [5, 9, 12], seeds=[3, 1], mode=["cot", "answer_only"])
     expected = hosted.from_log(put(task))
     place = {"cot": 0, "answer_only": 1}
     for sample in task.dataset:
@@ -231,7 +231,7 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
     assert facts["created"].startswith("20")
     assert facts["versions"]["inspect-ai"] == inspect_ai.__version__
     assert facts["versions"]["squashlens"]
-    assert facts["call"] == {"function": "hosted", "modes": ["answer_only"], "lengths": [4, 5], "seeds": [0, 1]}
+    assert facts["call"] == {"function": "hosted", "mode": ["answer_only"], "lengths": [4, 5], "seeds": [0, 1]}
     assert facts["task"]["name"] == "count_ones"
     assert str(tmp_path) not in json.dumps(facts)
     assert "secret" not in json.dumps(facts)
@@ -330,7 +330,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "tiktoken.py").write_text(f"{stub}def get_encoding(name):\n    return Encoding()\n")
     command = [
         str(Path(sys.executable).with_name("inspect")), "eval", "squashlens/count_ones", "--model", "mockllm/model",
-        "-T", "lengths=10,20", "-T", "seeds=2", "-T", "modes=cot,answer_only", "--log-dir", str(tmp_path / "logs"),
+        "-T", "lengths=10,20", "-T", "seeds=2", "-T", "mode=cot,answer_only", "--log-dir", str(tmp_path / "logs"),
         "--display", "none",
     ]  # fmt: skip
     done = subprocess.run(

@@ -32,7 +32,7 @@ def readme() -> go.Figure:
     """The figure of the README: influence of each token, and collapse of a sequence of ones, on the bundled model."""
     model = sl.load("tiny-gemma", progress=False)
     ones = sl.prompts.repeated(model, "1", 64)
-    pairs = sl.capture(model, ones, patterns=False, baselines=["contrast", "unrelated"])
+    pairs = sl.capture(model, ones, keep="residuals", baselines=["contrast", "unrelated"])
     parts = (
         sl.figures.attribution(sl.sensitivity(model, sl.zoo.EXAMPLE_PROMPT, progress=False)),
         sl.figures.collapse_curve(sl.collapse(model, pairs), trained=48),
@@ -44,7 +44,7 @@ def readme() -> go.Figure:
 def llama3() -> go.Figure:
     """Repeats as Llama 3 splits them, drawn with a small tokenizer that has its rule for digits and spaces."""
     forms = {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
-    found = sl.tokenization(splitter("threes"), 8, repeat="1", joiners=forms)
+    found = sl.tokenization(splitter("threes"), 8, repeat="1", separator=forms)
     return sl.figures.splits(found, title="Llama 3: how repeats of 1 are tokenized")
 
 

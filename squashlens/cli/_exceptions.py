@@ -29,14 +29,18 @@ INSTEAD: dict[str, tuple[Any, Any, str]] = {
         "Functions of squashlens.hooks with their arguments, such as 'sliding_window(8, sink=1)'. Several that act "
         "together are joined by +.",
     ),
-    "joiners": (tuple[tuple[str, str], ...], (), "Pairs: the name of a form, and the text between two repeats."),
     "alphabet": (tuple[str, ...] | None, None, "Tokens that content is drawn from; those of --sequence if not given."),
     "out": (Path | None, None, "Also save the result to this file: .nc or .json (lossless), or .csv."),
 }  # fmt: skip
-OUT_OF = {"squash_map": (Path, Path("map.html"), "Write the map to this .html file.")}  # in place of `out` above
+INSTEAD_OF: dict[tuple[str, str], tuple[Any, Any, str]] = {  # the same for one verb
+    ("squash_map", "out"): (Path, Path("map.html"), "Write the map to this .html file."),
+    ("tokenization", "separator"): (
+        tuple[tuple[str, str], ...], (), "Pairs: the name of a form, and the text between two repeats.",
+    ),
+}  # fmt: skip
 # Values to start with where a function has no default, so that every verb runs without options.
 START: dict[str, Any] = {
-    "n": 48, "token": "1", "content": (), "separators": (",", ".", "?"), "every": (2, 3, 6),
+    "n": 48, "token": "1", "content": (), "separator": (",", ".", "?"), "every": (2, 3, 6),
     "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
 }  # fmt: skip
 START_OF = {  # its default and its help
@@ -53,9 +57,9 @@ LEFT_OUT = {
     ("search_separators", "sequence_separator"): "the search tries separators of its own",
     ("search_separators", "sequence_every"): "the search tries periods of its own",
     ("capture", "prompt"): "is --sequence",
-    ("capture", "patterns"): "are kept where the measurement reads them",
+    ("capture", "keep"): "is what the measurement reads",
     ("squash_map", "interventions"): "is a result of compare, which only Python can pass",
-    **{("capture", name): "of a prompt only" for name in ("residuals", "layers", "folder", "bos")},
+    **{("capture", name): "of a prompt only" for name in ("layers", "out", "bos")},
 }
 # Parameters of `squashlens.prompts.build` that a function of that module sets itself.
 SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from squashlens.cli._exceptions import ALSO, INSTEAD, LEFT_OUT, MAKERS, OUT_OF, START, START_OF, Dtype
+from squashlens.cli._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF, Dtype
 from squashlens.cli._help import about, help_for, plain
 from squashlens.cli._spelling import as_typed
 from squashlens.cli._verbs import WRITING, Verb
@@ -59,7 +59,7 @@ def _all(verb: Verb) -> Iterable[Option]:
     for name in loads:
         yield _option(verb, sl.load, name, "load", "load")
     if verb.name not in WRITING:
-        yield Option("out", *OUT_OF.get(verb.name, INSTEAD["out"]), "output")
+        yield Option("out", *INSTEAD_OF.get((verb.name, "out"), INSTEAD["out"]), "output")
     for option, figure in verb.drawn.items():
         text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0]) + ALSO.get(figure, "")
         yield Option(
@@ -80,8 +80,9 @@ def _option(verb: Verb, function: Callable[..., Any], name: str, box: str, owner
     """A parameter as an option."""
     parameter = inspect.signature(function).parameters[name]
     default = parameter.default
-    if name in INSTEAD and not isinstance(default, str):
-        kind, instead, text = INSTEAD[name]
+    replaced = INSTEAD_OF.get((verb.name, name) if owner == "function" else ("", ""), INSTEAD.get(name))
+    if replaced is not None and not isinstance(default, str):
+        kind, instead, text = replaced
         default = tuple(default.items()) if isinstance(default, Mapping) else instead
     else:
         kind, text = _kind(parameter.annotation), help_for(function, name)
@@ -92,7 +93,9 @@ def _option(verb: Verb, function: Callable[..., Any], name: str, box: str, owner
 
 
 def _plain_default(kind: Any, default: Any) -> Any:
-    """A default as a command line has it: collections as tuples, dtypes by name."""
+    """A default as a command line has it: collections as tuples, also of one, dtypes by name."""
+    if get_origin(kind) is tuple and isinstance(default, str):
+        return (default,)
     if type(default).__name__ == "dtype":
         return str(default).removeprefix("torch.")
     if isinstance(default, Collection) and not isinstance(default, str):

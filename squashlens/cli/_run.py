@@ -18,7 +18,7 @@ from squashlens.errors import InputError
 RESULTS = (".nc", ".json", ".csv")
 OF_RUNS = ("device", "lengths", "noise_lengths")  # without --runs, these are for `load` and `capture` alone
 # Options whose values are tokenized, so that a misspelt word is reported before the model is loaded.
-TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "content", "ending", "separators")
+TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "content", "ending")
 
 
 def run(verb: Verb, given: dict[str, Any]) -> None:
@@ -120,7 +120,9 @@ def check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> N
 
 def _texts(given: dict[str, Any]) -> list[str]:
     values = [given[name] for name in TEXTS if given.get(name)]
-    return [text for value in values for text in ([value] if isinstance(value, str) else value)]
+    return [
+        text for value in values for text in ([value] if isinstance(value, str) else value) if isinstance(text, str)
+    ]
 
 
 def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -130,20 +132,20 @@ def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:
         if owner in option.owners and not (owner == "function" and option.name in OF_RUNS and "runs" in given):
             value, name = given[option.name], option.name
             own = name.removeprefix("sequence_") if owner == "sequence" else name
-            found[own] = _value(name, value, given) if owner == "function" else value
+            found[own] = _value(verb, name, value, given) if owner == "function" else value
     return found
 
 
-def _value(name: str, value: Any, given: dict[str, Any]) -> Any:
+def _value(verb: Verb, name: str, value: Any, given: dict[str, Any]) -> Any:
     if name == "prompt" and isinstance(value, tuple):
         return value[0] if len(value) == 1 else list(value)
     if name == "answer":
         return _answer(value, given.get("token", ""))
     if name == "interventions":
         return interventions(value)
-    if name == "joiners":
+    if name == "separator" and verb.name == "tokenization":
         return dict(value)
-    if name == "round_to" and value is not None:
+    if name == "round_to" and isinstance(value, str):
         import torch
 
         return getattr(torch, full_name(value))
@@ -212,9 +214,10 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     sequence = made[chosen[-1]] if chosen in PANELS else made
     if not verb.captured or given.get("runs") is not None:
         return sequence
-    kept = verb.name == "mechanism" or given.get("by_head") == "value"
+    patterns = verb.name == "mechanism" or given.get("by_head") == "value"
+    keep = ("residuals", "patterns") if patterns else "residuals"
     capturing = {name: value for name, value in _arguments(verb, given, "capture").items() if value is not None}
-    return sl.capture(model, sequence, patterns=kept, **capturing)
+    return sl.capture(model, sequence, keep=keep, **capturing)
 
 
 def _save(result: Any, out: Path | None) -> None:

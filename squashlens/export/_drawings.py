@@ -123,7 +123,7 @@ def bertviz(capture: Capture, *, view: Literal["head", "model"] = "head") -> Any
 def _patterns(capture: Capture) -> dict[int, Tensor]:
     """The patterns of a capture of one prompt, (1, head, query, key) by block."""
     if not capture.patterns:
-        raise InputError("This capture has no attention patterns.", "Capture a layer below L, with patterns=True.")
+        raise InputError("This capture has no attention patterns.", "Capture a layer below L, with keep='patterns'.")
     if len(capture.ids) > 1:
         raise InputError(f"This capture has {len(capture.ids)} prompts, and one is drawn.", "Capture one prompt.")
     return {block: capture.patterns[block].float() for block in sorted(capture.patterns)}

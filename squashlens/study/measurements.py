@@ -39,7 +39,6 @@ NOT_GIVEN = {
     "device": "the engine chooses the device",
     "source": "only Python can make it",
     "answer": "it is a Python function; use a task instead",
-    "rows": "it only says where numbers are kept",
 }
 
 

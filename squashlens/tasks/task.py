@@ -151,30 +151,31 @@ class Task:
         return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
 
     def asked(
-        self, lengths: Iterable[int], seeds: Iterable[int] = (0,), modes: Iterable[Mode] = ("answer_only",)
+        self, lengths: Iterable[int], seeds: Iterable[int] = (0,), mode: Mode | Iterable[Mode] = "answer_only"
     ) -> list["Question"]:
         """One question for each mode, length and seed, with lengths in ascending order.
 
         Args:
             lengths: numbers of items.
             seeds: random seeds of the items.
-            modes: modes, as in `ask`.
+            mode: one mode or several, as in `ask`.
 
         Returns:
             The questions, ordered by mode, then length, then seed.
 
         Raises:
-            InputError: if lengths, seeds or modes are empty or repeat a value.
+            InputError: if lengths, seeds or mode are empty or repeat a value.
         """
-        lengths, seeds, modes = list(map(whole, lengths)), list(map(whole, seeds)), list(modes)
-        for name, values in (("lengths", lengths), ("seeds", seeds), ("modes", modes)):
+        lengths, seeds = list(map(whole, lengths)), list(map(whole, seeds))
+        modes = [mode] if isinstance(mode, str) else list(mode)
+        for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             if not values or len(set(values)) != len(values):
                 raise InputError(
                     f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
                 )
         for length in lengths:
             positive(length, "length", "a number of items")
-        return [self.ask(n, seed=seed, mode=mode) for mode in modes for n in sorted(lengths) for seed in seeds]
+        return [self.ask(n, seed=seed, mode=one) for one in modes for n in sorted(lengths) for seed in seeds]
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.

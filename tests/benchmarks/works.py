@@ -98,7 +98,7 @@ def plain_pass(n: int) -> Work:
 def collapse(n: int) -> Work:
     model = bridge()
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return lambda: sl.collapse(model, sl.capture(model, sequence, patterns=False, noise_lengths=0, progress=False))
+    return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0, progress=False))
 
 
 def two_passes_a_length(n: int, every: int = 16) -> Work:

@@ -128,7 +128,7 @@ class Subject:
 
     def _collapse(self, n: int, options: Any) -> Any:
         sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-        return sl.collapse(self.model, sl.capture(self.model, sequence, patterns=False, noise_lengths=0, **options))
+        return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0, **options))
 
     def estimate(self, work: Work) -> int | None:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""

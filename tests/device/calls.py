@@ -58,8 +58,8 @@ def page(s: Subject, folder: Path) -> Any:
 CALLS: dict[str, dict[str, Call]] = {
     "capture": {
         "memory": lambda s, f: sl.capture(s.model, [s.short]).to_xarray(),
-        "disk": lambda s, f: sl.capture(s.model, [s.short], folder=f / "capture").to_xarray(),
-        "pairs": lambda s, f: captured_pairs(s, patterns=True).contents()[1],
+        "disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
+        "pairs": lambda s, f: captured_pairs(s, keep=("residuals", "patterns")).contents()[1],
     },
     "path_bound": {
         "paper": of_prompt("path_bound", to_layer=[2, "y"]),
@@ -119,7 +119,7 @@ CALLS: dict[str, dict[str, Call]] = {
             s.model, s.commas, norm="l2", by_head="value", baselines=["contrast"], n_samples=2, lengths=[2, 4], **QUIET
         ),
     },
-    "mechanism": {"one": lambda s, f: sl.mechanism(s.model, captured_pairs(s, patterns=True))},
+    "mechanism": {"one": lambda s, f: sl.mechanism(s.model, captured_pairs(s, keep=("residuals", "patterns")))},
     "precision": {"all": lambda s, f: sl.precision(s.model, captured_pairs(s), blocks=[0], progress=False)},
     "separator_ablation": {
         "all": lambda s, f: sl.separator_ablation(
@@ -137,7 +137,7 @@ CALLS: dict[str, dict[str, Call]] = {
     },
     "search_separators": {
         "one": lambda s, f: sl.search_separators(
-            s.model, s.sequence(4), separators=[s.separator], every=[2], n_placements=5, lengths=[4], progress=False
+            s.model, s.sequence(4), separator=[s.separator], every=[2], n_placements=5, lengths=[4], progress=False
         )
     },
     "statements.shares_and_counts": {
@@ -147,7 +147,7 @@ CALLS: dict[str, dict[str, Call]] = {
         "two": lambda s, f: under(s, sl.hooks.zero_values([2]), sl.hooks.sliding_window(3, sink=1)),
         "own": lambda s, f: under(s, ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream)),
     },
-    "load": {"proof": lambda s, f: sl.capture(again(s), [s.short], patterns=False).to_xarray()},
+    "load": {"proof": lambda s, f: sl.capture(again(s), [s.short], keep="residuals").to_xarray()},
     "Study": {"cell": kept},
     "synthetic.last_tokens": {"one": lambda s, f: stacked("last_tokens", s, [4, 8])},
     "synthetic.convergence": {"one": lambda s, f: stacked("convergence", s, [8, 12, 16, 24, 32, 48, 64])},
@@ -242,7 +242,7 @@ NO_HOOKS = {"Hook": "a hook by its parts: `applied` has one of the user's own", 
 def under(s: Subject, *hooks: Any) -> Any:
     """The residual streams under hooks."""
     with sl.applied(s.model, *hooks):
-        return sl.capture(s.model, [s.prompt], patterns=False).to_xarray()
+        return sl.capture(s.model, [s.prompt], keep="residuals").to_xarray()
 
 
 def device_of(s: Subject) -> torch.device:

@@ -43,18 +43,29 @@ def test_equals_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> N
 
 
 def test_choice_of_layers(tiny: Any) -> None:
-    run = sl.capture(tiny, "110 =", layers=[2, 6], residuals=True, patterns=True)
+    run = sl.capture(tiny, "110 =", layers=[2, 6], keep=("residuals", "patterns"))
     assert sorted(run.residuals) == [2, 6]
     assert sorted(run.patterns) == [2]
-    only = sl.capture(tiny, "110 =", residuals=False, layers=[1])
+    only = sl.capture(tiny, "110 =", keep="patterns", layers=[1])
     assert only.residuals == {}
     assert only.y is None
     assert sorted(only.patterns) == [1]
     for bad in (7, -1, True, "2"):
         with pytest.raises(InputError, match="not a layer"):
             raw(sl.capture)(tiny, "110 =", layers=[bad])
-    with pytest.raises(InputError, match="keep nothing"):
-        sl.capture(tiny, "110 =", residuals=False, patterns=False)
+    with pytest.raises(InputError, match="keep= is empty"):
+        sl.capture(tiny, "110 =", keep=())
+    with pytest.raises(InputError, match="keep"):
+        raw(sl.capture)(tiny, "110 =", keep=["values"])
+
+
+def test_a_capture_of_a_sequence_keeps_residual_streams(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 3)
+    with pytest.raises(InputError, match="leaves out the residual streams"):
+        sl.capture(tiny, ones, keep="patterns")
+    shared: dict[str, Any] = {"noise_lengths": 0, "progress": False}
+    assert not sl.capture(tiny, ones, keep="residuals", **shared).patterns
+    assert sl.capture(tiny, ones, keep=["patterns", "residuals"], **shared).patterns
 
 
 def test_to_xarray_is_labelled(tiny: Any) -> None:
@@ -79,7 +90,7 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
 
 def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: Any) -> None:
     held = sl.capture(tiny, "110 =", layers=[0, 3, 6])
-    run = sl.capture(tiny, "110 =", layers=[0, 3, 6], folder=tmp_path / "run")
+    run = sl.capture(tiny, "110 =", layers=[0, 3, 6], out=tmp_path / "run")
     again = sl.Capture.open(tmp_path / "run")
     for capture in (run, again):
         assert capture.to_xarray().identical(held.to_xarray())
@@ -92,7 +103,7 @@ def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: 
     expected = sl.path_bound(tiny, "110 =", from_layer=3, to_layer=4)
     np.testing.assert_allclose(sl.path_bound(tiny, again, from_layer=3, to_layer=4), expected, rtol=1e-6)
     with pytest.raises(InputError, match="already"):
-        sl.capture(tiny, "110 =", folder=tmp_path / "run")
+        sl.capture(tiny, "110 =", out=tmp_path / "run")
     with pytest.raises(InputError, match="no capture in"):
         sl.Capture.open(tmp_path)
     with pytest.raises(KeyError):
@@ -133,7 +144,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny: Any) -> None:
     """Each gave numbers, or an error of another library, when only the file's name was looked at."""
-    sl.capture(tiny, "110 =", folder=tmp_path)
+    sl.capture(tiny, "110 =", out=tmp_path)
     DAMAGES[damage](tmp_path / "pattern_001.safetensors")
     run = sl.Capture.open(tmp_path)
     for read in (lambda: run.patterns[1], run.to_xarray, lambda: sl.path_bound(tiny, run)):
@@ -154,7 +165,7 @@ def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny
     ],
 )  # fmt: skip
 def test_an_index_that_was_changed_is_refused(change: Any, tmp_path: Path, tiny: Any) -> None:
-    sl.capture(tiny, "110 =", folder=tmp_path, layers=[0])
+    sl.capture(tiny, "110 =", out=tmp_path, layers=[0])
     file = tmp_path / "capture.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     assert content["tensors"]["pattern"]["0"]["shape"] == [1, 4, 5, 5]
@@ -210,7 +221,7 @@ def test_peak_memory_when_nothing_is_kept(tmp_path: Path) -> None:
             run = lambda ids: model(ids, use_cache=False)
         else:
             model = sl.load(folder, progress=False)
-            run = lambda ids: sl.capture(model, ids, patterns=False, layers=[8], progress=False)
+            run = lambda ids: sl.capture(model, ids, keep="residuals", layers=[8], progress=False)
         with torch.no_grad():
             run(ids[:, :64])
             open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts again from here

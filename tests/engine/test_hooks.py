@@ -17,7 +17,7 @@ IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 
 
 def patterns(model: Any) -> dict[int, torch.Tensor]:
-    return sl.capture(model, IDS, residuals=False, bos="as-given").patterns
+    return sl.capture(model, IDS, keep="patterns", bos="as-given").patterns
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -141,7 +141,7 @@ def test_an_edited_capture_of_a_prompt_is_refused(tiny: Any) -> None:
 
 def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    bare = sl.capture(model, tail(model), patterns=False, noise_lengths=0, progress=False)
+    bare = sl.capture(model, tail(model), keep="residuals", noise_lengths=0, progress=False)
     for measure in (sl.mechanism, lambda m, given: sl.collapse(m, given, by_head="value")):
         with pytest.raises(InputError, match="this capture does not have"):
             measure(model, bare)
@@ -155,7 +155,7 @@ def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any
         ({"lengths": [2]}, "prompt"), ({"baselines": ["contrast"]}, "prompt"), ({"noise_lengths": 2}, "prompt"),
         ({"passes": "separate"}, "prompt"), ({"tokens_per_pass": 4}, "prompt"), ({"n_samples": 2}, "prompt"),
         ({"seed": 1}, "prompt"),
-        ({"layers": [0]}, "sequence"), ({"folder": "run"}, "sequence"), ({"residuals": False}, "sequence"),
+        ({"layers": [0]}, "sequence"), ({"out": "run"}, "sequence"), ({"keep": "patterns"}, "leaves out"),
         ({"bos": "none"}, "sequence"),
     ],
     ids=str,
@@ -169,14 +169,14 @@ def test_options_of_the_other_kind_are_refused(option: Any, kind: str, bridge_of
 
 def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=2)
-    pairs = sl.capture(tiny, ones, lengths=[3, 6], patterns=False, progress=False)
+    pairs = sl.capture(tiny, ones, lengths=[3, 6], keep="residuals", progress=False)
     quiet: Any = {"progress": False}
     for measure in (
         lambda given: sl.separator_ablation(tiny, given, kinds=["delete"], **quiet),
         lambda given: sl.compare(tiny, given, {"masked": sl.hooks.mask_tokens([1])}, **quiet),
-        lambda given: sl.search_separators(tiny, given, separators=[","], every=[2], n_placements=5, **quiet),
-        lambda given: sl.precision(tiny, given, formats=["bfloat16"], blocks=[1], **quiet),
+        lambda given: sl.search_separators(tiny, given, separator=[","], every=[2], n_placements=5, **quiet),
+        lambda given: sl.precision(tiny, given, round_to=["bfloat16"], blocks=[1], **quiet),
     ):
         assert measure(pairs)["length"].values.tolist() == [3, 6]
-    every = captured.precision_and_blocks(tiny, ones, formats=["bfloat16"])
+    every = captured.precision_and_blocks(tiny, ones, round_to=["bfloat16"])
     assert every["distance"].sizes["length"] == 6

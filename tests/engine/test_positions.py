@@ -97,7 +97,7 @@ def test_everything_on_pairs_follows(both_of: Any) -> None:
     compared = sl.compare(model, sequence, window, lengths=lengths, scale="absolute", progress=False)
     unhooked = compared["distance"].sel(change="as it is")
     precision = captured.precision(
-        model, sequence, lengths=lengths, formats=["bfloat16"], scale="absolute", progress=False
+        model, sequence, lengths=lengths, round_to=["bfloat16"], scale="absolute", progress=False
     )
     ablation = sl.separator_ablation(
         model, sequence, lengths=lengths, kinds=["random_places"], noise_lengths=0, progress=False

@@ -76,7 +76,7 @@ def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: P
     with pytest.raises(StaleCaptureError, match="configuration"):
         sl.path_bound(other, run)
     sequence = sl.prompts.build(one, [5, 6, 7, 8], bos="as-given")
-    options: dict[str, Any] = dict(separators=[9], every=[2], n_placements=5, progress=False)
+    options: dict[str, Any] = dict(separator=[9], every=[2], n_placements=5, progress=False)
     options["resume"] = tmp_path / "journal.json"
     sl.search_separators(one, sequence, **options)
     with pytest.raises(InputError, match="different .*fingerprint"):
@@ -615,7 +615,7 @@ def test_a_capture_is_of_one_function_not_of_its_name(own: Any, tmp_path: Path) 
     first, second = scaled(0.0), scaled(5.0)
     with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", first)]):
         run = sl.capture(model, IDS, bos="as-given")
-        kept = sl.capture(model, IDS, bos="as-given", folder=tmp_path / "run")
+        kept = sl.capture(model, IDS, bos="as-given", out=tmp_path / "run")
         assert sl.path_bound(model, run).equals(sl.path_bound(model, kept))
         with pytest.raises(StaleCaptureError, match="hooks"):
             sl.path_bound(model, sl.Capture.open(tmp_path / "run"))

@@ -28,11 +28,11 @@ def values(points: Any) -> np.ndarray:
 
 
 def hosted(
-    said: Callable[[Any], str], task: str = "sum", lengths: Iterable[int] = LENGTHS, seeds: int = 4, modes: Any = MODES
+    said: Callable[[Any], str], task: str = "sum", lengths: Iterable[int] = LENGTHS, seeds: int = 4, mode: Any = MODES
 ) -> xr.Dataset:
     """What a hosted model might have answered."""
     one = sl.tasks.find(task)
-    asked = [one.ask(n, seed=seed, mode=mode) for mode in modes for n in lengths for seed in range(seeds)]
+    asked = [one.ask(n, seed=seed, mode=each) for each in mode for n in lengths for seed in range(seeds)]
     return scored(one, {question: Answer(said(question), True) for question in asked}, WHO)
 
 
@@ -58,7 +58,7 @@ def counted(tiny: Any) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def mute(tiny: Any) -> xr.Dataset:
     return sl.evaluate(
-        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, modes=["answer_only", "cot"], max_new_tokens=4,
+        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, mode=["answer_only", "cot"], max_new_tokens=4,
         progress=False
     )  # fmt: skip
 
@@ -131,8 +131,8 @@ def test_accuracy_is_drawn_for_each_mode_with_its_interval(asked: xr.Dataset) ->
 
 def test_answers_in_another_form_have_a_line_of_their_own() -> None:
     """Where both shares are the same there is one line."""
-    found = hosted(lambda q: f"There are {q.truth} ones." if q.seed else q.truth, modes=["cot"])
-    figure = sl.figures.accuracy_by_length({"a": found, "b": hosted(lambda q: q.truth, modes=["cot"])})
+    found = hosted(lambda q: f"There are {q.truth} ones." if q.seed else q.truth, mode=["cot"])
+    figure = sl.figures.accuracy_by_length({"a": found, "b": hosted(lambda q: q.truth, mode=["cot"])})
     assert [trace.name for trace in figure.data] == ["a", "a, in the requested form", "b"]
     assert values(figure.data[0].y).tolist() == values(figure.data[2].y).tolist() == [1, 1, 1]
     assert values(figure.data[1].y).tolist() == found["accuracy_strict"].values[0].tolist() == [0.25] * 3
@@ -142,13 +142,13 @@ def test_answers_in_another_form_have_a_line_of_their_own() -> None:
 
 def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
     """Draws that came out the same are still draws: the interval stands, and says to how many prompts."""
-    few = hosted(lambda q: "1", task="taught_last_alternating", lengths=[1, 76], seeds=16, modes=["answer_only"])
+    few = hosted(lambda q: "1", task="taught_last_alternating", lengths=[1, 76], seeds=16, mode=["answer_only"])
     assert few["prompts"].values.tolist() == [[2, 2]]
     (line,) = sl.figures.accuracy_by_length(few).data
     assert " right of 16 answers to 2 prompts (95 % interval " in line.text[1]
     one = sl.figures.accuracy_by_length(asked)  # of ones, which are not drawn: what a temperature would give
     assert " right of 4 answers to 1 prompt (95 %" in one.data[0].text[0]
-    every = hosted(lambda q: "1", task="count_bernoulli", lengths=[50], modes=["cot"])
+    every = hosted(lambda q: "1", task="count_bernoulli", lengths=[50], mode=["cot"])
     assert every["prompts"].values.tolist() == [[SEEDS]]
     for found in (every, few.drop_vars("prompts")):  # a result from before they were counted
         assert " to " not in sl.figures.accuracy_by_length(found).data[0].text[0].partition(" (")[0]
@@ -168,7 +168,7 @@ def test_lines_go_from_left_to_right(tiny: Any) -> None:
 
 
 def test_one_seed_has_no_interval(asked: xr.Dataset, counted: xr.Dataset) -> None:
-    one = hosted(slipping, seeds=1, modes=["cot"])
+    one = hosted(slipping, seeds=1, mode=["cot"])
     figure = sl.figures.accuracy_by_length({"<b>one</b>": one, "eight": counted, "four": asked})
     first, second, *others = figure.data
     assert first.error_y.array is None
@@ -204,7 +204,7 @@ def test_equal_lines_show_under_one_another(asked: xr.Dataset) -> None:
 
 def test_more_than_three_tasks_are_counted(asked: xr.Dataset) -> None:
     names = ["count_ones", "count_bernoulli", "count_word", "sum"]
-    several = {name: hosted(slipping, task=name, seeds=2, modes=["cot"]) for name in names}
+    several = {name: hosted(slipping, task=name, seeds=2, mode=["cot"]) for name in names}
     assert sl.figures.accuracy_by_length(several).layout.title.subtitle.text.endswith("· 4 tasks · chain of thought")
 
 
@@ -321,7 +321,7 @@ def test_answers_are_text(counted: xr.Dataset) -> None:
 
 
 def test_a_hundred_values_have_room() -> None:
-    many = hosted(lambda q: q.truth, lengths=range(1, 101), seeds=1, modes=["cot"])
+    many = hosted(lambda q: q.truth, lengths=range(1, 101), seeds=1, mode=["cot"])
     figure = sl.figures.answer_frequencies(sl.answer_frequencies(many))
     said, truth, _ = figure.data
     assert values(said.x).tolist() == values(truth.x).tolist() == [*range(1, 101)]

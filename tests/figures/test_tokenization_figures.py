@@ -93,7 +93,7 @@ def test_the_legend_names_what_is_drawn_once() -> None:
 
 
 def test_more_tokens_than_colours_share_the_last() -> None:
-    ds = splits(splitter("single"), 1, repeat="0123456789", joiners={"joined": ""})
+    ds = splits(splitter("single"), 1, repeat="0123456789", separator={"joined": ""})
     figure = sl.figures.splits(ds)
     assert len({t.marker.color for t in figure.data if t.type == "bar"}) == 8
 

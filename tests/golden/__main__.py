@@ -32,7 +32,7 @@ def record(name: str, root: Path) -> None:
     """The numbers of one model, and what they may move by, into its file."""
     subject = cases.subject(name, root)
     copies = [moved(subject, root / f"{name} {seed}", seed) for seed in range(numbers.COPIES)]
-    run = sl.capture(subject.model, [subject.prompt], patterns=False)
+    run = sl.capture(subject.model, [subject.prompt], keep="residuals")
     assert run.y is not None
     streams = torch.stack([*(run.residuals[layer][0] for layer in sorted(run.residuals)), run.y[0]]).double()
     found, out, entries = {}, 0, 0

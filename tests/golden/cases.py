@@ -118,7 +118,7 @@ def measurement(function: Callable[[Subject], Calls]) -> Callable[[Subject], Cal
 def capture(s: Subject) -> Calls:
     return {
         "one": lambda: sl.capture(s.model, [s.prompt]).to_xarray(),
-        "two": lambda: sl.capture(s.model, s.pair, layers=[0, 2], patterns=False).to_xarray(),
+        "two": lambda: sl.capture(s.model, s.pair, layers=[0, 2], keep="residuals").to_xarray(),
         "tokens": lambda: sl.tokenize(s.model, s.pair).numpy(),
     }
 
@@ -293,7 +293,7 @@ def compare(s: Subject) -> Calls:
 def search_separators(s: Subject) -> Calls:
     return {
         "two": lambda: sl.search_separators(
-            s.model, s.sequence(), separators=[s.separator], every=[2, 3], n_placements=5, lengths=[4, 6], seed=1
+            s.model, s.sequence(), separator=[s.separator], every=[2, 3], n_placements=5, lengths=[4, 6], seed=1
         ),
     }
 
@@ -408,7 +408,7 @@ def answers(s: Subject) -> Calls:
     def prescribed() -> Any:
         asked = s.sequence(suffix="=")
         return sl.search_separators(
-            s.model, asked, separators=[","], every=[2], answer=count, n_samples=3, n_placements=5, lengths=[4, 6]
+            s.model, asked, separator=[","], every=[2], answer=count, n_samples=3, n_placements=5, lengths=[4, 6]
         )
 
     return {

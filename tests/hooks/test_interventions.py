@@ -19,7 +19,7 @@ QUERY, KEY = torch.arange(N)[:, None], torch.arange(N)
 
 
 def patterns(model: Any) -> dict[int, torch.Tensor]:
-    return sl.capture(model, IDS, residuals=False, bos="as-given").patterns
+    return sl.capture(model, IDS, keep="patterns", bos="as-given").patterns
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -137,7 +137,7 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
     assert torch.equal(after[:, 0], before[:, 0].masked_fill(hidden, 0.0))
     assert torch.equal(after[:, 1:], before[:, 1:])
     with sl.applied(model, change.zero_residual((4,), blocks=(1,))):
-        streams = sl.capture(model, IDS, patterns=False, bos="as-given").residuals
+        streams = sl.capture(model, IDS, keep="residuals", bos="as-given").residuals
     assert (streams[1][0, 4] == 0).all()
     assert (streams[1][0, 5] != 0).any()
     seen: list[torch.Tensor] = []

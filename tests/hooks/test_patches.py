@@ -127,7 +127,7 @@ def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path
     """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
     model = bridge_of("llama")
     held = sl.capture(model, OTHER, **GIVEN)
-    on_disk = sl.capture(model, OTHER, folder=tmp_path / "capture", **GIVEN)
+    on_disk = sl.capture(model, OTHER, out=tmp_path / "capture", **GIVEN)
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
@@ -193,9 +193,9 @@ def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callab
 def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
     """Block 0, whose input no hook changes: weights times the factor, over their sum; caps and windows as they are."""
     model = bridge_of(family)
-    before = sl.capture(model, IDS, residuals=False, **GIVEN).patterns[0]
+    before = sl.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
     with sl.applied(model, change.scale_attention(factor, PLACES, heads=[1])):
-        after = sl.capture(model, IDS, residuals=False, **GIVEN).patterns[0]
+        after = sl.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
     times = torch.ones(10, 10)
     for place in PLACES:
         times[place + 1 :, place] = factor

@@ -168,7 +168,7 @@ def test_a_file_of_something_else_is_refused(folder: Path, tiny: Any) -> None:
 
 @pytest.mark.usefixtures("pages")
 def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Path) -> None:
-    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], modes=["cot_few_shot"], **QUIET)
+    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], mode=["cot_few_shot"], **QUIET)
     assert found[9] == tmp_path / "fig9.html"
     assert isinstance(found[3], InputError)
     assert found[3] is found[4]
@@ -198,7 +198,7 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
         ({"seeds": 0}, "seeds=0"),
         ({"lengths": [4, 4]}, "lengths"),
         ({"lengths": [0]}, "lengths=0"),
-        ({"modes": []}, "modes"),
+        ({"mode": []}, "mode"),
         ({"prompt": "onse"}, "'onse' is not in this model's vocabulary"),
     ],
 )

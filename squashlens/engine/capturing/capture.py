@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Baseline, Bos, Bridge, Passes, Target
+from squashlens._typing import Baseline, Bos, Bridge, Passes, Target, Tensors, one_of
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
@@ -67,7 +67,7 @@ class Capture(CaptureBase):
     @staticmethod
     @validated
     def open(folder: str | Path) -> "Capture":
-        """Open the capture that ``capture(folder=…)`` wrote; its tensors stay on disk.
+        """Open the capture that ``capture(out=…)`` wrote; its tensors stay on disk.
 
         The index is checked at once; shape, dtype and digest of a tensor are checked at each lookup. `y` is read at
         once. A capture under hooks that are plain functions can only be used in the session that took it, since their
@@ -131,14 +131,13 @@ def capture(model: Bridge, prompt: GrowingSequence, **options: Any) -> PairCaptu
 @overload
 def capture(model: Bridge, prompt: Prompts, **options: Any) -> Capture: ...
 @measured
-def capture(  # 15 parameters: some are for prompts only, some for sequences only
+def capture(  # 14 parameters: some are for prompts only, some for sequences only
     model: Bridge,
     prompt: Prompts | GrowingSequence,
     *,
-    residuals: bool = True,
-    patterns: bool = True,
+    keep: Tensors | Collection[Tensors] = ("residuals", "patterns"),
     layers: Iterable[int] | None = None,
-    folder: str | Path | None = None,
+    out: str | Path | None = None,
     bos: Bos = "family",
     lengths: Iterable[int] | None = None,
     baselines: Collection[Baseline] = (),
@@ -161,13 +160,13 @@ def capture(  # 15 parameters: some are for prompts only, some for sequences onl
 
     Args:
         prompt: a prompt, several prompts of equal length, or a growing sequence.
-        residuals: keep residual streams and y. Prompts only.
-        patterns: for a prompt, keep the attention patterns of each block. For a sequence, keep the last token's row of
-            each pattern, the output of each head, and what attention and MLP add to the residual stream; `mechanism`
-            and ``collapse(by_head="value")`` need them.
+        keep: what is kept, both by default: ``"residuals"``, the residual streams and y, and ``"patterns"``, for a
+            prompt the attention patterns of each block. For a sequence, these are the last token's row of each pattern,
+            the output of each head, and what attention and MLP add to the residual stream; `mechanism` and
+            ``collapse(by_head="value")`` need them. Residual streams of a sequence are always kept.
         layers: layers to keep, from 0 to L; all by default. Layer ℓ is v⁽ℓ⁾ and, for ℓ < L, the pattern of block ℓ.
             Prompts only.
-        folder: folder that tensors are written to (safetensors files, which `Capture.open` reads); by default they are
+        out: folder that tensors are written to (safetensors files, which `Capture.open` reads); by default they are
             kept in CPU memory. Prompts only.
         bos: what a prompt begins with, see `tokenize`. Prompts only.
         lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
@@ -209,12 +208,22 @@ def capture(  # 15 parameters: some are for prompts only, some for sequences onl
         "noise_lengths": noise_lengths, "passes": passes,
         "tokens_per_pass": tokens_per_pass,
     }  # fmt: skip
-    of_prompt = {"residuals": residuals, "layers": layers, "folder": folder, "bos": bos}
+    of_prompt = {"layers": layers, "out": out, "bos": bos}
+    kept = {keep} if isinstance(keep, str) else set(keep)
+    for one in kept:
+        one_of(one, Tensors, "keep")
     if isinstance(prompt, GrowingSequence):
         _require_options_of(of_prompt, "a prompt", "a sequence")
-        return capture_pairs(model, prompt, patterns=patterns, progress=progress, **of_sequence)
+        if "residuals" not in kept:
+            raise InputError(
+                f"keep={keep!r} leaves out the residual streams, which every capture of a sequence keeps.",
+                "Add 'residuals'.",
+            )
+        return capture_pairs(model, prompt, patterns="patterns" in kept, progress=progress, **of_sequence)
     _require_options_of(of_sequence, "a sequence", "a prompt")
-    return _of_prompt(model, prompt, residuals, patterns, layers, folder, bos, progress)
+    if not kept:
+        raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
+    return _of_prompt(model, prompt, kept, layers, out, bos, progress)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
@@ -228,7 +237,7 @@ def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) ->
 
 
 def _of_prompt(
-    model: Bridge, prompts: Prompts, residuals: bool, patterns: bool, layers: Iterable[int] | None,
+    model: Bridge, prompts: Prompts, kinds: Collection[Tensors], layers: Iterable[int] | None,
     folder: str | Path | None, bos: Bos, progress: bool,
 ) -> Capture:  # fmt: skip
     if folder is not None:
@@ -237,14 +246,12 @@ def _of_prompt(
     ids = tokenize(model, prompts, bos=bos)
     top = n_blocks(model)
     chosen = range(top + 1) if layers is None else [check_layer(layer, model, "layers") for layer in layers]
-    if not (residuals or patterns):
-        raise InputError("residuals=False and patterns=False keep nothing.", "Set one of them to True.")
-    blocks = [layer for layer in chosen if layer < top] if patterns else []
-    streams: list[Target] = [*chosen, "y"] if residuals else []
+    blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []
+    streams: list[Target] = [*chosen, "y"] if "residuals" in kinds else []
     size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
     path = None if folder is None else prepared_folder(folder, size)
     if path is None:
-        require_room(size, torch.device("cpu"), "This capture", "Use folder=, fewer layers=, or patterns=False.")
+        require_room(size, torch.device("cpu"), "This capture", "Use out=, fewer layers=, or keep='residuals'.")
     if progress and size > REPORT_ABOVE:
         tqdm.write(f"capture: storing {human(size)} {f'in {path}' if path else 'in CPU memory'}")
 

@@ -87,7 +87,7 @@ def prepared_folder(folder: str | Path, size: int = 0) -> Path:
     if size > free:
         raise CapacityError(
             f"This capture needs {human(size)}, and {str(path)!r} has {human(free)} free.",
-            "Use fewer layers=, patterns=False, or a larger disk.",
+            "Use fewer layers=, keep='residuals', or a larger disk.",
         )
     return path
 
@@ -106,9 +106,7 @@ def read_index(folder: str | Path) -> tuple[dict[str, Any], dict[str, TensorsOnD
     path = folder / INDEX
     try:
         if not path.is_file():
-            raise InputError(
-                f"There is no capture in {str(folder)!r}.", "Give the folder that capture(folder=…) wrote."
-            )
+            raise InputError(f"There is no capture in {str(folder)!r}.", "Give the folder that capture(out=…) wrote.")
         content = json.loads(path.read_text(encoding="utf-8"))
         written = content.pop("digest")
         if written != _digest(content):

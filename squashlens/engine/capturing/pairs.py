@@ -177,7 +177,7 @@ def pairs_of(
     if patterns and not given.patterns:
         raise InputError(
             f"{function} needs attention patterns and head outputs, which this capture does not have.",
-            "Capture the sequence with patterns=True.",
+            "Capture the sequence with keep=('residuals', 'patterns').",
         )
     return given
 

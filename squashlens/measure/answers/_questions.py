@@ -34,7 +34,7 @@ class Questions:
 
 def prepare_questions(
     model: Any, task: object, lengths: Any, seeds: Any, function: str,
-    *, modes: Any, template: Any, prefill: bool, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
+    *, mode: Any, template: Any, prefill: bool, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
 ) -> tuple[Session, Questions]:  # fmt: skip
     """The session and the questions of a measurement of answers, all checked before anything is run.
 
@@ -47,7 +47,7 @@ def prepare_questions(
         )
     one_of(template, Template, "template")
     numbers = {"lengths": list(map(whole, lengths)), "seeds": _seeds(seeds, task, sampled, n_seeds)}
-    chosen = {**numbers, "modes": _listed(modes)}
+    chosen = {**numbers, "mode": _listed(mode)}
     questions = tuple(task.asked(**chosen))
     chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)

@@ -129,7 +129,7 @@ def collapse_vs_readout(
         )
     check_probes(n_train, n_random_models)
     session, prepared = prepare_questions(
-        model, task, lengths, seeds, "collapse_vs_readout", modes=[mode], template=template, prefill=True,
+        model, task, lengths, seeds, "collapse_vs_readout", mode=mode, template=template, prefill=True,
         n_seeds=N_SEEDS, norm=norm, scale=scale,
         round_to=None if round_to is None else str(round_to).removeprefix("torch."),
         r2_threshold=r2_threshold, n_train=n_train, n_random_models=n_random_models,

@@ -29,7 +29,7 @@ def evaluate(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    modes: Iterable[Mode] = ("answer_only",),
+    mode: Mode | Iterable[Mode] = "answer_only",
     template: Template = "none",
     prefill: bool = False,
     temperature: float = 0.0,
@@ -51,7 +51,7 @@ def evaluate(
         lengths: numbers of items in a question.
         seeds: number of random samples of the items (and of the answers, with a temperature), or a list of random
             seeds. By default 16, or 1 if all samples would be the same.
-        modes: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
+        mode: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
             and ``"cot_few_shot"`` (chain of thought with examples).
         template: format of the prompt: ``"none"`` (the default), plain text, or ``"chat"``, a user's turn in the
             tokenizer's chat template.
@@ -102,7 +102,7 @@ def evaluate(
             positive(value, name, f"a number of {'tokens' if name == 'max_new_tokens' else 'prompts'}")
     resume = checked(resume)
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "evaluate", modes=modes, template=template, prefill=prefill,
+        model, task, lengths, seeds, "evaluate", mode=mode, template=template, prefill=prefill,
         sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     ids = {question: questions.ids(session.model, question) for question in questions.each}

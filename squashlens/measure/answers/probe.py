@@ -122,7 +122,7 @@ def probe(
     one_of(direction, Direction, "direction")
     check_probes(n_train, n_random_models)
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "probe", modes=[mode], template=template, prefill=prefill, n_seeds=N_SEEDS,
+        model, task, lengths, seeds, "probe", mode=mode, template=template, prefill=prefill, n_seeds=N_SEEDS,
         direction=direction, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
     sound = session.model

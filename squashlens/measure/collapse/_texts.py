@@ -53,32 +53,32 @@ def held_by(given: Any) -> Bridge:
     return cast(Bridge, _Holder(given))
 
 
-def written_texts(held: Bridge, n: Any, repeat: Any, joiners: Any, prefix: Any) -> dict[str, list[Text]]:
+def written_texts(held: Bridge, n: Any, repeat: Any, separator: Any, prefix: Any) -> dict[str, list[Text]]:
     """The texts of 1 … n + 1 repeats in each form."""
     positive(n, "n", "a number of repeats")
     if not isinstance(repeat, str) or not repeat.strip():
         raise InputError(f"repeat={repeat!r} is not non-empty text.", "Give a digit or a word, such as '1' or 'one'.")
     if not isinstance(prefix, str):
         raise InputError(f"prefix={prefix!r} is not text.", "Give the prefix as text, not as token ids.")
-    named = isinstance(joiners, Mapping) and all(isinstance(t, str) for pair in joiners.items() for t in pair)
-    if not named or not joiners:
+    named = isinstance(separator, Mapping) and all(isinstance(t, str) for pair in separator.items() for t in pair)
+    if not named or not separator:
         raise InputError(
-            f"joiners={short_repr(joiners)} is not a mapping from names of forms to texts.",
-            "Give names with texts, such as joiners={'joined': '', 'spaced': ' '}.",
+            f"separator={short_repr(separator)} is not a mapping from names of forms to texts.",
+            "Give names with texts, such as separator={'joined': '', 'spaced': ' '}.",
         )
-    for form, between in joiners.items():
+    for form, between in separator.items():
         both = f"{repeat}{between}{repeat}"
         if between and sum(both.startswith(repeat, place) for place in range(len(both))) > 2:
             raise InputError(
-                f"The form {form!r} of joiners= writes two repeats as {both!r}, which has more than two {repeat!r}.",
-                f"Use a joiner that does not form {repeat!r}.",
+                f"The form {form!r} of separator= writes two repeats as {both!r}, which has more than two {repeat!r}.",
+                f"Use a separator that does not form {repeat!r}.",
             )
         if between.strip():
             _encoded(held, form, between)  # a tokenizer without a byte fallback would silently drop it
     before = tuple(encode(held, prefix)) if prefix.strip() else ()
     return {
         form: [_text(held, form, k, between.join([repeat] * k), prefix, before) for k in range(1, n + 2)]
-        for form, between in joiners.items()
+        for form, between in separator.items()
     }
 
 
@@ -99,17 +99,17 @@ def _encoded(held: Bridge, form: str, text: str) -> Ids:
         return tuple(encode(held, text))
     except InputError as error:
         raise InputError(
-            f"The form {form!r} of joiners= cannot be tokenized as {text!r}: {error.cause}",
-            f"{error.remedy} Or leave the form out of joiners=.",
+            f"The form {form!r} of separator= cannot be tokenized as {text!r}: {error.cause}",
+            f"{error.remedy} Or leave the form out of separator=.",
         ) from error
 
 
-def coords_of(n: int, joiners: Mapping[str, str]) -> dict[str, Any]:
+def coords_of(n: int, separator: Mapping[str, str]) -> dict[str, Any]:
     """The coordinates of results over forms and numbers of repeats."""
     return {
-        "form": np.array(list(joiners), dtype=object),
+        "form": np.array(list(separator), dtype=object),
         "repeats": np.arange(1, n + 1),
-        "between": ("form", np.array(list(joiners.values()), dtype=object)),
+        "between": ("form", np.array(list(separator.values()), dtype=object)),
     }
 
 

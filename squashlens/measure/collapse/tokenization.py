@@ -41,7 +41,7 @@ def tokenization(
     n: int = 12,
     *,
     repeat: str = "1",
-    joiners: Mapping[str, str] = FORMS,
+    separator: Mapping[str, str] = FORMS,
     prefix: str = "",
     norm: Distance = "linf",
     scale: Scale = "relative",
@@ -62,7 +62,7 @@ def tokenization(
         model: the model to measure; or only a Hugging Face tokenizer, for which no distance is measured.
         n: largest number of repeats, 12 by default. The text with n + 1 repeats is tokenized too, for comparison.
         repeat: text that is repeated, a digit or a word; ``"1"`` by default.
-        joiners: forms by name, each with the text between two repeats; by default nothing, a space, a comma, and a
+        separator: forms by name, each with the text between two repeats; by default nothing, a space, a comma, and a
             comma with a space.
         prefix: text before the repeats, used exactly as given, with its spaces; empty by default. Its tokens are not
             counted, except a token that it shares with the first repeat.
@@ -74,16 +74,16 @@ def tokenization(
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
         tokens as text, with spaces as ␣; `distinct`, the number of distinct tokens; `uniform`, whether each repeat is
-        the same single token (joiners may be other tokens); `grows`, whether the ids of the text with one more repeat
+        the same single token (separators may be others); `grows`, whether the ids of the text with one more repeat
         start with all ids of this text, so that no token is merged anew; `pair`, whether they are the ids of this
         text with the *last token* repeated, that is v and v* of Theorem 4.2. Over (form, repeats, place): `piece` and
-        `token_id`, the tokens one by one (``""`` and −1 after the last). The coordinate `between` is the joiner.
+        `token_id`, the tokens one by one (``""`` and −1 after the last). The coordinate `between` is the separator.
         With a model, over (form, layer, repeats): `naive` and `distance`, dimensionless, or in the model's units if
         absolute. Each also has a variable with `_y`, for y.
 
     Raises:
-        InputError: something that has no tokenizer, text that the tokenizer cannot encode, a joiner that contains the
-            repeated text or forms it together with a repeat, or texts longer than the model's context.
+        InputError: something that has no tokenizer, text that the tokenizer cannot encode, a separator that contains
+            the repeated text or forms it together with a repeat, or texts longer than the model's context.
 
     Source: Barbero et al. 2024, Theorem 4.2.
 
@@ -100,17 +100,17 @@ def tokenization(
     """
     metric = Metric(norm, scale)
     if getattr(model, "original_model", None) is None:
-        return splits(model, n, repeat=repeat, joiners=joiners, prefix=prefix)
+        return splits(model, n, repeat=repeat, separator=separator, prefix=prefix)
     sound = require_sound(model)
-    texts = written_texts(sound, n, repeat, joiners, prefix)
+    texts = written_texts(sound, n, repeat, separator, prefix)
     lead = start_ids(sound, "family")
     compared = [_compared(lead, row) for row in texts.values()]
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(sound, torch.tensor(ids))
     session = Session.without_prompt(
-        sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat, joiners=dict(joiners),
-        prefix=prefix, norm=norm, scale=scale,
+        sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat,
+        separator=dict(separator), prefix=prefix, norm=norm, scale=scale,
     )  # fmt: skip
     streams = [_run(sound, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
@@ -120,19 +120,19 @@ def tokenization(
     found = table_of(sound, texts, repeat)
     found |= with_y("naive", naive, f"{norm} distance of the texts with n and n + 1 repeats", metric.units, dims)
     found |= with_y("distance", true, f"{norm} distance of v and v*", metric.units, dims)
-    coords = coords_of(n, joiners) | {"layer": np.arange(len(streams[0].values) - 1)}
+    coords = coords_of(n, separator) | {"layer": np.arange(len(streams[0].values) - 1)}
     return with_passes(session, *streams, **facts_of(sound)).dataset("tokenization and collapse", coords, found)
 
 
 def splits(
-    tokenizer: Any, n: int = 12, *, repeat: str = "1", joiners: Mapping[str, str] = FORMS, prefix: str = ""
+    tokenizer: Any, n: int = 12, *, repeat: str = "1", separator: Mapping[str, str] = FORMS, prefix: str = ""
 ) -> xr.Dataset:
     """The part of `tokenization` that needs only a tokenizer, or a model that has one."""
     held = held_by(tokenizer)
-    texts = written_texts(held, n, repeat, joiners, prefix)
-    call = {"function": "tokenization", "n": n, "repeat": repeat, "joiners": dict(joiners), "prefix": prefix}
+    texts = written_texts(held, n, repeat, separator, prefix)
+    call = {"function": "tokenization", "n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
     facts = {**facts_of(held), "versions": versions(), "call": call}
-    return signed("tokenization of repeats", coords_of(n, joiners), table_of(held, texts, repeat), facts)
+    return signed("tokenization of repeats", coords_of(n, separator), table_of(held, texts, repeat), facts)
 
 
 def _compared(lead: Ids, row: list[Text]) -> list[Ids]:

@@ -40,8 +40,8 @@ def search_separators(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    separators: Iterable[Token],
-    every: Iterable[int],
+    separator: Token | Iterable[Token],
+    every: int | Iterable[int],
     answer: Answer | None = None,
     n_samples: int = 16,
     lengths: Iterable[int] | None = None,
@@ -61,8 +61,9 @@ def search_separators(
         model: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`, whose own separators are removed; or a `capture` of one,
             whose sequence and lengths are used.
-        separators: separators to try, as texts that are one token each or as ids; each is tried with each period.
-        every: periods to try: numbers of content tokens between two separators.
+        separator: separators to try, one or several, as texts that are one token each or as ids; each is tried with
+            each period.
+        every: periods to try, one or several: numbers of content tokens between two separators.
         answer: as in `compare`.
         n_samples: as in `compare`.
         lengths: as in `compare`.
@@ -94,7 +95,7 @@ def search_separators(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ones = sl.prompts.repeated(model, "1", 12, prefix="Can you copy the following number?")
-    >>> ds = sl.search_separators(model, ones, separators=[",", "."], every=[2, 3], n_placements=5, progress=False)
+    >>> ds = sl.search_separators(model, ones, separator=[",", "."], every=[2, 3], n_placements=5, progress=False)
     >>> ds["separation"].shape, bool(ds["gain"].max() > 1)
     ((2, 2), True)
     """
@@ -103,9 +104,11 @@ def search_separators(
     positive(n_placements, "n_placements", "a number of placements")
     if n_placements < FEWEST:
         raise InputError(f"n_placements={n_placements} are too few for an interval.", f"Give at least {FEWEST}.")
-    tokens, periods = {str(token): one_token(model, token) for token in separators}, list(every)
+    tried = [separator] if isinstance(separator, str | int) else separator
+    tokens = {str(token): one_token(model, token) for token in tried}
+    periods = [every] if isinstance(every, int) else list(every)
     if not tokens or not periods:
-        raise InputError("separators= or every= is empty.", "Give at least one separator and one number of tokens.")
+        raise InputError("separator= or every= is empty.", "Give at least one separator and one number of tokens.")
     if len(set(periods)) < len(periods):
         raise InputError(f"every={periods} has a number twice.", "Give each number of tokens once.")
     plain = sequence_of(sequence).separated((), ())
@@ -115,7 +118,7 @@ def search_separators(
     run = prepare_run(model, plain, wanted, "auto", None, progress=False)
     chosen = run.lengths
     session = sequence_session(
-        model, run, "search_separators", separators=list(tokens), every=periods, answers=comparison.expected(model),
+        model, run, "search_separators", separator=list(tokens), every=periods, answers=comparison.expected(model),
         n_samples=n_samples, norm=norm, scale=scale, seed=seed,
     )  # fmt: skip
     designs = _designs(plain, tokens, periods, chosen[-1])

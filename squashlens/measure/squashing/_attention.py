@@ -34,7 +34,7 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
     if missing:
         raise InputError(
             f"The capture has no attention patterns of blocks {missing}.",
-            "Capture the prompt with layers=None, or with patterns=False so that they are computed here.",
+            "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
     return {b: head_mean(held[b]) for b in blocks}
 

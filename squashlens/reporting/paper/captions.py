@@ -232,7 +232,7 @@ def _differs(number: int, found: Found) -> list[str]:
     if number in (6, 7):
         texts.append(f"Figure {number} repeats figure {number - 3} with sampled answers.")
     facts = [provenance(one) for one in found.values()]
-    if number != 2 and {"cot", "cot_few_shot"} - {*facts[0]["call"]["modes"]}:
+    if number != 2 and {"cot", "cot_few_shot"} - {*facts[0]["call"]["mode"]}:
         texts.append("The paper also asks with a chain of thought, with and without examples.")
     if facts[0]["task"]["name"].startswith("taught_"):
         asked = dict.fromkeys(_shortened(str(one["task"]["template"])) for one in facts)

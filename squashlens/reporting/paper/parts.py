@@ -117,13 +117,13 @@ def _answers(
     task: Any = _task(model, name)
     lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
     about = {
-        "task": task.name, "lengths": lengths, "seeds": draws, "modes": list(modes), "template": chosen.template,
+        "task": task.name, "lengths": lengths, "seeds": draws, "mode": list(modes), "template": chosen.template,
         "temperature": temperature,
     }  # fmt: skip
 
     def measure(journal: Path) -> xr.Dataset:
         return evaluate(
-            model, task, lengths=lengths, seeds=draws, modes=modes, template=chosen.template, temperature=temperature,
+            model, task, lengths=lengths, seeds=draws, mode=modes, template=chosen.template, temperature=temperature,
             resume=journal, progress=chosen.progress,
         )  # fmt: skip
 

@@ -33,7 +33,7 @@ def paper(
     n: int = 96,
     lengths: Iterable[int] = LENGTHS,
     seeds: int = 4,
-    modes: Iterable[Mode] = ("answer_only",),
+    mode: Mode | Iterable[Mode] = "answer_only",
     template: Template = "none",
     progress: bool = True,
 ) -> dict[int, Outcome]:
@@ -55,7 +55,7 @@ def paper(
         n: number of content tokens of the longest sequence of figures 1 and 5, at least 3.
         lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
         seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
-        modes: forms of the question in figures 3, 4, 6 and 7, as in `evaluate`.
+        mode: forms of the question in figures 3, 4, 6 and 7, as in `evaluate`.
         template: format of the questions in figures 2, 3, 4, 6 and 7, as in `evaluate`.
         progress: whether to show a progress bar.
 
@@ -77,7 +77,9 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    chosen = Settings(prompt, n, tuple(lengths), seeds, tuple(modes), template, progress)
+    chosen = Settings(
+        prompt, n, tuple(lengths), seeds, (mode,) if isinstance(mode, str) else tuple(mode), template, progress
+    )
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out, "out")
@@ -110,7 +112,7 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
     check_n(chosen.n)
     positive(chosen.seeds, "seeds", "a number of samples")
-    for name, values in (("lengths", chosen.lengths), ("modes", chosen.modes)):
+    for name, values in (("lengths", chosen.lengths), ("mode", chosen.modes)):
         if not values or len({*values}) != len(values):
             raise InputError(
                 f"{name}={values!r} are not different values.", "Give at least one value, and each value once."

@@ -80,7 +80,7 @@ SAYS: dict[str, tuple[Say, Callable[[int], str], str, bool, float]] = {
 @pytest.mark.parametrize("kind", SAYS)
 def test_a_model_that_always_does_the_same(kind: str) -> None:
     say, value, why, is_right, error = SAYS[kind]
-    given = answered(COUNT, say, lengths=[2, 11], seeds=range(3), modes=["answer_only", "cot"])
+    given = answered(COUNT, say, lengths=[2, 11], seeds=range(3), mode=["answer_only", "cot"])
     found = scored(COUNT, given, FACTS)
     assert found.sizes == {"mode": 2, "length": 2, "seed": 3, "why": len(reading.WHY) - 1}
     for m, (n, length), s in product(range(2), enumerate([2, 11]), range(3)):
@@ -129,11 +129,11 @@ def test_cells_are_where_they_belong() -> None:
     def say(question: Question) -> Answer:
         return (right if question.length + question.seed <= limits[question.mode] else off_by(question.seed))(question)
 
-    extent = {"lengths": [1, 3, 6, 8], "seeds": [0, 2, 5], "modes": ["answer_only", "cot"]}
+    extent = {"lengths": [1, 3, 6, 8], "seeds": [0, 2, 5], "mode": ["answer_only", "cot"]}
     found = scored(BERNOULLI, answered(BERNOULLI, say, **extent), FACTS)
-    for name, coordinate in zip(OVER, ("modes", "lengths", "seeds"), strict=True):
+    for name, coordinate in zip(OVER, ("mode", "lengths", "seeds"), strict=True):
         assert found[name].values.tolist() == extent[coordinate]
-    for mode, length in product(extent["modes"], extent["lengths"]):
+    for mode, length in product(extent["mode"], extent["lengths"]):
         # With seed 0, being off by none is being right.
         wrong = [seed for seed in extent["seeds"] if seed and length + seed > limits[mode]]
         cell = found.sel(mode=mode, length=length)
@@ -257,7 +257,7 @@ def test_results_say_what_they_are() -> None:
 
 
 def test_questions_without_an_answer_are_refused() -> None:
-    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), modes=["answer_only", "cot"])
+    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only", "cot"])
     for missing in given:
         with pytest.raises(InputError, match="does not have one answer for each mode, length and seed"):
             scored(COUNT, {q: a for q, a in given.items() if q != missing}, FACTS)
@@ -290,7 +290,7 @@ def test_frequencies_keep_modes_apart() -> None:
     def say(question: Question) -> Answer:
         return (right if question.mode == "cot" else nothing)(question)
 
-    given = answered(BERNOULLI, say, lengths=[30], seeds=range(20), modes=["answer_only", "cot"])
+    given = answered(BERNOULLI, say, lengths=[30], seeds=range(20), mode=["answer_only", "cot"])
     found = sl.answer_frequencies(scored(BERNOULLI, given, FACTS))
     assert found["mode"].values.tolist() == ["answer_only", "cot"]
     assert found["unread"].values.tolist() == [1, 0]
@@ -307,7 +307,7 @@ def test_answers_survive_their_files(ending: str, tmp_path: Path) -> None:
     """Empty texts, line breaks and missing numbers too; what is computed from them is the same."""
     texts = ["", f"{OPENING} 4", 'Vier – é\n"x"\t\\ 🙂', "a\x1bb", f"{OPENING} 12"]
     given = answered(
-        COUNT, lambda q: Answer(texts[q.seed], q.seed != 4), lengths=[4], seeds=range(5), modes=["answer_only", "cot"]
+        COUNT, lambda q: Answer(texts[q.seed], q.seed != 4), lengths=[4], seeds=range(5), mode=["answer_only", "cot"]
     )
     found = scored(COUNT, given, FACTS)
     frequencies = sl.answer_frequencies(found)
@@ -323,7 +323,7 @@ def test_answers_survive_their_files(ending: str, tmp_path: Path) -> None:
 
 def test_answers_in_another_order_are_refused() -> None:
     """Else they would be filed under the wrong length, and nothing would show it."""
-    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), modes=["answer_only"])
+    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only"])
     with pytest.raises(InputError, match="in that order"):
         scored(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
 
@@ -353,7 +353,7 @@ def test_the_sequence_said_again_has_no_error() -> None:
     """One such answer would be an error of a thousand million ones."""
     echo = Answer(f"{OPENING} {'1' * 10}", True)
     given = answered(
-        COUNT, lambda q: echo if q.seed else off_by(2)(q), lengths=[10], seeds=range(2), modes=["answer_only", "cot"]
+        COUNT, lambda q: echo if q.seed else off_by(2)(q), lengths=[10], seeds=range(2), mode=["answer_only", "cot"]
     )
     for opened in (False, True):
         said = {q: Answer(a.text.removeprefix(OPENING), True) if opened else a for q, a in given.items()}
@@ -376,13 +376,13 @@ def test_results_have_their_lengths_in_order() -> None:
 
 def test_different_prompts_are_counted() -> None:
     """Of alternating digits there are two, however many draws; of drawn ones, as many as differ."""
-    extent: dict[str, Any] = {"lengths": [1, 2, 76], "seeds": range(16), "modes": ["answer_only", "cot"]}
+    extent: dict[str, Any] = {"lengths": [1, 2, 76], "seeds": range(16), "mode": ["answer_only", "cot"]}
     for name in ("taught_last_alternating", "count_bernoulli", "count_ones"):
         task = sl.tasks.find(name)
         found = scored(task, answered(task, lambda q: Answer(q.truth, True), **extent), FACTS)
         prompts = found["prompts"]
         assert (prompts.dims, prompts.attrs["units"]) == (("mode", "length"), "prompts")
-        for mode, length in product(extent["modes"], extent["lengths"]):
+        for mode, length in product(extent["mode"], extent["lengths"]):
             drawn = {task.ask(length, seed=seed).items for seed in range(16)}
             assert prompts.sel(mode=mode, length=length).item() == len(drawn)
     alternating = sl.tasks.find("taught_last_alternating")

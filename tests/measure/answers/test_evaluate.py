@@ -44,7 +44,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
             answer = one.answer(length)
             questions.append(Question("card", "answer_only", row, seed, items, one.prompt(length), answer))
     session, started = prepare_questions(
-        tiny, COUNT, [length], 1, "evaluate", modes=["answer_only"], template="none", prefill=False
+        tiny, COUNT, [length], 1, "evaluate", mode=["answer_only"], template="none", prefill=False
     )  # fmt: skip
     put = replace(started, task=task, each=tuple(questions))
     ids = {question: put.ids(session.model, question) for question in questions}
@@ -158,7 +158,7 @@ def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
 
 def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     task = sl.tasks.find("sum")
-    ds = sl.evaluate(tiny, task, lengths=[3], modes=["answer_only", "cot_few_shot"], max_new_tokens=5, progress=False)
+    ds = sl.evaluate(tiny, task, lengths=[3], mode=["answer_only", "cot_few_shot"], max_new_tokens=5, progress=False)
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
     opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5, progress=False)
@@ -185,7 +185,7 @@ def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypat
     paper = sl.tasks.find("sum")
     alone, copied = replace(paper, opening=""), replace(paper, opening="", numeric=False)
     for task, mode, opened in product((paper, alone, copied), ("answer_only", "cot", "cot_few_shot"), (False, True)):
-        start: dict[str, Any] = {"modes": [mode], "template": "none", "prefill": opened}
+        start: dict[str, Any] = {"mode": [mode], "template": "none", "prefill": opened}
         _, put = prepare_questions(tiny, task, [3], 1, "evaluate", **start)
         name = "sum" if task is paper else "numbers" if task is alone else "texts"
         rooms[name, mode, opened] = module._needed_tokens(tiny, put, put.each[0], 10)
@@ -226,7 +226,7 @@ def test_a_right_answer_that_nobody_can_give_is_refused_at_once(tiny: Any, monke
 
 def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty: Any, tiny: Any) -> None:
     task = sl.tasks.find("sum")
-    how: dict[str, Any] = {"modes": ["answer_only"], "template": "chat", "prefill": True}
+    how: dict[str, Any] = {"mode": ["answer_only"], "template": "chat", "prefill": True}
     _, put = prepare_questions(chatty, task, [3], 1, "evaluate", **how)
     (question,) = put.each
     by_hand = chatty.tokenizer(f"question: {question.prompt} answer : {task.opening}")["input_ids"]

@@ -42,7 +42,7 @@ MUTATIONS = (
     Mutation("runs of a loaded model", "measure/collapse/precision/stored.py", "if not isinstance(model, str | Path):", "if False:", "test_precision.py::test_runs_and_rounding_refuse_each_others_options"),
     Mutation("runs of a capture", "measure/collapse/precision/stored.py", "if isinstance(sequence, PairCapture):", "if False:", "test_precision.py::test_runs_and_rounding_refuse_each_others_options"),
     Mutation("a name without runs", "measure/collapse/precision/stored.py", "    if isinstance(model, str | Path):", "    if False:", "test_precision.py::test_runs_and_rounding_refuse_each_others_options"),
-    Mutation("options of rounding ignored by runs", "measure/collapse/precision/stored.py", "        _refuse(WITHOUT_RUNS, \"with\", formats=formats, blocks=blocks or None)\n", "", "test_precision.py::test_runs_and_rounding_refuse_each_others_options"),
+    Mutation("options of rounding ignored by runs", "measure/collapse/precision/stored.py", "        _refuse(WITHOUT_RUNS, \"with\", round_to=round_to, blocks=blocks or None)\n", "", "test_precision.py::test_runs_and_rounding_refuse_each_others_options"),
     Mutation("options of runs ignored by rounding", "measure/collapse/precision/stored.py", "    _refuse(WITH_RUNS, \"without\"", "    0 and _refuse(WITH_RUNS, \"without\"", "test_precision.py::test_runs_and_rounding_refuse_each_others_options"),
     Mutation("a block named twice", "measure/collapse/separators.py", "if len(set(chosen)) < len(chosen):", "if False:", "test_separators.py"),
     Mutation("a score of zero for a mask", "hooks/interventions.py", "hidden(query, key) & (query > key), -torch.inf)", "hidden(query, key) & (query > key), 0.0)", "test_separators.py"),

@@ -74,7 +74,7 @@ def test_neighbours_are_not_pairs(tiny: Any) -> None:
     """Reading position p and p + 1 of one pass, at a comma, is another number: that of a foreign token."""
     sequence = PANELS["d"](tiny, 48)
     ds = captured.collapse(tiny, sequence, progress=False)
-    stream = sl.capture(tiny, torch.tensor(sequence.trunk), patterns=False, layers=[6]).residuals[6][0]
+    stream = sl.capture(tiny, torch.tensor(sequence.trunk), keep="residuals", layers=[6]).residuals[6][0]
     right, wrong = [], []
     for length in (n for n in ds["length"].values if ds["before_separator"].sel(length=n) and n < 48):
         last = len(sequence.plain(int(length))) - 1
@@ -158,7 +158,7 @@ def test_bundled_curve_is_finite_and_its_two_forms_agree(tiny: Any) -> None:
 
 
 def last_scale(tiny: Any, sequence: GrowingSequence) -> np.ndarray:
-    stream = sl.capture(tiny, torch.tensor(sequence.trunk), patterns=False, layers=[6]).residuals[6][0]
+    stream = sl.capture(tiny, torch.tensor(sequence.trunk), keep="residuals", layers=[6]).residuals[6][0]
     return stream[[len(sequence.plain(n)) - 1 for n in range(1, len(sequence) + 1)]].abs().amax(-1).numpy()
 
 

@@ -96,7 +96,7 @@ def test_no_replay_no_floor(tiny: Any) -> None:
         sl.separator_ablation(tiny, ones, kinds=["mask"], from_blocks=[0], progress=False)["retained"].notnull().any()
     )
     ds = captured.precision_and_blocks(
-        tiny, ones, formats=["bfloat16"], lengths=[4, 12], noise_lengths=0, progress=False
+        tiny, ones, round_to=["bfloat16"], lengths=[4, 12], noise_lengths=0, progress=False
     )
     for name in ("noise_floor", "bits_needed", "bits_needed_y", "first_block"):
         assert ds[name].isnull().all()
@@ -114,7 +114,7 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
     try:
         with torch.no_grad():
             weight.zero_()
-        ds = captured.precision_and_blocks(model, ones, formats=["float8_e5m2"], passes=passes, progress=False)
+        ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"], passes=passes, progress=False)
         rounding = captured.collapse(model, ones, passes=passes, progress=False)["distance"].max()
     finally:
         with torch.no_grad():
@@ -129,7 +129,7 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
 def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of("llama"), plain_of("llama")
     sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 3, prefix=[2, 5])
-    ds = captured.precision_and_blocks(model, sequence, formats=["bfloat16"], scale="absolute", progress=False)
+    ds = captured.precision_and_blocks(model, sequence, round_to=["bfloat16"], scale="absolute", progress=False)
     for length in (1, 9, 24):
         pair = sequence.pair(length)
         v, star = (last_streams(plain, ids) for ids in (pair.v, pair.v_star))
@@ -138,7 +138,7 @@ def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of
         np.testing.assert_array_equal(told, gap > 3 * ds["noise_floor"].values)
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
         ones = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION)
-        within = captured.precision_and_blocks(tiny, ones, formats=["float8_e5m2"], progress=False)
+        within = captured.precision_and_blocks(tiny, ones, round_to=["float8_e5m2"], progress=False)
     # Layer ℓ reads 3 ℓ tokens back: with as many repeats nothing but repeats is seen.
     for layer in range(1, 7):
         assert within["bits_needed"].sel(layer=layer, length=slice(3 * layer + 1, None)).isnull().all()

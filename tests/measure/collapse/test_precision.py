@@ -73,7 +73,7 @@ def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
     sequence = sequence_of(model, family)
     ds = captured.precision_and_blocks(
-        model, sequence, formats=["float8_e4m3fn"], lengths=[3, 8], scale="absolute", progress=False
+        model, sequence, round_to=["float8_e4m3fn"], lengths=[3, 8], scale="absolute", progress=False
     )
     for block in range(3):
         entered = []
@@ -105,7 +105,7 @@ def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> N
     model = bridge_of(family)
     ones = sequence_of(model, family, [7] * 14)
     with sl.applied(model, sl.hooks.sliding_window(3)):
-        ds = captured.precision_and_blocks(model, ones, formats=["float8_e5m2"], progress=False)
+        ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"], progress=False)
     assert ds["collapsed_from"].isel(format=0).values.tolist() == [1, 3, 5, 7]
     assert ds["collapsed_from_y"].item() == 7
     assert (ds["bits_needed"].sel(layer=3, length=slice(1, 5)) < 10).all()
@@ -120,7 +120,7 @@ def test_first_block_is_where_two_become_one(bridge_of: Any) -> None:
     ones = sequence_of(model, "gemma", [7] * 58)
     with sl.applied(model, sl.hooks.uniform_attention()):
         ds = captured.precision_and_blocks(
-            model, ones, formats=["float8_e5m2"], lengths=[1, 2, 20, 40, 58], progress=False
+            model, ones, round_to=["float8_e5m2"], lengths=[1, 2, 20, 40, 58], progress=False
         )
     entering = ds["enters_as_one"].isel(format=0).values == 1
     reached = entering & ds["bits_needed"].isel(layer=slice(0, 3)).notnull().values
@@ -137,7 +137,7 @@ def test_some_blocks_are_those_of_all(bridge_of: Any) -> None:
     with sl.applied(model, sl.hooks.uniform_attention()):
         pairs = sl.capture(model, ones, lengths=[2, 20, 58], noise_lengths=2, progress=False)
         every, some, none = (
-            sl.precision(model, pairs, formats=["float8_e5m2"], blocks=blocks, progress=False)
+            sl.precision(model, pairs, round_to=["float8_e5m2"], blocks=blocks, progress=False)
             for blocks in ("all", [2, 1, 2], [])
         )
     assert every["block"].values.tolist() == [0, 1, 2]
@@ -190,7 +190,7 @@ def test_stored_in_eight_bits_is_torchs_rounding(bridge_of: Any) -> None:
 
 
 def last_streams_of(model: Any, ids: Any) -> torch.Tensor:
-    return sl.capture(model, torch.tensor(ids), patterns=False, layers=[3]).residuals[3][0, -1]
+    return sl.capture(model, torch.tensor(ids), keep="residuals", layers=[3]).residuals[3][0, -1]
 
 
 def test_fewer_bits_may_tell_what_more_do_not() -> None:
@@ -241,8 +241,8 @@ def test_runs_that_are_refused_are_named(folder_of: Any, bridge_of: Any) -> None
 def test_refusals(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 4)
     for options, message in (
-        ({"formats": ["int4"]}, "='int4' is not a choice"),
-        ({"formats": []}, "are not known formats"),
+        ({"round_to": ["int4"]}, "='int4' is not a choice"),
+        ({"round_to": []}, "are not known formats"),
     ):
         with pytest.raises(InputError, match=message):
             captured.precision_and_blocks(tiny, ones, **options)
@@ -258,7 +258,7 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
     for model, sequence, options, message in (
         (tiny, ones, runs, "model= is a loaded model, and runs= loads the model anew.*Give the name or folder"),
         ("tiny-gemma", pairs, runs, "sequence= is a capture, .* Give the growing sequence itself"),
-        ("tiny-gemma", ones, runs | {"formats": ["bfloat16"]}, "formats= has no effect with runs="),
+        ("tiny-gemma", ones, runs | {"round_to": ["bfloat16"]}, "round_to= has no effect with runs="),
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
         ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
         (Path("tiny-gemma"), ones, {}, "model='tiny-gemma' is a name"),

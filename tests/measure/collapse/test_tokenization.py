@@ -80,7 +80,7 @@ def test_what_the_trained_tokenizers_merge() -> None:
 
 @pytest.mark.parametrize(("kind", "repeat", "form"), CLOSED)
 def test_closed_forms(kind: str, repeat: str, form: str) -> None:
-    ds = splits(splitter(kind), N, repeat=repeat, joiners={form: FORMS[form]}).sel(form=form)
+    ds = splits(splitter(kind), N, repeat=repeat, separator={form: FORMS[form]}).sel(form=form)
     for name, law in zip(("tokens", "pair", "grows", "uniform"), CLOSED[kind, repeat, form], strict=True):
         assert ds[name].values.tolist() == [law(n) for n in range(1, N + 1)], name
 
@@ -109,7 +109,7 @@ def test_pieces_are_shown_as_they_are() -> None:
 def test_against_plain_lists(kind: str, repeat: str, between: str, prompt: str, n: int) -> None:
     assume(not between or len(re.findall(f"(?={repeat})", repeat + between + repeat)) == 2)
     tokenizer = splitter(kind)
-    ds = splits(tokenizer, n, repeat=repeat, joiners={"it": between}, prefix=prompt).sel(form="it")
+    ds = splits(tokenizer, n, repeat=repeat, separator={"it": between}, prefix=prompt).sel(form="it")
     texts = [between.join([repeat] * k) for k in range(1, n + 2)]
     ids = [tokenizer(prompt + text, add_special_tokens=False)["input_ids"] for text in texts]
     before = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
@@ -162,10 +162,10 @@ def test_a_space_in_the_prompt_makes_the_first_repeat_like_the_others() -> None:
 
 def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
     """11111 111 behind the prompt 11: two tokens 111, of which the first begins in the prompt."""
-    ds = splits(splitter("threes"), 3, repeat="111", prefix="11", joiners={"spaced": " "}).sel(form="spaced")
+    ds = splits(splitter("threes"), 3, repeat="111", prefix="11", separator={"spaced": " "}).sel(form="spaced")
     assert ds["pieces"].values.tolist() == ["111·11", "111·11·␣·111", "111·11·␣·111·␣·111"]
     assert not ds["uniform"].any()
-    apart = splits(splitter("threes"), 3, repeat="111", prefix="11 ", joiners={"spaced": " "}).sel(form="spaced")
+    apart = splits(splitter("threes"), 3, repeat="111", prefix="11 ", separator={"spaced": " "}).sel(form="spaced")
     assert apart["uniform"].all()
     assert apart["tokens"].values.tolist() == [1, 3, 5]
 
@@ -210,7 +210,7 @@ def test_a_pair_of_texts_is_the_pair(model: tuple[str, str], repeat: str, betwee
     """Where one repeat more is the last token again the two distances are one number; elsewhere they are not."""
     bridge, *_ = model_of(*model)
     forms = {"it": between}
-    ds = tokenization(bridge, n, repeat=repeat, joiners=forms, prefix="count ", progress=False).sel(form="it")
+    ds = tokenization(bridge, n, repeat=repeat, separator=forms, prefix="count ", progress=False).sel(form="it")
     gap = np.abs(ds["naive"] - ds["distance"])
     assert (gap.where(ds["pair"], 0) == 0).all()
     assert (gap.sel(layer=3).where(~ds["pair"], 1) > 1e-4).all()
@@ -221,7 +221,7 @@ def test_a_pair_of_texts_is_the_pair(model: tuple[str, str], repeat: str, betwee
 def test_merged_digits_hide_collapse(kind: str, model_of: Any) -> None:
     """The pair closes with the length while the texts, which end in different tokens, stay apart."""
     model, *_ = model_of(kind, "gemma")
-    ds = tokenization(model, 96, joiners={"joined": ""}, prefix="count: ", progress=False).sel(form="joined", layer=3)
+    ds = tokenization(model, 96, separator={"joined": ""}, prefix="count: ", progress=False).sel(form="joined", layer=3)
     assert not ds["pair"].any()
     few, many = (ds.sel(repeats=slice(*ends)).median("repeats") for ends in ((1, 12), (49, 96)))
     assert many["distance"] < 0.3 * few["distance"]
@@ -264,7 +264,7 @@ def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tm
     said = sl.provenance(bare)
     assert said["vocabulary_size"] == len(splitter("threes"))
     assert said["tokenizer"] == type(splitter("threes")).__name__
-    assert said["call"]["joiners"] == dict(FORMS)
+    assert said["call"]["separator"] == dict(FORMS)
     assert sl.provenance(measured)["vocabulary_size"] == said["vocabulary_size"]
     assert measured["between"].values.tolist() == list(FORMS.values())
     for ending in ("nc", "json"):
@@ -280,20 +280,20 @@ def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tm
         ({"repeat": " "}, "not non-empty text"),
         ({"repeat": 1}, "not non-empty text"),
         ({"prefix": None}, "not text"),
-        ({"joiners": {}}, "not a mapping from names"),
-        ({"joiners": ["joined"]}, "not a mapping from names"),
-        ({"joiners": {"joined": None}}, "not a mapping from names"),
+        ({"separator": {}}, "not a mapping from names"),
+        ({"separator": ["joined"]}, "not a mapping from names"),
+        ({"separator": {"joined": None}}, "not a mapping from names"),
         (
-            {"joiners": {"it": " 1 "}},
-            "The form 'it' of joiners= writes two repeats as '1 1 1', which has more than two '1'",
+            {"separator": {"it": " 1 "}},
+            "The form 'it' of separator= writes two repeats as '1 1 1', which has more than two '1'",
         ),
         (
-            {"repeat": "11", "joiners": {"it": "1"}},
-            "The form 'it' of joiners= writes two repeats as '11111', which has more than two '11'",
+            {"repeat": "11", "separator": {"it": "1"}},
+            "The form 'it' of separator= writes two repeats as '11111', which has more than two '11'",
         ),
         (
             {"repeat": "car"},
-            "The form 'joined' of joiners= cannot be tokenized as 'carcar': The word 'carcar'.*leave the form out",
+            "The form 'joined' of separator= cannot be tokenized as 'carcar': The word 'carcar'.*leave the form out",
         ),
         ({"prefix": "zebra "}, "'zebra' is not in this model's vocabulary"),
     ],
@@ -315,20 +315,20 @@ def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
 
 def test_what_a_tokenizer_drops_is_refused() -> None:
     """Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks."""
-    with pytest.raises(InputError, match="'joined' of joiners= cannot be tokenized as 'é': 'é' has no tokens"):
-        splits(splitter("single"), repeat="é", joiners={"joined": ""})
+    with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized as 'é': 'é' has no tokens"):
+        splits(splitter("single"), repeat="é", separator={"joined": ""})
     with pytest.raises(InputError, match="'éé?' adds no token to the prefix"):
-        splits(splitter("single"), repeat="é", prefix="count", joiners={"joined": ""})
-    with pytest.raises(InputError, match="'dots' of joiners= cannot be tokenized as '…'.*leave the form out"):
-        splits(splitter("single"), joiners={"dots": "…"})
+        splits(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
+    with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
+        splits(splitter("single"), separator={"dots": "…"})
 
 
 def test_texts_that_do_not_fit_are_refused(model_of: Any) -> None:
     """Context 64: 32 ones with commas behind a BOS are 64 tokens, and one more repeat is too long."""
     model, *_ = model_of("single", "gemma")
-    tokenization(model, 31, joiners={"commas": ","}, progress=False)
+    tokenization(model, 31, separator={"commas": ","}, progress=False)
     with pytest.raises(InputError, match="context 64"):
-        tokenization(model, 32, joiners={"commas": ","}, progress=False)
+        tokenization(model, 32, separator={"commas": ","}, progress=False)
 
 
 @pytest.mark.parametrize(("options", "message"), [({"norm": "l3"}, "norm='l3'"), ({"scale": "big"}, "scale='big'")])

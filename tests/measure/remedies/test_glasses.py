@@ -73,7 +73,7 @@ def test_every_study(family: str, bridge_of: Any) -> None:
     assert ablated.sizes["hook"] == 6
     assert ablated.sizes["edit"] == 7
     found = sl.search_separators(
-        model, content, separators=[13, 14], every=[2, 3], lengths=[4, 8], n_placements=5, **quiet
+        model, content, separator=[13, 14], every=[2, 3], lengths=[4, 8], n_placements=5, **quiet
     )
     assert (found["separation"] > 0).all()
     together = [HOOKS["sliding_window"], HOOKS["temperature"]]

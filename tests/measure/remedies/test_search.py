@@ -34,7 +34,7 @@ def digits(tiny: Any) -> Any:
 @pytest.fixture(scope="module")
 def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
     return sl.search_separators(
-        tiny, digits, separators=[",", ".", "dog"], every=[4, 2], answer=ones, n_samples=2, lengths=[5, 6, 9], seed=1,
+        tiny, digits, separator=[",", ".", "dog"], every=[4, 2], answer=ones, n_samples=2, lengths=[5, 6, 9], seed=1,
         n_placements=6, progress=False,
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ def llama(bridge_of: Any) -> tuple[Any, Any]:
 
 def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
     model, sequence = llama
-    options = {"separators": [13, 14], "every": [2, 3], "lengths": LENGTHS, "n_placements": 5} | options
+    options = {"separator": [13, 14], "every": [2, 3], "lengths": LENGTHS, "n_placements": 5} | options
     return sl.search_separators(model, sequence, progress=False, **options)
 
 
@@ -92,7 +92,7 @@ def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, pl
     model, plain = bridge_of(family), plain_of(family)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], suffix=[20])
     ds = sl.search_separators(
-        model, sequence, separators=[13], every=[2, 3], lengths=[3, 4, 11], norm=norm, scale="absolute", n_placements=5,
+        model, sequence, separator=[13], every=[2, 3], lengths=[3, 4, 11], norm=norm, scale="absolute", n_placements=5,
         progress=False,
     )  # fmt: skip
     for every in (2, 3):
@@ -220,7 +220,7 @@ def test_a_search_goes_on_where_it_was_broken_off(limit: int, llama: Any, counte
 def test_answers_are_kept_too(tiny: Any, digits: Any, counted: Any, tmp_path: Path) -> None:
     """Broken off by the answer function, in the middle of a design: that one is tried again, and no other."""
     options: Any = {
-        "separators": [","],
+        "separator": [","],
         "every": [3],
         "n_samples": 2,
         "lengths": [9],
@@ -262,7 +262,7 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
     searched(llama, resume=path)
     kept = path.read_bytes()
     others: list[tuple[Any, dict[str, Any], str]] = [
-        (llama, {"separators": [13]}, "call: separators"),
+        (llama, {"separator": [13]}, "call: separator"),
         (llama, {"every": [2]}, "call: every"),
         (llama, {"norm": "l2"}, "call: norm"),
         (llama, {"scale": "absolute"}, "call: scale"),
@@ -293,7 +293,7 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
 def test_another_answer_is_another_search(tiny: Any, digits: Any, tmp_path: Path) -> None:
     """Told by what they say, since functions have no names that could be written down."""
     options: Any = {
-        "separators": [","],
+        "separator": [","],
         "every": [3],
         "n_samples": 2,
         "lengths": [9],
@@ -356,8 +356,8 @@ def test_every_period_counts_content(content: list[int], every: int, lead: int) 
         ({"n_placements": 4}, "n_placements=4 are too few for an interval. Give at least 5"),
         ({"n_placements": 0}, "n_placements=0 is not"),
         ({"n_placements": 6.5}, "n_placements=6.5 is"),
-        ({"separators": []}, "separators= or every= is empty"),
-        ({"every": []}, "separators= or every= is empty"),
+        ({"separator": []}, "separator= or every= is empty"),
+        ({"every": []}, "separator= or every= is empty"),
         ({"every": [2, 2]}, "has a number twice"),
         ({"every": [0]}, "every=0"),
         ({"every": [3, 11]}, "every= has 11, with which no separator is within 11 content tokens"),
@@ -366,14 +366,14 @@ def test_every_period_counts_content(content: list[int], every: int, lead: int) 
         ({"scale": "loud"}, "scale='loud'"),
         ({"n_samples": 0}, "n_samples=0"),
         ({"lengths": [7, 4]}, "not increasing"),
-        ({"separators": [","]}, "has no tokenizer"),
+        ({"separator": [","]}, "has no tokenizer"),
         ({"answer": ones}, "has no tokenizer"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: Any) -> None:
     """Before anything is measured."""
     model, sequence = llama
-    given_: dict[str, Any] = {"separators": [13], "every": [2], "n_placements": 5} | options
+    given_: dict[str, Any] = {"separator": [13], "every": [2], "n_placements": 5} | options
     with pytest.raises(InputError, match=message):
         sl.search_separators(model, sequence, progress=False, **given_)
     if "answer" not in options:
@@ -382,6 +382,6 @@ def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: An
 
 def test_a_sequence_is_asked_for(tiny: Any) -> None:
     with pytest.raises(InputError, match="Give a growing sequence of `squashlens.prompts` or a capture of one"):
-        sl.search_separators(tiny, "110 =", separators=[","], every=[2], progress=False)
+        sl.search_separators(tiny, "110 =", separator=[","], every=[2], progress=False)
     with pytest.raises(InputError, match="'1 0' is 2 tokens"):
-        sl.search_separators(tiny, sl.prompts.repeated(tiny, "1", 6), separators=["1 0"], every=[2], progress=False)
+        sl.search_separators(tiny, sl.prompts.repeated(tiny, "1", 6), separator=["1 0"], every=[2], progress=False)

@@ -209,32 +209,33 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], 
 
 
 def test_a_spectral_norm_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rows, "available", lambda device: 2 * 100_000)
-    with pytest.raises(CapacityError, match="spill"):
-        sl.jacobian_norms(tiny, "110 =", rows="hold")
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 10_000)
-    with pytest.raises(CapacityError, match="frobenius"):
-        sl.jacobian_norms(tiny, "110 =", rows="repeat")
+    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * 100_000)
+    with pytest.raises(CapacityError, match="one position.*frobenius"):
+        sl.jacobian_norms(tiny, "110 =", progress=False)
+    with pytest.raises(CapacityError, match="Writing all rows.*TMPDIR"):
+        sl.jacobian_norms(tiny, "110 =", method="sketch_upper", tightness=1.5, progress=False)
 
 
 def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7, "progress": False}
-    held = sl.jacobian_norms(tiny, prompt, rows="hold", **read)
+    held = sl.jacobian_norms(tiny, prompt, **read)
     assert sl.provenance(held)["rows"] == "hold"
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
-    for rows, free in (("spill", 1e12), ("repeat", 2 * 3 * size), ("auto", 2 * 3 * size)):
-        monkeypatch.setattr(_rows, "available", lambda device, free=free: int(free))  # of eight blocks, three fit
-        found = sl.jacobian_norms(tiny, prompt, rows=rows, **read)
+    monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
+    for rows, disk in (("spill", 2 * 8 * size), ("repeat", 2 * 8 * size - 2)):
+        monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
+        found = sl.jacobian_norms(tiny, prompt, **read)
         np.testing.assert_array_equal(found.values, held.values)
-        assert sl.provenance(found)["rows"] == ("spill" if rows == "auto" else rows)
+        assert sl.provenance(found)["rows"] == rows
     calls = []
     original = _products.Products.along
     monkeypatch.setattr(
         _products.Products, "along", lambda self, u: lambda: (calls.append(len(u)), original(self, u)())[1]
     )
-    sl.jacobian_norms(tiny, prompt, rows="repeat", **read | {"progress": True})
+    sl.jacobian_norms(tiny, prompt, **read | {"progress": True})
     assert calls == [d, d, d]  # eight positions, three at a time
     assert "computed repeatedly; 3 × 128 products" in capsys.readouterr().out
 
@@ -285,16 +286,17 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
 
 
-def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
+def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt, shared = "How many ones are in 1101 =", {"query": 9, "method": "sketch_upper", "progress": False}
     exact = sl.jacobian_norms(tiny, prompt, query=9, progress=False)[:10]
     taken = []
-    for tightness, rows in ((6.0, "hold"), (3.0, "spill"), (1.01, "auto")):
-        found = sl.jacobian_norms(tiny, prompt, tightness=tightness, rows=rows, **shared)[:10]  # pyright: ignore
+    for tightness, free in ((6.0, 10**12), (3.0, 0), (1.01, 10**12)):
+        monkeypatch.setattr(_rows, "available", lambda device, free=free: free)  # none: rows are written to a file
+        found = sl.jacobian_norms(tiny, prompt, tightness=tightness, **shared)[:10]  # pyright: ignore
         said = sl.provenance(found)["sketch"]
         assert said["tightness"] == tightness
         call = sl.provenance(found)["call"]
-        assert (call["tightness"], call["seed"], call["n_probes"], call["rows"]) == (tightness, 0, 32, rows)
+        assert (call["tightness"], call["seed"], call["n_probes"]) == (tightness, 0, 32)
         assert said["estimated_tightness"] == found.attrs["estimated_tightness"] <= tightness
         ratio = (found / exact).values
         assert (ratio >= 1 - 1e-4).all()
@@ -306,8 +308,6 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any) -> None:
     for wrong in ({"tightness": 3.0}, {"tightness": 1.0, **shared}, {"tightness": 3.0, "norm": "frobenius", **shared}):
         with pytest.raises(InputError, match="tightness"):
             raw(sl.jacobian_norms)(tiny, "110 =", **wrong | {"query": 2})
-    with pytest.raises(InputError, match="repeat"):
-        raw(sl.jacobian_norms)(tiny, "110 =", tightness=3.0, rows="repeat", method="sketch_upper")
 
 
 @pytest.mark.cuda

@@ -25,7 +25,9 @@ SHARED: dict[str, Any] = {"bos": "as-given", "progress": False, "spans": SPANS}
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
-def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
+    family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocks = jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6).detach().double()
     model = bridge_of(family, torch.float64)
     truth: dict[Any, Any] = {
@@ -34,7 +36,9 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(family: str, brid
         for norm, order in ORDERS.items()
     }  # fmt: skip
     for norm, expected in truth.items():
-        exact = sl.jacobian_norms(model, IDS, norm=norm, rows="spill", **SHARED)
+        with monkeypatch.context() as patched:  # rows in a file
+            patched.setattr("squashlens.measure.squashing.jacobians.rows.available", lambda device: 0)
+            exact = sl.jacobian_norms(model, IDS, norm=norm, **SHARED)
         np.testing.assert_allclose(exact.values, expected, rtol=1e-6)
         for options in ({"n_probes": 6}, {"tightness": 3.0}) if norm == "spectral" else ({"n_probes": 6},):
             upper = sl.jacobian_norms(model, IDS, norm=norm, method="sketch_upper", **options, **SHARED)  # pyright: ignore
@@ -160,8 +164,9 @@ def test_spans_are_of_one_prompt_whose_rows_fit(tiny: Any, monkeypatch: pytest.M
         with pytest.raises(InputError, match="single prompt"):
             sl.jacobian_norms(tiny, prompts, spans="words", progress=False)
     monkeypatch.setattr("squashlens.measure.squashing.jacobians.rows.available", lambda device: 4 * 128 * 128 * 4)
+    monkeypatch.setattr("squashlens.measure.squashing.jacobians.rows.free_on_disk", lambda: 0)
     with pytest.raises(CapacityError, match="needed for spans"):
-        sl.jacobian_norms(tiny, "110 =", spans="words", rows="repeat", progress=False)
+        sl.jacobian_norms(tiny, "110 =", spans="words", progress=False)
 
 
 @settings(deadline=None, max_examples=25)

@@ -57,7 +57,7 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
 
 
 def head_means(model: Any) -> list[np.ndarray]:
-    run = sl.capture(model, IDS, residuals=False, bos="as-given")
+    run = sl.capture(model, IDS, keep="patterns", bos="as-given")
     return [run.patterns[b][0].mean(dim=0).numpy() for b in sorted(run.patterns)]
 
 

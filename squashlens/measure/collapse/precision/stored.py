@@ -37,7 +37,7 @@ def precision(
     sequence: SequenceOrCapture,
     *,
     runs: Collection[Run | Short] | None = None,
-    formats: Collection[Stored] | None = None,
+    round_to: Stored | Collection[Stored] | None = None,
     blocks: Blocks = (),
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
@@ -62,8 +62,8 @@ def precision(
         runs: precisions in which the model is run: ``"float32"``, ``"bfloat16"``, ``"float16"`` (or ``"fp32"``,
             ``"bf16"``, ``"fp16"``), and ``"int8"``, float32 with 8-bit weights, which needs ``squashlens[quant]``. By
             default the loaded model is measured.
-        formats: without `runs`, formats to which representations are rounded: ``"bfloat16"``, ``"float16"``,
-            ``"float8_e4m3fn"``, ``"float8_e5m2"``; all by default.
+        round_to: without `runs`, formats to which representations are rounded, one or several: ``"bfloat16"``,
+            ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``; all by default.
         blocks: without `runs`, numbers of the blocks whose input is rounded, each in a run of its own with the same
             kind of passes, or ``"all"``; none by default.
         lengths: with `runs`, numbers of content tokens at which D is measured, in increasing order; all from 1 by
@@ -110,10 +110,10 @@ def precision(
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ones = sl.prompts.repeated(model, "1", 48, prefix="How many ones are in the following sequence?")
     >>> pairs = sl.capture(model, ones, lengths=[8, 24, 48], progress=False)
-    >>> ds = sl.precision(model, pairs, formats=["bfloat16"])
+    >>> ds = sl.precision(model, pairs, round_to="bfloat16")
     >>> bool(ds["collapsed"].sel(format="bfloat16", layer=0).all())   # the same token, embedded
     True
-    >>> ds = sl.precision(model, pairs, formats=["bfloat16"], blocks=[1, 2], progress=False)
+    >>> ds = sl.precision(model, pairs, round_to="bfloat16", blocks=[1, 2], progress=False)
     >>> ds["distance"].dims, ds["block"].values.tolist()
     (('format', 'block', 'length'), [1, 2])
     >>> ds = sl.precision("tiny-gemma", ones, runs=["float32", "bfloat16"], lengths=[8, 48], progress=False)
@@ -122,20 +122,21 @@ def precision(
     """
     if runs is not None:
         check_runs(runs)
-        _refuse(WITHOUT_RUNS, "with", formats=formats, blocks=blocks or None)
+        _refuse(WITHOUT_RUNS, "with", round_to=round_to, blocks=blocks or None)
         name, growing = _for_runs(model, sequence)
         return precision_by_run(
             name, growing, runs, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
     _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
-    formats = choices_of(Stored) if formats is None else formats
+    chosen = choices_of(Stored) if round_to is None else round_to
+    formats = [chosen] if isinstance(chosen, str) else list(chosen)
     metric = Metric(norm, scale)
     check_formats(formats)
     model = _loaded(model)
     rounded_at = blocks_of(model, blocks)
     session, pairs = captured(
-        model, sequence, "precision", noise_lengths=REPLAYED, formats=list(formats), blocks=rounded_at, norm=norm,
+        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=norm,
         scale=scale,
     )  # fmt: skip
     answers = None
@@ -155,7 +156,7 @@ def precision(
         found["same_argmax"] = (("length",), same, "whether the most likely next token is the same", "1")
         text = "smallest measured length such that the next token is the same at it and at all longer measured lengths"
         found["same_argmax_from"] = ((), from_then_on(same, pairs.lengths), text, "tokens")
-    axes = coords(pairs) | {"format": list(formats)}
+    axes = coords(pairs) | {"format": formats}
     if rounded_at:
         axes["block"] = rounded_at
         found |= rounded_inputs(
@@ -164,7 +165,7 @@ def precision(
     return session.dataset("precision", axes, found)
 
 
-WITHOUT_RUNS = dict.fromkeys(("formats", "blocks"), "Leave it out, or give a loaded model and no runs=.")
+WITHOUT_RUNS = dict.fromkeys(("round_to", "blocks"), "Leave it out, or give a loaded model and no runs=.")
 WITH_RUNS = {
     **dict.fromkeys(("lengths", "noise_lengths"), "Give a `capture` of the sequence, which has this option."),
     "device": "Load the model on this device: `load(name, device=…)`.",
@@ -208,7 +209,7 @@ def check_formats(formats: Collection[Stored]) -> None:
     """Raise for unknown formats or an empty list, before anything is run."""
     if not formats or not set(formats) <= set(choices_of(Stored)):
         raise InputError(
-            f"formats={list(formats)!r} are not known formats.", f"Use some of {', '.join(choices_of(Stored))}."
+            f"round_to={list(formats)!r} are not known formats.", f"Use some of {', '.join(choices_of(Stored))}."
         )
 
 

@@ -23,7 +23,6 @@ from squashlens._typing import (
     Norm,
     OneByOne,
     Pieces,
-    RowsKept,
     Target,
     one_of,
     positive,
@@ -58,7 +57,6 @@ def jacobian_norms(
     rtol: float | None = None,
     tightness: float | None = None,
     seed: int = 0,
-    rows: RowsKept = "auto",
     query: int = -1,
     from_layer: int = 0,
     to_layer: Target | Sequence[Target] = "y",
@@ -97,9 +95,6 @@ def jacobian_norms(
             used; by default exactly `n_probes` are taken. With 3, it took 79 to 99 directions on a random model with d
             of 512, which is 0.15 to 0.19 of the cost of the exact norm.
         seed: random seed of the directions of a sketch; 0 by default.
-        rows: storage of the Jacobian's rows for spectral norms: ``"hold"`` keeps all in memory, ``"spill"`` writes
-            them to a temporary file, ``"repeat"`` repeats the products for a few positions at a time; ``"auto"`` (the
-            default) takes the first of these that fits.
         query: as in `path_bound`.
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the input of the derivative, after any hooks at that point;
             0, the embeddings, by default.
@@ -128,7 +123,8 @@ def jacobian_norms(
     Raises:
         InputError: `rtol` without a sketched Frobenius norm, `tightness` without an upper bound on the spectral norm,
             a query, layer or span that does not exist, or spans of several prompts.
-        CapacityError: the rows for a spectral norm do not fit with the chosen `rows`; the message states their size.
+        CapacityError: the rows for a spectral norm do not fit into memory or a temporary file; the message has their
+            size.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -140,9 +136,8 @@ def jacobian_norms(
     """
     one_of(norm, Norm, "norm")
     one_of(method, Literal[Method, OneByOne], "method")
-    one_of(rows, RowsKept, "rows")
     positive(n_probes, "n_probes", "a number of directions")
-    _require_goal(method, norm, rows, rtol, tightness)
+    _require_goal(method, norm, rtol, tightness)
     _require_lanczos(method, norm, positions, spans)
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
@@ -152,7 +147,7 @@ def jacobian_norms(
     session = Session.start(
         model, prompt, bos, "jacobian_norms",
         norm=norm, freeze=frozen, method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, seed=seed,
-        rows=rows, query=query, from_layer=from_layer, to_layer=to_layer, **recorded(spans),
+        query=query, from_layer=from_layer, to_layer=to_layer, **recorded(spans),
         **({} if chosen is None else {"positions": chosen}),
     )  # fmt: skip
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
@@ -162,7 +157,7 @@ def jacobian_norms(
     n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
     if method == "sketch_upper":
         bounds, certificate = upper_sketch(
-            session, layers, hooks, from_layer, n, norm, n_probes, tightness, seed, rows, vjp_batch_size, progress,
+            session, layers, hooks, from_layer, n, norm, n_probes, tightness, seed, vjp_batch_size, progress,
             groups,
         )  # fmt: skip
         sketch = {"kind": "upper bound", "n_probes": n_probes, "seed": seed} | certificate
@@ -180,7 +175,7 @@ def jacobian_norms(
         elif rtol is not None:
             values, ends, facts = until(products, rtol, seed)
         elif norm == "spectral":
-            values, facts["rows"] = products.spectral(directions, rows)
+            values, facts["rows"] = products.spectral(directions)
         else:
             values = products.frobenius(directions)
         ran = {"attention_implementation": products.attention}
@@ -192,9 +187,7 @@ def jacobian_norms(
     return session.by_layer(to_layer, found)
 
 
-def _require_goal(
-    method: Method | OneByOne, norm: Norm, rows: RowsKept, rtol: float | None, tightness: float | None
-) -> None:
+def _require_goal(method: Method | OneByOne, norm: Norm, rtol: float | None, tightness: float | None) -> None:
     """Raise for a goal of a sketch that cannot be reached or does not belong to the method."""
     stops = method == "lanczos" or (method == "sketch" and norm == "frobenius")
     if rtol is not None and not (stops and 0 < rtol < 1):
@@ -208,11 +201,6 @@ def _require_goal(
         raise InputError(
             f"tightness={tightness!r} cannot be used here.",
             "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
-        )
-    if rows == "repeat":
-        raise InputError(
-            "rows='repeat' cannot be used with tightness=, which adds rows to those it has.",
-            "Use rows='hold' or 'spill', or leave tightness= out.",
         )
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import RowsKept, Target
+from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, require_products
@@ -21,6 +21,7 @@ from squashlens.measure.squashing.jacobians.rows import (
     Batches,
     Spectral,
     Storage,
+    Way,
     at_query,
     cost_message,
     frobenius_of,
@@ -77,18 +78,18 @@ class Products:
 
         return again
 
-    def storage(self, rows: RowsKept, count: int) -> Storage:
+    def storage(self, count: int, *, once: bool = False) -> Storage:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
         reach, like = self.query + 1, next(self.session.model.parameters())
-        storage = storage_for(rows, len(self.session.ids), reach, count, width(self.session.model), like)
+        storage = storage_for(len(self.session.ids), reach, count, width(self.session.model), like, once=once)
         message = cost_message(storage, reach, count)
         if self.progress and message:
             tqdm.write(message)
         return storage
 
-    def spectral(self, directions: Float[Tensor, "cotangent d"], rows: RowsKept) -> tuple[ByToken, RowsKept]:
+    def spectral(self, directions: Float[Tensor, "cotangent d"]) -> tuple[ByToken, Way]:
         """The spectral norms, and how the rows were stored."""
-        storage = self.storage(rows, len(directions))
+        storage = self.storage(len(directions))
         return self.measured(directions, storage, spectral_norms), storage.way
 
     def measured(self, directions: Float[Tensor, "cotangent d"], storage: Storage, norms: Spectral) -> Tensor:

@@ -1,9 +1,9 @@
 """Norms of Jacobian blocks from their rows, which are computed a few at a time and for all positions at once.
 
 The Frobenius norm is a running sum. A spectral norm needs all rows of a block together. There are three ways to store
-them, which give the same numbers: *hold* keeps the blocks of all positions in memory, n · k · d numbers; *spill* writes
-them to a temporary file and reads it back position by position; *repeat* keeps the blocks of a few positions and
-repeats the products for the next ones.
+them, which give the same numbers, and the first that fits is taken: *hold* keeps the blocks of all positions in memory,
+n · k · d numbers; *spill* writes them to a temporary file and reads it back position by position; *repeat* keeps the
+blocks of a few positions and repeats the products for the next ones.
 """
 
 import os
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -19,7 +20,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Norm, RowsKept
+from squashlens._typing import Norm
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.spans import differentiable, vjps
@@ -27,6 +28,7 @@ from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.norms import side_by_side, squared_frobenius
 
+Way = Literal["hold", "spill", "repeat"]
 Batch = Float[Tensor, "cotangent prompt position in"]
 Batches = Callable[[], Iterator[Batch]]  # each call goes through all of them again
 Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each matrix, or several
@@ -36,24 +38,29 @@ Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each
 class Storage:
     """How the rows of the blocks are stored: the way, the size in bytes, and the number of positions at a time."""
 
-    way: RowsKept
+    way: Way
     size: int
     positions: int
 
 
-def storage_for(kept: RowsKept, prompts: int, reach: int, rows: int, d: int, like: Tensor) -> Storage:
-    """The requested storage, or the first of hold, spill and repeat that fits. Raises if it does not fit."""
+def storage_for(prompts: int, reach: int, rows: int, d: int, like: Tensor, *, once: bool = False) -> Storage:
+    """The first of hold, spill and repeat that fits; without repeat, if each product is computed once. Or an error."""
     each = prompts * rows * d * max(4, like.dtype.itemsize)
     size, free = reach * each, available(like.device) // 2
-    disk = psutil.disk_usage(tempfile.gettempdir()).free // 2
-    if kept == "hold" or (kept == "auto" and size <= free):
-        _require(size, free, f"Holding all rows of the Jacobian on {like.device}", "Use rows='spill' or 'repeat'.")
+    disk = free_on_disk() // 2
+    if size <= free:
         return Storage("hold", size, reach)
-    if kept == "spill" or (kept == "auto" and size <= disk):
-        _require(size, disk, "Writing all rows of the Jacobian", "Use rows='repeat', or point TMPDIR to a larger disk.")
+    if once:
+        _require(size, disk, "Writing all rows of the Jacobian", "Point TMPDIR to a larger disk, or use n_probes=.")
+    if size <= disk:
         return Storage("spill", size, reach)
     _require(each, free, "The Jacobian block of one position", "Use norm='frobenius', which needs no stored rows.")
     return Storage("repeat", size, max(1, free // each))
+
+
+def free_on_disk() -> int:
+    """The free bytes where temporary files are written."""
+    return int(psutil.disk_usage(tempfile.gettempdir()).free)
 
 
 def _require(size: int, limit: int, what: str, remedy: str) -> None:
@@ -126,7 +133,7 @@ def padded(values: Float[Tensor, "prompt place *several"], width: int) -> Float[
 
 
 def collected(
-    batches: Batches, way: RowsKept, positions: slice, rows: int, folder: str
+    batches: Batches, way: Way, positions: slice, rows: int, folder: str
 ) -> tuple[Float[Tensor, "prompt place out in"], int, torch.device]:
     """All rows of the blocks of some positions, with the number of positions and the device of the products."""
     kept, done, width, device = None, 0, 0, torch.device("cpu")
@@ -142,7 +149,7 @@ def collected(
     return kept, width, device
 
 
-def _buffer(shape: tuple[int, ...], like: Tensor, way: RowsKept, folder: str) -> Tensor:
+def _buffer(shape: tuple[int, ...], like: Tensor, way: Way, folder: str) -> Tensor:
     """An empty tensor for the rows, in memory or in a file of `folder`."""
     if way != "spill":
         return torch.empty(shape, dtype=like.dtype, device=like.device)

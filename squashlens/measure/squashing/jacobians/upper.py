@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Norm, RowsKept, Target
+from squashlens._typing import Norm, Target
 from squashlens.engine.anatomy import width
 from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
@@ -85,7 +85,7 @@ class Ends:
 # More than ten parameters, since it takes all options of `jacobian_norms` that apply.
 def upper_sketch(
     session: Session, spans: Mapping[Target, int], hooks: Sequence[Hook | Recipe], from_layer: int, query: int,
-    norm: Norm, n_probes: int, tightness: float | None, seed: int, rows: RowsKept, batch_size: int | None,
+    norm: Norm, n_probes: int, tightness: float | None, seed: int, batch_size: int | None,
     progress: bool, groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:  # fmt: skip
     """Bounds on ‖J_i‖ for each target, or on the norm of each span, and their certificate."""
@@ -101,9 +101,9 @@ def upper_sketch(
         for to, top in spans.items():
             products = Products(session, hooks, from_layer, top, to, query, batch_size, progress, groups)
             if tightness is not None:
-                ends, facts = _grown(products, norms, tightness, seed, rows)
+                ends, facts = _grown(products, norms, tightness, seed)
             elif norm == "spectral":
-                ends, facts = _sketched(products, FAILURE / norms, n_probes, seed, rows)
+                ends, facts = _sketched(products, FAILURE / norms, n_probes, seed)
             else:
                 ends, facts = _frobenius(products, FAILURE / norms, n_probes, seed)
             inside = range(from_layer, top)
@@ -130,20 +130,16 @@ def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tup
     return Ends(factor * size, torch.zeros_like(size), size / math.sqrt(probes)), {"factor": factor}
 
 
-def _sketched(
-    products: Products, chance: float, probes: int, seed: int, rows: RowsKept
-) -> tuple[Ends, dict[str, int | float]]:
+def _sketched(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Spectral norms from GJ_i with a given number of rows."""
     directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
     measure = Measure(directions)
-    several = products.measured(directions, products.storage(rows, len(directions)), measure)
+    several = products.measured(directions, products.storage(len(directions)), measure)
     ends = measure.ends(several, chance)
     return ends, {"estimated_tightness": ends.tightness}
 
 
-def _grown(
-    products: Products, norms: int, tightness: float, seed: int, rows: RowsKept
-) -> tuple[Ends, dict[str, int | float]]:
+def _grown(products: Products, norms: int, tightness: float, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
     d, reach, generator = width(products.session.model), products.query + 1, torch.Generator().manual_seed(seed)
     stages = sketch_stages(FIRST, d)
@@ -153,7 +149,7 @@ def _grown(
         parts: list[Tensor] = []
 
         def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
-            way = products.storage("hold" if rows == "auto" else rows, len(new)).way
+            way = products.storage(len(new), once=True).way
             part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
             parts.append(part)
             spans = [[place] for place in range(reach)] if products.spans is None else products.spans.within(reach)
