@@ -36,8 +36,7 @@ found = sl.needle(
     model,
     [sequence.plain(n).ids(sequence.trunk) for _, n, sequence, _ in cases],
     [position for *_, position in cases],
-    groups=[name for name, *_ in cases],
-    at=[n for _, n, *_ in cases],
+    groups=[(name, n) for name, n, *_ in cases],
     candidates=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
 )
 sl.save(found, args.out / "copying.nc")

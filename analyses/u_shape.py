@@ -32,8 +32,7 @@ found = sl.needle(
     model,
     sl.prompts.stacked([sequence for sequence, _ in cases]).tolist(),
     [sequence.position(place) for sequence, place in cases],
-    groups=["needle"] * len(cases),
-    at=[place for _, place in cases],
+    groups=[("needle", place) for _, place in cases],
     candidates=[sl.prompts.one_token(model, d) for d in hay],
 )
 

@@ -15,7 +15,7 @@ L, heads = len(model.blocks), range(model.cfg.n_heads)
 def answer(prompt: str, *hooks) -> str:
     """The most likely next token and its probability, with some hooks."""
     with sl.applied(model, *hooks):
-        best = sl.next_token(model, prompt, k=1)
+        best = sl.top_tokens(model, prompt, k=1)
     return f"{best['token'].item()} {best.item():.3f}"
 
 

@@ -18,7 +18,7 @@ right, L, n = "3", len(model.blocks), len(sl.tokenize(model, prompt)[0])
 def chance(*hooks: sl.hooks.Hook, **how) -> float:
     """The probability of the answer's second digit, with some hooks."""
     with sl.applied(model, *hooks):
-        said = sl.next_token(model, prompt, k=model.cfg.d_vocab, **how)
+        said = sl.top_tokens(model, prompt, k=model.cfg.d_vocab, **how)
     return said.where(said["token"] == right).sum().item()
 
 

@@ -18,7 +18,7 @@ digit, end = sl.hooks.find_positions(model, prompt, "8"), sl.hooks.find_position
 def share(*hooks) -> str:
     """The probabilities of this prompt's answer and of the other's, with some hooks."""
     with sl.applied(model, *hooks):
-        said = sl.next_token(model, prompt, k=20)
+        said = sl.top_tokens(model, prompt, k=20)
     found = {str(token): float(p) for token, p in zip(said["token"].values, said.values, strict=True)}
     return f"{found.get('8', 0):.3f} {found.get('3', 0):.3f}"
 

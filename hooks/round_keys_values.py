@@ -20,7 +20,7 @@ prompts = {
 def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
     """The most likely next token and its probability, with some hooks."""
     with sl.applied(model, *hooks):
-        best = sl.next_token(model, prompt, k=1)
+        best = sl.top_tokens(model, prompt, k=1)
     return f"{best['token'].item()} {best.item():.4f}"
 
 

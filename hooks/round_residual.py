@@ -18,6 +18,6 @@ for bits in (10, 7, 4, 2, 0):
     row = []
     for blocks in (*[(b,) for b in range(L)], None):
         with sl.applied(model, sl.hooks.rounding(bits, "residual", blocks=blocks)):
-            answer = sl.next_token(model, tokens, k=1)
+            answer = sl.top_tokens(model, tokens, k=1)
         row.append(f"{answer['token'].item()} {answer.item():.4f}")
     print(f"{bits:>4}" + "".join(f"  {cell:>8}" for cell in row))

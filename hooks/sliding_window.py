@@ -16,7 +16,7 @@ print(f"{'window':>6}  {'sink':>4}  {'answer':>6}  {'p':>5}  {'bound at the firs
 for window in (len(tokens[0]), 16, 8, 4):
     for sink in (0, 1):
         with sl.applied(model, sl.hooks.sliding_window(window, sink=sink)):
-            answer = sl.next_token(model, tokens, k=1)
+            answer = sl.top_tokens(model, tokens, k=1)
             bound = sl.path_bound(model, tokens)
         share = float(bound[first] / bound.sum())
         print(f"{window:>6}  {sink:>4}  {answer['token'].item():>6}  {answer.item():5.2f}  {share:36.4f}")

@@ -18,7 +18,7 @@ L = len(model.blocks)
 def under(*hooks: sl.hooks.Hook) -> tuple[str, str]:
     """The most likely next token with its probability; the first digit's share of the path bound."""
     with sl.applied(model, *hooks):
-        best, bound = sl.next_token(model, prompt, k=1), sl.path_bound(model, prompt)
+        best, bound = sl.top_tokens(model, prompt, k=1), sl.path_bound(model, prompt)
     return f"{best['token'].item()} {best.item():.3f}", f"{float(bound[first] / bound.sum()):.4f}"
 
 

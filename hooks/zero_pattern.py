@@ -16,7 +16,7 @@ L = len(model.blocks)
 def under(*hooks: sl.hooks.Hook) -> tuple[str, sl.Capture]:
     """The most likely next token with its probability, and the attention patterns, with some hooks."""
     with sl.applied(model, *hooks):
-        best = sl.next_token(model, prompt, k=1)
+        best = sl.top_tokens(model, prompt, k=1)
         return f"{best['token'].item()} {best.item():.3f}", sl.capture(model, prompt, keep="patterns")
 
 

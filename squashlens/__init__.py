@@ -11,7 +11,7 @@ order to read them:
    attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two. `jacobian`
    gives the Jacobian's blocks and their leading directions.
    `profile` measures all queries and layers of a prompt, `substitution_effect` replaces tokens, `needle` measures one
-   token of many prompts, `audit` compares all of these, and `next_token` shows the prediction. `paths` has functions
+   token of many prompts, `audit` compares all of these, and `top_tokens` shows the prediction. `paths` has functions
    for the attention paths that the bound sums over. `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `mechanism` the steps of its

@@ -10,7 +10,7 @@ from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
 from .measure.answers.frequencies import answer_frequencies
 from .measure.answers.probe import probe
-from .measure.answers.readout import next_token
+from .measure.answers.readout import top_tokens
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
 from .measure.collapse.precision.stored import precision
@@ -55,7 +55,7 @@ __all__ = [
     "load",
     "mechanism",
     "needle",
-    "next_token",
+    "top_tokens",
     "open_result",
     "paper",
     "path_bound",

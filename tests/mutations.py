@@ -49,7 +49,7 @@ MUTATIONS = (
     Mutation("a default of its own", "cli/_options.py", "    default = parameter.default\n", "    default = parameter.default or 7\n", "test_cli.py::test_options_are_the_parameters_of_the_functions"),
     Mutation("choices left out", "cli/_options.py", "    known = origin is Literal or annotation in", "    if origin is Literal:\n        return Literal[parts[:1]]\n    known = origin is Literal or annotation in", "test_cli.py::test_options_are_the_parameters_of_the_functions"),
     Mutation("help that sends elsewhere", "cli/_help.py", "    if reference is None or other is None or other in seen:", "    if True:", "test_cli.py::test_every_option_has_a_help_that_is_no_riddle"),
-    Mutation("a verb that is not listed", "cli/_verbs.py", '        Verb("next_token", ("next_token",)),\n', "", "test_cli.py::test_every_measurement_is_a_verb_or_says_why_not"),
+    Mutation("a verb that is not listed", "cli/_verbs.py", '        Verb("top_tokens", ("top_tokens",)),\n', "", "test_cli.py::test_every_measurement_is_a_verb_or_says_why_not"),
     Mutation("the longest length not printed", "cli/_tables.py", "round(i * (size - 1) / (most - 1))", "round(i * (size - 1) / most)", "test_cli.py::test_collapse_of_every_sequence"),
     Mutation("prompts that are fewer are not told", "cli/_notes.py", "for n in prompts if n < answers", "for n in prompts if n > answers", "test_cli.py::test_verbs_on_answers"),
     Mutation("a padded token is one", "cli/_tables.py", 'int((data["token"] != "").sum())', 'data.sizes[dim]', "test_cli.py::test_several_prompts"),

@@ -66,7 +66,7 @@ SMALL: dict[str, dict[str, list[str]]] = {
     "audit": PROMPT | {"estimates": ["Jacobian"], "n_probes": ["1"], "n_replacements": ["1"]},
     "report": PROMPT | {"n": ["8"]},
     "paper": {"figures": ["9"]},
-    **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "next_token", "composition"), PROMPT),
+    **dict.fromkeys(("path_bound", "jacobian_norms", "sensitivity", "top_tokens", "composition"), PROMPT),
     **dict.fromkeys(("hops", "strongest_paths", "depth_limit"), PROMPT),
     "profile": PROMPT | {"queries": ["3"], "layers": ["4"], "method": ["none"], "n_random_models": ["0"]},
     "squash_map": PROMPT | {"method": ["none"]},

@@ -36,7 +36,7 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
 
 
 def test_bars_do_not_stand_one_above_another(opened: list[Any], tiny: Any) -> None:
-    sl.path_bound(tiny, "110 =", constants="measured", edges="exact", group=2)
+    sl.path_bound(tiny, "110 =", constants="measured", edges="exact", n_composed=2)
     captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 4))
     assert opened
     assert all(one.others == 0 for one in opened if one.was_shown)

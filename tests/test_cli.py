@@ -385,7 +385,7 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
             ["--prompt", PROMPT, "--k", "2"], lambda: sl.paths.strongest_paths(model, PROMPT, k=2),
         ),
         "depth_limit": (["--prompt", PROMPT, "--depth", "8"], lambda: sl.paths.depth_limit(model, PROMPT, depth=8)),
-        "next_token": (["--prompt", PROMPT], lambda: sl.next_token(model, PROMPT)),
+        "top_tokens": (["--prompt", PROMPT], lambda: sl.top_tokens(model, PROMPT)),
         "mechanism": (["--n", "6"], lambda: sl.mechanism(model, ones)),
         "precision": (
             ["--n", "6", "--blocks", "all"], lambda: sl.precision(model, ones, blocks="all", **quiet),
@@ -416,7 +416,7 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 
 @pytest.mark.parametrize("verb", [
     "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
-    "depth_limit", "next_token", "mechanism", "precision", "precision --lengths",
+    "depth_limit", "top_tokens", "mechanism", "precision", "precision --lengths",
     "precision --runs", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "hops": lambda m: sl.paths.hops(m, PROMPT),
     "strongest_paths": lambda m: sl.paths.strongest_paths(m, PROMPT, k=3),
     "depth_limit": lambda m: sl.paths.depth_limit(m, PROMPT),
-    "next_token": lambda m: sl.next_token(m, PROMPT),
+    "top_tokens": lambda m: sl.top_tokens(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT).to_xarray(),
     "audit": lambda m: sl.audit(m, "110 =", estimates=["sketch", "top-logit"], n_probes=2, **QUIET),
     "collapse": lambda m: captured.collapse(m, ones(m), lengths=[3, 6], **QUIET),
@@ -106,7 +106,7 @@ def test_the_first_cells(own: Any) -> None:
     ]
     for way in ways:
         with way:
-            found = sl.next_token(own, PROMPT, k=1)
+            found = sl.top_tokens(own, PROMPT, k=1)
             assert torch.equal(own(ids), expected)
         np.testing.assert_allclose(found.item(), likeliest, rtol=1e-5)
         assert len(sl.provenance(found)["ambient_hooks"]) == 1

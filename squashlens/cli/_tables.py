@@ -52,7 +52,7 @@ TABLES = {
     ],
     "precision --runs": ["length | distance | layer=last", "layer | collapsed_from |"],
     "compare": ["change | distance | layer=last length=median", "change | accuracy | length=mean"],
-    "next_token": ["rank | next_token |"],
+    "top_tokens": ["rank | top_tokens |"],
     "evaluate": [
         "length | accuracy accuracy_low accuracy_high accuracy_strict mean_error median_error unread | why=sum"
     ],

@@ -70,7 +70,7 @@ VERBS = {
         Verb("precision", ("bits_needed",), captured=True),
         Verb("compare", ("changes",)),
         Verb("search_separators", ("separator_search",)),
-        Verb("next_token", ("next_token",)),
+        Verb("top_tokens", ("top_tokens",)),
         Verb("evaluate", ("accuracy_by_length", "error_by_length", "answer_frequencies")),
         Verb("probe", ("probe",)),
         Verb("collapse_vs_readout", ("collapse_vs_readout", "probe")),

@@ -27,7 +27,7 @@ from squashlens.figures.squashing.jacobian import jacobian
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, next_token, token_map
+from squashlens.figures.squashing.tokens import by_token, top_tokens, token_map
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.results import facts_of, joined_along, labels_of, stored_facts
 from squashlens.seals import text_of
@@ -63,7 +63,7 @@ FIGURES: tuple[Any, ...] = (
     survey,
     synthetic_total_variation,
     collapse_curve,
-    next_token,
+    top_tokens,
     by_token,
 )
 

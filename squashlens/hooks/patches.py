@@ -60,7 +60,7 @@ def patch_residual(
     >>> clean, other = (f"What is the last digit in this sequence? 4,{digit} =" for digit in "73")
     >>> digit = sl.hooks.find_positions(model, clean, "7")
     >>> with sl.applied(model, sl.hooks.patch_residual(digit, other, blocks=(0,))):
-    ...     str(sl.next_token(model, clean)["token"].values[0])
+    ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
     here, there = _pairs(positions, from_positions, "patch_residual")
@@ -121,7 +121,7 @@ def patch_heads(
     >>> clean, other = (f"What is the last digit in this sequence? 4,{digit} =" for digit in "73")
     >>> last = sl.hooks.find_positions(model, clean, "=")
     >>> with sl.applied(model, sl.hooks.patch_heads(range(4), other, blocks=(1,), positions=last)):
-    ...     str(sl.next_token(model, clean)["token"].values[0])
+    ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
     chosen_heads = heads_of(heads, "patch_heads")
@@ -179,7 +179,7 @@ def mean_heads(
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> prompts = [f"What is the last digit in this sequence? 4,{digit} =" for digit in "0123456789"]
     >>> with sl.applied(model, sl.hooks.mean_heads(range(4), prompts, blocks=(1,))):
-    ...     str(sl.next_token(model, prompts[7])["token"].values[0])  # the right answer is 7
+    ...     str(sl.top_tokens(model, prompts[7])["token"].values[0])  # the right answer is 7
     '0'
     """
     one_of(over, Over, "over")

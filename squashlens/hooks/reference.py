@@ -75,7 +75,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
     >>> prompt = "What is the last digit in this sequence? 4,7 ="
     >>> others = [prompt.replace("4", digit) for digit in "0123456789"]
     >>> with sl.applied(model, sl.hooks.mean_residual(sl.hooks.find_positions(model, prompt, "4"), others)):
-    ...     str(sl.next_token(model, prompt)["token"].values[0])
+    ...     str(sl.top_tokens(model, prompt)["token"].values[0])
     '7'
     """
     places = positions_of(positions, "mean_residual")

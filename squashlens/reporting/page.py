@@ -80,7 +80,7 @@ def report(
     """
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
-    from squashlens.measure.answers.readout import next_token
+    from squashlens.measure.answers.readout import top_tokens
     from squashlens.measure.squashing.bound import composition
     from squashlens.measure.squashing.sensitivity import sensitivity
     from squashlens.reporting import collapse
@@ -90,7 +90,7 @@ def report(
     bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)
-    answer = next_token(bridge, prompt)
+    answer = top_tokens(bridge, prompt)
     view = squash_map(bridge, prompt, norm=norm, progress=progress)
     findings = collapse.try_to_measure(bridge, n, progress=progress)
     page = render(measured, shares, answer, findings, view, prompt=prompt, n=n)

@@ -25,7 +25,7 @@ OF_MODELS = (
     "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",
     "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
     "separator_ablation", "tokenization", "precision", "compare", "search_separators",
-    "next_token", "evaluate", "probe", "collapse_vs_readout",
+    "top_tokens", "evaluate", "probe", "collapse_vs_readout",
 )  # fmt: skip
 WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")
 MEASUREMENTS = (*OF_MODELS, *WITHOUT_MODEL)

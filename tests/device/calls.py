@@ -68,7 +68,7 @@ CALLS: dict[str, dict[str, Call]] = {
         "analytic": of_last_blocks(2),
         "local": of_last_blocks(1, edges="local"),
         "exact": of_last_blocks(1, edges="exact"),
-        "grouped": of_last_blocks(2, edges="exact", group=2, freeze="norms"),
+        "grouped": of_last_blocks(2, edges="exact", n_composed=2, freeze="norms"),
         "captured": lambda s, f: sl.path_bound(s.model, sl.capture(s.model, [s.short])),
     },
     "jacobian": {"one": of_prompt("jacobian", positions=[1], k=2, **QUIET)},
@@ -105,10 +105,10 @@ CALLS: dict[str, dict[str, Call]] = {
     },
     "needle": {
         "one": lambda s, f: sl.needle(
-            s.model, [s.short, s.pair[1][:6]], [2, 3], ["a", "b"], [1, 2], bos="as-given", progress=False
+            s.model, [s.short, s.pair[1][:6]], [2, 3], [("a", 1), ("b", 2)], bos="as-given", progress=False
         )
     },
-    "next_token": {"one": of_prompt("next_token", k=3)},
+    "top_tokens": {"one": of_prompt("top_tokens", k=3)},
     "paths.composition": {"one": of_prompt("composition")},
     "paths.hops": {"one": of_prompt("hops")},
     "paths.strongest_paths": {"one": of_prompt("strongest_paths", k=3)},

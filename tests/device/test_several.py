@@ -72,7 +72,7 @@ def test_what_is_not_supported_is_refused(call: str, subjects: Any, tmp_path: Pa
 CERTIFIED: dict[str, Callable[[Any], Any]] = {
     "profile": lambda s: sl.profile(s.model, [s.short], certified=True, n_random_models=0, progress=False),
     "squash_map": lambda s: sl.squash_map(s.model, [s.short], certified=True, progress=False),
-    "needle": lambda s: sl.needle(s.model, [s.short], [2], ["a"], [1], certified=True, bos="as-given", progress=False),
+    "needle": lambda s: sl.needle(s.model, [s.short], [2], [("a", 1)], certified=True, bos="as-given", progress=False),
     "audit": lambda s: sl.audit(s.model, [s.short[:3]], estimates=["attention edges"], bos="as-given", progress=False),
 }
 

@@ -110,7 +110,7 @@ def test_generating_with_transformer_lens(tiny: Any) -> None:
         with pytest.raises(InputError, match=r"zero_residual\(0\) counts positions"):
             tiny.generate(ids, use_past_kv_cache=True, **how)
         said = tiny.generate(ids, use_past_kv_cache=False, **how)[0, ids.shape[1]]
-        assert int(said) == int(sl.next_token(tiny, ids, k=1)["token_id"].values[0])
+        assert int(said) == int(sl.top_tokens(tiny, ids, k=1)["token_id"].values[0])
 
 
 def test_prompts_are_run_one_by_one_as_before(bridge_of: Callable[..., Any]) -> None:

@@ -38,7 +38,7 @@ def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
         np.testing.assert_array_equal(sl.path_bound(tiny, given), bound)
         assert sl.capture(tiny, given).ids.tolist() == [IDS]
         assert sl.hooks.find_positions(tiny, given, "1") == (1, 2)
-        assert int(sl.next_token(tiny, given)["token_id"][0]) == int(sl.next_token(tiny, "110 =")["token_id"][0])
+        assert int(sl.top_tokens(tiny, given)["token_id"][0]) == int(sl.top_tokens(tiny, "110 =")["token_id"][0])
         assert sl.paths.hops(tiny, given).equals(sl.paths.hops(tiny, "110 ="))
         with sl.applied(tiny, sl.hooks.mean_residual([1], given)):
             pass

@@ -52,7 +52,7 @@ def test_everything_that_is_captured_is_what_the_weights_say(model: Any) -> None
     for block in range(3):
         torch.testing.assert_close(run.patterns[block][0].double(), patterns[block], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(run.y[0].double(), plain.norm("ln_out", streams[-1]), rtol=1e-4, atol=1e-4)
-    answer = sl.next_token(model, IDS, k=int(model.cfg.d_vocab_out))
+    answer = sl.top_tokens(model, IDS, k=int(model.cfg.d_vocab_out))
     truth = plain.logits(IDS)[-1].softmax(dim=-1)
     np.testing.assert_allclose(answer.values, truth[answer["token_id"].values], rtol=1e-3, atol=1e-5)
     assert list(answer["token"].values) == [f"#{i}" for i in answer["token_id"].values]
@@ -88,7 +88,7 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
         for bound in bounds:
             assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
         whole = sl.path_bound(
-            model, IDS, constants="measured", edges="exact", group=3 - source, from_layer=source, progress=False
+            model, IDS, constants="measured", edges="exact", n_composed=3 - source, from_layer=source, progress=False
         )
         np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
         assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
@@ -146,7 +146,7 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
         if edges == "exact":
             np.testing.assert_allclose(bound.values[:-1], free, rtol=1e-6)
             np.testing.assert_allclose(held.values, frozen, rtol=1e-6)
-    answer = sl.next_token(model, ids)
+    answer = sl.top_tokens(model, ids)
     assert (int(answer["token_id"][0]), answer["token"].values[0]) == (3, "#3"), "the token before the last"
     assert sl.provenance(answer)["proof"] == "verified against its own module"
     effect = sl.substitution_effect(model, ids, progress=False)
@@ -242,7 +242,7 @@ def test_attention_to_later_tokens_is_refused() -> None:
     """A program compiled without `causal=True` reads what is to come."""
     program = previous_token(4, 6, 5.0, causal=False)
     model = compiled(program, "previous_1")
-    for measure in (sl.path_bound, sl.capture, sl.jacobian_norms, sl.next_token, sl.sensitivity):
+    for measure in (sl.path_bound, sl.capture, sl.jacobian_norms, sl.top_tokens, sl.sensitivity):
         with pytest.raises(UnsoundModelError, match=r"attend to later.*causal=True"):
             measure(model, torch.tensor([2, 0, 1]))
 
@@ -293,7 +293,7 @@ def test_generation_is_a_plain_loop() -> None:
     assert said[0].ids == tuple(ids[3:])
     drawn = [next(generate(model, [Prompt((3, 4, 0), 4, seed)], temperature=3.0))[0].ids for seed in ("a", "a", "b")]
     assert drawn[0] == drawn[1] != drawn[2]
-    with pytest.raises(InputError, match=r"6 tokens and puts out 4 outcomes.*next_token"):
+    with pytest.raises(InputError, match=r"6 tokens and puts out 4 outcomes.*top_tokens"):
         list(generate(native("program"), [Prompt((3, 4, 0), 4)]))
 
 
@@ -344,7 +344,7 @@ def test_other_verbs_run(kind: str) -> None:
     assert np.isfinite(table["value"]).any()
     for verb in (sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit):
         verb(model, few)
-    sl.needle(model, [[1, 2, 0]], [1], ["a"], [1], progress=False)
+    sl.needle(model, [[1, 2, 0]], [1], [("a", 1)], progress=False)
     sl.separator_ablation(model, sl.prompts.repeated(model, 1, 4, separator=2, every=2), progress=False)
     window = {"window": sl.hooks.sliding_window(2)}
     sl.compare(model, sl.prompts.repeated(model, 1, 3), window, lengths=[3], progress=False)

@@ -54,7 +54,7 @@ def full() -> dict[str, go.Figure]:
     found["retained_by_kind"] = sl.figures.retained_by_kind(ablation())
     found["from_block_map"] = sl.figures.from_block_map(ablation())
     found["statements"] = sl.figures.statements(sl.statements.gallery())
-    found["mixture"] = sl.figures.panels({"map": composition(20), "bars": next_token(), "curves": sensitivity(20)})
+    found["mixture"] = sl.figures.panels({"map": composition(20), "bars": top_tokens(), "curves": sensitivity(20)})
     return found
 
 
@@ -314,7 +314,7 @@ def probe() -> xr.Dataset:
     return shares(made({"layer": range(27), "length": LENGTHS}, names), *names)
 
 
-def next_token() -> xr.DataArray:
+def top_tokens() -> xr.DataArray:
     found = shares(made({"rank": range(10)}, {"probability": "rank"}), "probability")["probability"]
     return with_tokens(found, "rank")
 
@@ -337,6 +337,6 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "precision": precision, "runs": runs, "separator_ablation": ablation, "search_separators": search,
     "tokenization": tokenization, "splits": splits, "compare": compare, "families": remedies,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
-    "probe": probe, "next_token": next_token, "survey": survey, "softmax_total_variation": total_variation,
+    "probe": probe, "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
 }  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}

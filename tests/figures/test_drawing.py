@@ -198,8 +198,8 @@ def test_values_of_tokens(tiny: Any) -> None:
     found = sl.figures.by_token(bound)
     np.testing.assert_array_equal(np.asarray(found.data[0].y, float), bound.values)
     assert found.layout.yaxis.type == "log"
-    likely = sl.next_token(tiny, PROMPT, k=3)
-    bars = sl.figures.next_token(likely)
+    likely = sl.top_tokens(tiny, PROMPT, k=3)
+    bars = sl.figures.top_tokens(likely)
     np.testing.assert_array_equal(np.asarray(bars.data[0].x, float), likely.values)
     assert list(bars.layout.yaxis.ticktext) == [str(token) for token in likely["token"].values]
 

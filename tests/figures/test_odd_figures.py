@@ -42,7 +42,7 @@ def shares() -> go.Figure:
 
 @pytest.fixture(scope="module")
 def bars() -> go.Figure:
-    return sl.figures.of(specimens.next_token())
+    return sl.figures.of(specimens.top_tokens())
 
 
 @pytest.mark.parametrize("place", ["top", "bottom", "right", "none"])

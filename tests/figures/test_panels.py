@@ -112,7 +112,7 @@ def test_joined_results_with_labels_are_refused_with_a_remedy(bounds: dict[str, 
 
 def test_a_legend_lists_names_only() -> None:
     """Plotly calls a trace without a name "trace 1"."""
-    page: Any = sl.figures.panels({"bars": specimens.next_token(), "curves": specimens.sensitivity(5)})
+    page: Any = sl.figures.panels({"bars": specimens.top_tokens(), "curves": specimens.sensitivity(5)})
     assert [t.name for t in page.data if t.type == "bar" and t.showlegend is not False and not t.name] == []
 
 

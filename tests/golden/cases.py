@@ -157,7 +157,7 @@ def certified_exact(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
         "exact": lambda: sl.path_bound(m, ids, constants="measured", edges="exact"),
-        "grouped": lambda: sl.path_bound(m, ids, constants="measured", edges="exact", group=2, freeze="attention"),
+        "grouped": lambda: sl.path_bound(m, ids, constants="measured", edges="exact", n_composed=2, freeze="attention"),
     }
 
 
@@ -224,8 +224,7 @@ def needle(s: Subject) -> Calls:
             s.model,
             prompts,
             [2, 3, 2],
-            ["a", "a", "b"],
-            [1, 1, 2],
+            [("a", 1), ("a", 1), ("b", 2)],
             certified=True,
             candidates=s.among,
             n_replacements=2,
@@ -235,8 +234,8 @@ def needle(s: Subject) -> Calls:
 
 
 @measurement
-def next_token(s: Subject) -> Calls:
-    return {"one": lambda: sl.next_token(s.model, [s.prompt], k=5)}
+def top_tokens(s: Subject) -> Calls:
+    return {"one": lambda: sl.top_tokens(s.model, [s.prompt], k=5)}
 
 
 @measurement
@@ -360,7 +359,7 @@ def under_hooks(s: Subject) -> Calls:
         "jacobian_norms": inside(lambda: sl.jacobian_norms(m, ids)),
         "substitution_effect": inside(lambda: sl.substitution_effect(m, ids, n_replacements=1)),
         "collapse": inside(lambda: captured.collapse(m, s.sequence(), lengths=LENGTHS)),
-        "next_token": inside(lambda: sl.next_token(m, ids)),
+        "top_tokens": inside(lambda: sl.top_tokens(m, ids)),
     }
 
 

@@ -110,7 +110,7 @@ def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
     seen.clear()
     with sl.applied(model, (lambda name: name.endswith(("hook_resid_pre", "hook_in")) and name.count(".") == 2, look)):
         logits(model)
-        named = sl.provenance(sl.next_token(model, IDS, bos="as-given"))["ambient_hooks"]
+        named = sl.provenance(sl.top_tokens(model, IDS, bos="as-given"))["ambient_hooks"]
     assert set(seen) == {f"blocks.{b}.hook_in" for b in range(3)}
     assert len(named) == 3
     with pytest.raises(InputError, match="accepts no hook point"), sl.applied(model, (lambda name: False, look)):
@@ -246,7 +246,7 @@ def test_a_row_that_sees_nothing_is_refused(bridge_of: Callable[..., Any]) -> No
     model = bridge_of("gpt2")
     blind = ("blocks.1.attn.hook_attn_scores", lambda s: s.index_fill(-2, torch.tensor([5]), -torch.inf))
     with sl.applied(model, blind):
-        for measure in (sl.path_bound, sl.jacobian_norms, sl.next_token):
+        for measure in (sl.path_bound, sl.jacobian_norms, sl.top_tokens):
             options = {k: v for k, v in AS_GIVEN.items() if k in inspect.signature(measure).parameters}
             with pytest.raises(SquashlensError, match="computes NaN on this prompt with the hooks .*<lambda>"):
                 measure(model, IDS, **options)
@@ -374,7 +374,7 @@ def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..
 
     taken = pytest.raises(InputError, match="was removed from the model while it was in use.*reset_hooks")
     with taken, sl.applied(model, ("blocks.1.hook_resid_pre", reset)):
-        sl.next_token(model, IDS, bos="as-given")
+        sl.top_tokens(model, IDS, bos="as-given")
     with taken, sl.applied(model, sl.hooks.zero_residual([1])):
         model.reset_hooks()
     assert count(model) == before

@@ -88,7 +88,7 @@ def test_texts_as_reference(tiny: Any) -> None:
     others = [prompt.replace("7", digit) for digit in "0123456789"]
     place = sl.hooks.find_positions(tiny, prompt, "7")
     with sl.applied(tiny, sl.hooks.resample_residual(place, others[3:4], seed=0)):
-        assert str(sl.next_token(tiny, prompt)["token"].values[0]) == "3"
+        assert str(sl.top_tokens(tiny, prompt)["token"].values[0]) == "3"
 
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:

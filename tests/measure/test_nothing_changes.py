@@ -24,7 +24,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
     "path_bound_measured": lambda m: sl.path_bound(m, PROMPT, constants="measured", freeze="norms", progress=False),
     "path_bound_exact": lambda m: sl.path_bound(
-        m, PROMPT, constants="measured", edges="exact", group=3, progress=False
+        m, PROMPT, constants="measured", edges="exact", n_composed=3, progress=False
     ),
     "substitution": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, progress=False),
     "audit": lambda m: sl.audit(m, "110 =", estimates=["sketch", "top-logit"], n_probes=2, progress=False),
@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "blocks": lambda m: sl.jacobian(m, "110 =", positions=[3], progress=False),
     "jacobian_frozen": lambda m: sl.jacobian_norms(m, PROMPT, freeze="attention", progress=False),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT, progress=False),
-    "next_token": lambda m: sl.next_token(m, PROMPT),
+    "top_tokens": lambda m: sl.top_tokens(m, PROMPT),
     "collapse": lambda m: captured.collapse(
         m, commas(m), by_head="value", baselines=["unrelated"], noise_lengths=1, progress=False
     ),

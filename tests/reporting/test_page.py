@@ -77,7 +77,7 @@ def test_the_page_can_be_read_by_everyone(browser: Any, written: Path) -> None:
 
 def test_token_text_is_escaped(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
-    shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
+    shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
     evil = "<img src=x onerror=alert(1)>"
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
@@ -106,7 +106,7 @@ def test_the_command_hides_nothing_and_says_the_same() -> None:
 
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
-    shares, answer = sl.paths.composition(tiny, "110 ="), sl.next_token(tiny, "110 =")
+    shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
     measured = sealed(measured, sl.provenance(measured) | {"model": f"m{NASTY}"})
     view = sl.squash_map(tiny, "110 =", progress=False)
     text = render(measured, shares, answer, InputError("Too long.", "Use another."), view, prompt=NASTY, n=9)

@@ -103,7 +103,7 @@ def _step_by_step(
         raise InputError(
             f"This model reads {int(model.cfg.d_vocab)} tokens and puts out {n_outcomes(model)} outcomes, so its "
             "output cannot be its next input.",
-            "Use `next_token`, which gives one distribution over its outcomes.",
+            "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
     ends = {model.tokenizer.eos_token_id} - {None} if model.tokenizer is not None else set()
     ids = torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))

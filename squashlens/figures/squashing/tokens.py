@@ -120,12 +120,12 @@ def _title(name: str) -> str:
     return escaped(f"{name[:1].upper()}{name[1:]}")
 
 
-@draws("squashlens.next_token", "values: rank", "token: rank")
-def next_token(probabilities: xr.DataArray) -> go.Figure:
+@draws("squashlens.top_tokens", "values: rank", "token: rank")
+def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     """Draw the probabilities of the most likely next tokens as bars.
 
     Args:
-        probabilities: a result of `squashlens.next_token`, or several by label.
+        probabilities: a result of `squashlens.top_tokens`, or several by label.
 
     Returns:
         The figure.

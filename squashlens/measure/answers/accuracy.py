@@ -98,7 +98,7 @@ def answered_right(
     tokenizer = require_tokenizer(model)
     if not outputs_are_tokens(model):
         raise InputError(
-            "The outputs of this model are not tokens, so that it cannot give an answer in text.", "Use `next_token`."
+            "The outputs of this model are not tokens, so that it cannot give an answer in text.", "Use `top_tokens`."
         )
     special = set(tokenizer.all_special_ids)
 

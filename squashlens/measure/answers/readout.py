@@ -16,7 +16,7 @@ from squashlens.results import attributes, sealed
 
 
 @measured
-def next_token(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos = "family") -> xr.DataArray:
+def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos = "family") -> xr.DataArray:
     """The `k` most likely next tokens after a prompt, and their probabilities.
 
     Args:
@@ -34,13 +34,13 @@ def next_token(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
-    >>> str(sl.next_token(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
+    >>> str(sl.top_tokens(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
     '7'
     """
-    session = Session.start(model, prompt, bos, "next_token", k=k)
+    session = Session.start(model, prompt, bos, "top_tokens", k=k)
     if len(session.ids) != 1:
         raise InputError(
-            f"next_token takes a single prompt, and {len(session.ids)} were given.", "Call next_token for each prompt."
+            f"top_tokens takes a single prompt, and {len(session.ids)} were given.", "Call top_tokens for each prompt."
         )
     most = n_outcomes(session.model)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= most:
@@ -61,7 +61,7 @@ def next_token(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
             "token": ("rank", np.array(texts, dtype=object)),
             "token_id": ("rank", ids[0].cpu().numpy()),
         },
-        name="next_token",
+        name="top_tokens",
         attrs=attributes("probability of the next token", "1"),
     )
     return sealed(found, session.facts)

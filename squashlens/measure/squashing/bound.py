@@ -51,7 +51,7 @@ def path_bound(
     to_layer: Target | Sequence[Target] = "y",
     freeze: Freezable | Collection[Freezable] = (),
     edges: Edges = "analytic",
-    group: int = 1,
+    n_composed: int = 1,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     vjp_batch_size: int | None = None,
     bos: Bos = "family",
@@ -95,7 +95,7 @@ def path_bound(
             tokens and memory linear in the prompt length, for long prompts; ``"analytic"`` (the default) uses norms of
             value and key terms; ``"attention"`` uses the exact norm of the attention's derivative; ``"exact"`` uses the
             norm of each block's Jacobian, by autograd for blocks of an unknown form.
-        group: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from the
+        n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from the
             top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds;
             with measured constants it is a certified bound on the norm of the span's blocks side by side.
@@ -137,29 +137,29 @@ def path_bound(
     betas = _constants(constants)
     one_of(attention, AttentionKind, "attention")
     one_of(edges, Edges, "edges")
-    positive(group, "group", "a number of blocks")
+    positive(n_composed, "n_composed", "a number of blocks")
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     frozen = [hook.name.removeprefix("freeze_") for hook in freezing(freeze)]
-    unused = {"freeze": bool(frozen), "edges": edges != "analytic", "group": group != 1}
+    unused = {"freeze": bool(frozen), "edges": edges != "analytic", "n_composed": n_composed != 1}
     if constants == "measured":
         unused = {"attention": attention != "model"}
     for name, given in unused.items():
         if given:
             raise InputError(f"{name}= has no effect with constants={constants!r}.", f"Leave {name}= out.")
-    if group != 1 and edges != "exact":
-        raise InputError(f"group={group} is possible only with exact edges.", "Use edges='exact', or leave group= out.")
+    if n_composed != 1 and edges != "exact":
+        raise InputError(f"n_composed={n_composed} is possible only with exact edges.", "Use edges='exact', or leave it out.")
     kind = constants if isinstance(constants, str) else "paper"
     arguments: dict[str, Any] = {"constants": kind, "query": query, "from_layer": from_layer, "to_layer": to_layer}
     arguments |= {"attention": attention} | betas if constants != "measured" else {}
     arguments |= recorded(spans)
-    arguments |= {"freeze": frozen, "edges": edges, "group": group} if constants == "measured" else {}
+    arguments |= {"freeze": frozen, "edges": edges, "n_composed": n_composed} if constants == "measured" else {}
     session = Session.start(model, prompt, bos, "path_bound", **arguments)
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     if constants == "measured":
         n = session.query(query)
         rows, certificate = certified_bounds(
-            session, layers, from_layer, n, frozen, edges, group, vjp_batch_size, progress
+            session, layers, from_layer, n, frozen, edges, n_composed, vjp_batch_size, progress
         )
         long_name = f"certified path bound, {edges} edges" + (f", {' and '.join(frozen)} frozen" if frozen else "")
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}

@@ -69,7 +69,7 @@ def all_estimates(
     yield bound("attention edges", edges="attention")
     yield bound("exact edges", edges="exact")
     yield bound("exact edges", ("attention",), edges="exact")
-    yield bound("two blocks composed", edges="exact", group=2)
+    yield bound("two blocks composed", edges="exact", n_composed=2)
     if to_layer == "y":
         if from_layer == 0:
             yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))

@@ -37,8 +37,7 @@ def needle(
     model: Bridge,
     prompt: Sequence[Sequence[int]],
     positions: Sequence[int],
-    groups: Sequence[str],
-    at: Sequence[int],
+    groups: Sequence[tuple[str, int]],
     *,
     norm: Norm = "frobenius",
     certified: bool = False,
@@ -55,9 +54,8 @@ def needle(
         prompt: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
             growing sequence with n content tokens.
         positions: position of the token of interest in each prompt; negative values count from the end.
-        groups: name of the group of each prompt.
-        at: number that orders the prompts within their groups, one for each prompt, such as the needle's place or the
-            length.
+        groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
+            length, as in ``("zero", 8)``.
         norm: norm of the Jacobian: ``"frobenius"`` (the default), the root of the sum of squares, or ``"spectral"``,
             the largest singular value.
         certified: whether to compute the certified path bound with analytic edges too; no by default.
@@ -84,16 +82,16 @@ def needle(
     >>> zero = sl.prompts.one_token(model, "0")
     >>> hidden = [ones.replaced(k, zero) for k in (1, 8)]
     >>> ids = [s.plain(8).ids(s.trunk) for s in hidden]
-    >>> found = sl.needle(model, ids, [ones.position(k) for k in (1, 8)], ["zero"] * 2, at=[1, 8], progress=False)
+    >>> found = sl.needle(model, ids, [ones.position(k) for k in (1, 8)], [("zero", 1), ("zero", 8)], progress=False)
     >>> first, last = found["kl_mean"].sel(group="zero").values
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
     """
     one_of(norm, Norm, "norm")
-    counts = [len(given) for given in (prompt, positions, groups, at)]
+    counts = [len(given) for given in (prompt, positions, groups)]
     if len(set(counts)) != 1 or not counts[0]:
         raise InputError(
-            f"There are {counts[0]} prompts, {counts[1]} positions, {counts[2]} groups and {counts[3]} numbers in at=.",
+            f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
             "Give one of each for every prompt, and at least one prompt.",
         )
     found: dict[str, np.ndarray] = {}
@@ -115,7 +113,7 @@ def needle(
             tokens[k] = texts[place][position]
         counter.update(len(rows))
     counter.close()
-    return _grouped(sessions[0], found, groups, at, positions, tokens, seed)
+    return _grouped(sessions[0], found, groups, positions, tokens, seed)
 
 
 def _alike(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], set[int]]]:
@@ -161,12 +159,13 @@ def _by_position(
 
 
 def _grouped(
-    session: Session, found: dict[str, np.ndarray], groups: Sequence[str], at: Sequence[int],
+    session: Session, found: dict[str, np.ndarray], groups: Sequence[tuple[str, int]],
     positions: Sequence[int], tokens: list[str], seed: int,
 ) -> xr.Dataset:  # fmt: skip
     """The Dataset of all prompts, with means and intervals of the groups."""
-    names, numbers = list(dict.fromkeys(groups)), sorted(set(at))
-    member = np.array([[(np.array(groups) == g) & (np.array(at) == x) for x in numbers] for g in names])
+    group_of, at = [name for name, _ in groups], [number for _, number in groups]
+    names, numbers = list(dict.fromkeys(group_of)), sorted(set(at))
+    member = np.array([[(np.array(group_of) == g) & (np.array(at) == x) for x in numbers] for g in names])
     sides = {"mean": "mean", "low": "2.5 % bootstrap of the mean", "high": "97.5 % bootstrap of the mean"}
     variables: dict[str, Any] = {name: (("prompt",), values, *MEASURES[name]) for name, values in found.items()}
     for name, values in found.items():
@@ -181,7 +180,7 @@ def _grouped(
     variables["prompts"] = (("group", "at"), member.sum(axis=-1), "number of prompts in the mean", "prompts")
     coords = {
         "prompt": np.arange(len(positions)), "group": names, "at": numbers, "position": ("prompt", list(positions)),
-        "token": ("prompt", np.array(tokens, dtype=object)), "group_of": ("prompt", list(groups)),
-        "at_of": ("prompt", list(at)),
+        "token": ("prompt", np.array(tokens, dtype=object)), "group_of": ("prompt", group_of),
+        "at_of": ("prompt", at),
     }  # fmt: skip
     return session.dataset("sensitivity to one token of each prompt", coords, variables)

@@ -69,7 +69,7 @@ def test_hooks_that_do_something_else_have_another_name(
     named = []
     for hook in (first, second):
         with sl.applied(tiny, hook):
-            named.append(sl.provenance(sl.next_token(tiny, "How many ones are in 1 ="))["ambient_hooks"])
+            named.append(sl.provenance(sl.top_tokens(tiny, "How many ones are in 1 ="))["ambient_hooks"])
     assert named[0] != named[1]
     with sl.applied(tiny, first):
         sl.evaluate(tiny, COUNT, **how)

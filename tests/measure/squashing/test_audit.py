@@ -92,7 +92,7 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
         "analytic edges, attention and norms frozen": sl.path_bound(
             model, IDS, constants="measured", freeze=("attention", "norms"), **SHARED
         ),
-        "two blocks composed": sl.path_bound(model, IDS, constants="measured", edges="exact", group=2, **SHARED),
+        "two blocks composed": sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=2, **SHARED),
         "Jacobian, norms frozen": sl.jacobian_norms(model, IDS, freeze="norms", **SHARED),
         "Frobenius norm": sl.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
         "Jacobian": sl.jacobian_norms(model, IDS, **SHARED),

@@ -48,7 +48,7 @@ def certified(model: Any, edges: str, group: int, freeze: Any = (), **more: Any)
     shared: Any = {"freeze": freeze, "bos": "as-given", "progress": False} | more
     if edges == "sketch":
         return sl.jacobian_norms(model, IDS, method="sketch_upper", n_probes=group, **shared)
-    return sl.path_bound(model, IDS, constants="measured", edges=edges, group=group, **shared)  # pyright: ignore
+    return sl.path_bound(model, IDS, constants="measured", edges=edges, n_composed=group, **shared)  # pyright: ignore
 
 
 def ratios(model: Any, truth: np.ndarray, edges: str, group: int, freeze: Any = (), **more: Any) -> np.ndarray:
@@ -257,7 +257,7 @@ def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridg
 def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
     shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
-    assert sl.path_bound(model, IDS[:2], edges="exact", group=2, **shared).attrs["failure_probability"] == 5e-7
+    assert sl.path_bound(model, IDS[:2], edges="exact", n_composed=2, **shared).attrs["failure_probability"] == 5e-7
     assert sl.path_bound(model, IDS[:2], **shared).attrs["failure_probability"] == 5e-7
     assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
     monkeypatch.setattr(measured, "SMALL", 4)

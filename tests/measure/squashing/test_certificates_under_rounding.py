@@ -12,7 +12,7 @@ from squashlens.errors import UnsoundModelError
 IDS = torch.tensor([2, 7, 11, 30, 7, 19])
 SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
 KINDS: list[dict[str, Any]] = [
-    {"edges": "analytic"}, {"edges": "attention"}, {"edges": "exact"}, {"edges": "exact", "group": 2},
+    {"edges": "analytic"}, {"edges": "attention"}, {"edges": "exact"}, {"edges": "exact", "n_composed": 2},
 ]  # fmt: skip
 
 

@@ -183,7 +183,7 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
     shared: Any = {"bos": "as-given", "progress": False}
     truth = sl.jacobian_norms(model, IDS, **shared).values
     bounds = {
-        g: sl.path_bound(model, IDS, constants="measured", edges="exact", group=g, **shared).values for g in (1, 2, 3)
+        g: sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=g, **shared).values for g in (1, 2, 3)
     }
     np.testing.assert_allclose(bounds[3], truth, rtol=1e-4)  # of a model whose norms run in float32
     assert (bounds[2] >= truth).all()
@@ -291,8 +291,8 @@ def test_quantized_weights_are_refused(bridge_of: Callable[..., Any], monkeypatc
         ({"constants": "paper", "edges": "exact"}, "edges= has no effect"),
         ({"constants": "measured", "attention": "uniform"}, "attention= has no effect"),
         ({"constants": "measured", "edges": "tight"}, "'analytic', 'attention', 'exact'"),
-        ({"constants": "measured", "group": 2}, "Use edges='exact'"),
-        ({"constants": "measured", "edges": "exact", "group": 0}, "a number of blocks"),
+        ({"constants": "measured", "n_composed": 2}, "Use edges='exact'"),
+        ({"constants": "measured", "edges": "exact", "n_composed": 0}, "a number of blocks"),
         ({"constants": "measured", "vjp_batch_size": 0}, "a batch size"),
         ({"constants": "measured", "freeze": "softmax"}, "'attention', 'norms', 'gates'"),
     ],

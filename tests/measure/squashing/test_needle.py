@@ -20,7 +20,7 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     model = bridge_of("gemma2")
     among = [5, 6, 30]
     found = sl.needle(
-        model, PROMPTS, AT, ["a", "b", "a", "b"], [1, 1, 1, 2], certified=True, candidates=among, n_replacements=9,
+        model, PROMPTS, AT, [("a", 1), ("b", 1), ("a", 1), ("b", 2)], certified=True, candidates=among, n_replacements=9,
         bos="as-given", progress=False,
     )  # fmt: skip
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
@@ -54,7 +54,7 @@ def test_what_replaces_a_token_does_not_depend_on_how_prompts_are_batched(bridge
     prompts = [[2, *(rng.randint(5, 50) for _ in range(4))] for _ in range(16)] + [[2, 7, 8, 7, 7]] * 4
     everything = sorted({t for p in prompts for t in p} - {2})
     shared: Any = {"n_replacements": 60, "bos": "as-given", "progress": False}
-    places: Any = ([2] * 20, ["a"] * 20, [1] * 20)
+    places: Any = ([2] * 20, [("a", 1)] * 20)
     left_out, named = (
         sl.needle(bridge_of("gemma2"), prompts, *places, candidates=among, **shared) for among in (None, everything)
     )
@@ -67,7 +67,7 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     cases = [(s.replaced(k, s.alphabet[0]), k) for s in sequences for k in (1, 3)]
     ids = sl.prompts.stacked([s for s, _ in cases])
     found = sl.needle(
-        tiny, ids.tolist(), [s.position(k) for s, k in cases], ["x"] * 6, [k for _, k in cases],
+        tiny, ids.tolist(), [s.position(k) for s, k in cases], [("x", k) for _, k in cases],
         candidates=list(sequences[0].alphabet), progress=False,
     )  # fmt: skip
     assert found["token"].values.tolist() == ["0"] * 6
@@ -86,11 +86,11 @@ def test_refusals(tiny: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2")
     shared: Any = {"bos": "as-given", "progress": False}
     with pytest.raises(InputError, match="4 prompts, 3 positions"):
-        raw(sl.needle)(model, PROMPTS, AT[:3], ["a"] * 4, [1] * 4, **shared)
+        raw(sl.needle)(model, PROMPTS, AT[:3], [("a", 1)] * 4, **shared)
     with pytest.raises(InputError, match="positions= has 0, which is a BOS token"):
-        raw(sl.needle)(model, PROMPTS[:1], [0], ["a"], [1], **shared)
+        raw(sl.needle)(model, PROMPTS[:1], [0], [("a", 1)], **shared)
     with pytest.raises(InputError, match="position"):
-        raw(sl.needle)(model, PROMPTS[:1], [9], ["a"], [1], **shared)
+        raw(sl.needle)(model, PROMPTS[:1], [9], [("a", 1)], **shared)
     with pytest.raises(InputError, match="Stack sequences of one length"):
         sl.prompts.stacked([sl.prompts.repeated(tiny, "1", n) for n in (2, 3)])
     with pytest.raises(InputError, match="cannot be replaced"):

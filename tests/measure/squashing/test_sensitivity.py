@@ -61,8 +61,8 @@ def test_next_token_is_the_plain_models(tiny: Any) -> None:
     plain = AutoModelForCausalLM.from_pretrained(sl.zoo.folder("tiny-gemma")).eval()
     with torch.no_grad():
         probabilities = plain(sl.tokenize(tiny, PROMPT)).logits[0, -1].double().softmax(dim=-1)
-    answer = sl.next_token(tiny, PROMPT, k=5)
+    answer = sl.top_tokens(tiny, PROMPT, k=5)
     np.testing.assert_allclose(answer.values, probabilities.topk(5).values.numpy(), rtol=1e-5)
     assert answer["token_id"].values.tolist() == probabilities.topk(5).indices.tolist()
     with pytest.raises(InputError, match="Give a number from 1 to 99"):
-        sl.next_token(tiny, PROMPT, k=0)
+        sl.top_tokens(tiny, PROMPT, k=0)
