@@ -34,7 +34,7 @@ found = sl.collapse_vs_readout(
     n_train=args.n_train, n_random_models=args.n_random_models,
     resume=args.out / "answers.sqlite" if args.resume else None,
 )  # fmt: skip
-sl.save(found, args.out / "collapse_vs_readout.nc")
+sl.results.save(found, args.out / "collapse_vs_readout.nc")
 sl.figures.save(sl.figures.collapse_vs_readout(found), args.out / "collapse_vs_readout.html")
 if "r2" in found:
     sl.figures.save(sl.figures.probe(found), args.out / "probe.html")

@@ -39,7 +39,7 @@ found = sl.needle(
     groups=[(name, n) for name, n, *_ in cases],
     candidates=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
 )
-sl.save(found, args.out / "copying.nc")
+sl.results.save(found, args.out / "copying.nc")
 sl.figures.save(
     sl.figures.needle(found, title="Sensitivity to the asked digit", xlabel="digits"), args.out / "copying.html"
 )

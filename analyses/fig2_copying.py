@@ -36,7 +36,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     found[name] = sl.evaluate(
         model, sl.tasks.find(name), lengths=args.lengths, seeds=1, template=args.template, resume=kept
     )
-    sl.save(found[name], args.out / f"{name}.nc")
+    sl.results.save(found[name], args.out / f"{name}.nc")
 sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "fig2.html")
 
 for name, answers in found.items():

@@ -40,7 +40,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
         mode=args.mode or (["answer_only", "cot", "cot_few_shot"] if task.examples else ["answer_only"]),
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
-    sl.save(found[name], args.out / f"{name}.nc")
+    sl.results.save(found[name], args.out / f"{name}.nc")
 sl.figures.save(sl.figures.error_by_length(found), args.out / "errors.html")
 sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "accuracy.html")
 

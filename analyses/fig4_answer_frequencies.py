@@ -37,8 +37,8 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1, template=args.template,
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
-    shares[name] = sl.answer_frequencies(answers)
-    sl.save(answers, args.out / f"{name}.nc")
+    shares[name] = sl.results.answer_frequencies(answers)
+    sl.results.save(answers, args.out / f"{name}.nc")
     most = shares[name].isel(mode=0).sortby("said", ascending=False).isel(value=slice(3))
     listed = [f"{value.item()} ({float(share):.1%}, right {float(due):.1%})" for value, share, due in zip(
         most["value"], most["said"], most["truth"], strict=True)]  # fmt: skip

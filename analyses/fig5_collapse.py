@@ -32,7 +32,7 @@ pairs = {
 }
 panels = {letter: sl.collapse(model, captured, by_head=args.heads) for letter, captured in pairs.items()}
 for letter, panel in panels.items():
-    sl.save(panel, args.out / f"fig5{letter}.nc")
+    sl.results.save(panel, args.out / f"fig5{letter}.nc")
 
 trained = sl.zoo.trained_length(args.model)
 about = {"a": "ones to count", "b": "random digits to count", "c": "ones to copy", "d": "ones and commas to copy"}

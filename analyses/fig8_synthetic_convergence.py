@@ -31,7 +31,7 @@ stacks = {
 found = {name: sl.synthetic.convergence(stack, lengths, seeds=args.seeds) for name, stack in stacks.items()}
 
 for number, one in enumerate(found.values()):
-    sl.save(one, args.out / f"stack_{number}.nc")
+    sl.results.save(one, args.out / f"stack_{number}.nc")
 sl.figures.save(sl.figures.synthetic_convergence(found), args.out / "convergence.html")
 
 print(f"exponents over the upper half of log n, 95 % intervals over {args.seeds} draws; D and δ at n = {lengths[-1]}")

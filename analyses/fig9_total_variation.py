@@ -24,7 +24,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
 found = sl.synthetic.softmax_total_variation(lengths, k=args.k, noise=args.noise, seeds=args.seeds)
 
-sl.save(found, args.out / "total_variation.nc")
+sl.results.save(found, args.out / "total_variation.nc")
 sl.figures.save(sl.figures.synthetic_total_variation(found), args.out / "total_variation.html")
 
 mean, low, high = (found[f"exponent_{edge}"].item() for edge in ("mean", "low", "high"))

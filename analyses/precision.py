@@ -31,8 +31,8 @@ with sl.applied(model, *([sl.hooks.sliding_window(args.window)] if args.window e
     rounded = sl.precision(model, pairs, blocks="all")
 runs = sl.precision(args.model, sequence, runs=args.runs, lengths=lengths)
 
-sl.save(rounded, args.out / "rounded.nc")
-sl.save(runs, args.out / "runs.nc")
+sl.results.save(rounded, args.out / "rounded.nc")
+sl.results.save(runs, args.out / "runs.nc")
 sl.figures.save(sl.figures.bits_needed(rounded), args.out / "bits_needed.html")
 sl.figures.save(sl.figures.runs(runs), args.out / "runs.html")
 

@@ -21,7 +21,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 limit = sl.paths.depth_limit(model, args.prompt, depth=args.depth)
-sl.save(limit, args.out / "depth_limit.nc")
+sl.results.save(limit, args.out / "depth_limit.nc")
 sl.figures.save(sl.figures.depth_limit(limit), args.out / "depth_limit.html")
 
 shares = sl.paths.composition(model, args.prompt).sel(layer=0)

@@ -21,7 +21,7 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 found = sl.statements.shares_and_counts(sl.load(args.model), args.content, times=args.times)
-sl.save(found, args.out / "shares_and_counts.nc")
+sl.results.save(found, args.out / "shares_and_counts.nc")
 longer = "".join(token * args.times for token in args.content)
 print(f"{''.join(args.content)} and {longer}: largest L∞ distance of two equal tokens ÷ rms, by layer and y")
 print(f"{'mask':>8} {'positions':>10}" + "".join(f"{f'layer {n}':>10}" for n in found["layer"].values) + f"{'y':>10}")

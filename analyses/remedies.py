@@ -47,9 +47,9 @@ found = sl.compare(
     prompt=args.text.read_text(encoding="utf-8").splitlines() if args.text else None, noise_lengths=1,
 )  # fmt: skip
 
-sl.save(found, args.out / "remedies.nc")
+sl.results.save(found, args.out / "remedies.nc")
 sl.figures.save(sl.figures.remedies(found), args.out / "remedies.html")
-print(sl.table(found).to_string(float_format=lambda value: f"{value:.3g}"))
+print(sl.results.table(found).to_string(float_format=lambda value: f"{value:.3g}"))
 print(f"smallest p-value that {args.n_samples} samples can give: {float(found['least_p']):.3g}, ", end="")
 print(f"corrected for all tests {float(found['least_p_holm']):.3g}")
 print(f"largest noise floor of D: {float(found['noise_floor'].max()):.2g}; data and figure in {args.out.resolve()}")

@@ -39,11 +39,11 @@ found = sl.search_separators(
     lengths=range(2, args.n + 1, 2), seed=args.seed, resume=args.out / "search.sqlite",
 )  # fmt: skip
 
-sl.save(found, args.out / "separator_search.nc")
+sl.results.save(found, args.out / "separator_search.nc")
 sl.figures.save(sl.figures.separator_search(found), args.out / "separator_search.html")
 
 print("separation is the median over lengths of D ÷ rms(v) at the last layer, where the answer is read")
-print(sl.table(found).round(3).to_string())
+print(sl.results.table(found).round(3).to_string())
 best, every = found["best_separator"].item(), found["best_every"].item()
 low, middle, high = (found[name].item() for name in ("advantage_low", "advantage", "advantage_high"))
 print(f"the largest separation: “{best}” after every {every}")

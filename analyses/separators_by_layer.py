@@ -33,11 +33,11 @@ for separator in args.separators:
                                      scale="relative", seed=args.seed)
         for every, one in sequences.items()
     }  # fmt: skip
-    by_separator[separator] = sl.concat(found, "every")
-others = sl.concat(by_separator, "separator")
+    by_separator[separator] = sl.results.concat(found, "every")
+others = sl.results.concat(by_separator, "separator")
 
-sl.save(measured, args.out / "separators.nc")
-sl.save(others, args.out / "other_separators.nc")
+sl.results.save(measured, args.out / "separators.nc")
+sl.results.save(others, args.out / "other_separators.nc")
 pairs = {"without separators": plain, "a comma after every third": commas}
 curves = {name: sl.collapse(model, sl.capture(model, sequence), scale="relative") for name, sequence in pairs.items()}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")

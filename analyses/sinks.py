@@ -46,7 +46,7 @@ found = sl.compare(
     n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
 
-sl.save(found, args.out / "sinks.nc")
+sl.results.save(found, args.out / "sinks.nc")
 sl.figures.save(sl.figures.changes(found), args.out / "sinks.html")
 table = found[["accuracy"]].mean("length").assign(D=found["distance"].isel(layer=-1).median("length"))
 print("share of random digits counted correctly (mean over lengths), D ÷ rms(v) at the last layer (median)")

@@ -32,7 +32,7 @@ found = sl.compare(
     model, ones, hooks, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
     n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
-sl.save(found, args.out / "windows.nc")
+sl.results.save(found, args.out / "windows.nc")
 sl.figures.save(sl.figures.of(found), args.out / "windows.html")
 
 share = found["bound"].isel(content=0) / found["bound"].sum("content")

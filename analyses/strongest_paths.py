@@ -23,8 +23,8 @@ model = sl.load(args.model)
 for attention in ("model", "uniform"):
     best = sl.paths.strongest_paths(model, args.prompt, k=args.k, attention=attention)
     shares = sl.paths.hops(model, args.prompt, attention=attention)
-    sl.save(best, args.out / f"strongest_{attention}.nc")
-    sl.save(shares, args.out / f"hops_{attention}.nc")
+    sl.results.save(best, args.out / f"strongest_{attention}.nc")
+    sl.results.save(shares, args.out / f"hops_{attention}.nc")
     sl.figures.save(sl.figures.strongest_paths(best), args.out / f"strongest_{attention}.html")
     sl.figures.save(sl.figures.hops(shares), args.out / f"hops_{attention}.html")
     first = [str(best["token"].values[p]) for p in best["position_at"].values[0]]

@@ -21,7 +21,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 measured = sl.mechanism(model, sl.prompts.figure5(model, args.n)["a"])
 
-sl.save(measured, args.out / "mechanism.nc")
+sl.results.save(measured, args.out / "mechanism.nc")
 sl.figures.save(sl.figures.mechanism(measured), args.out / "mechanism.html")
 
 for name in ("attention_tv", "self_weight"):

@@ -28,9 +28,9 @@ sequences = [
 content = [sequences[0].position(k) for k in range(1, args.n + 1)]
 audit = sl.audit(model, sl.prompts.stacked(sequences), positions=content)
 
-sl.save(audit, args.out / "audit.nc")
+sl.results.save(audit, args.out / "audit.nc")
 sl.figures.save(sl.figures.audit(audit), args.out / "audit.html")
 sl.figures.save(sl.figures.audit(audit, reference="substitution effect"), args.out / "audit_substitution.html")
 
-print(sl.table(audit).to_string(float_format=lambda value: f"{value:.3g}", na_rep="·"))
+print(sl.results.table(audit).to_string(float_format=lambda value: f"{value:.3g}", na_rep="·"))
 print(f"data and figures in {args.out.resolve()}")

@@ -21,7 +21,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 measured = sl.sensitivity(model, args.prompt)
 
-sl.save(measured, args.out / "bound_vs_jacobian.nc")
+sl.results.save(measured, args.out / "bound_vs_jacobian.nc")
 sl.figures.save(sl.figures.attribution(measured), args.out / "bound_vs_jacobian.html")
 
 print(measured[["rank_agreement", "position_trend"]].to_dataframe().round(3).to_string())

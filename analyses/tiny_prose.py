@@ -29,21 +29,21 @@ model = sl.load("tiny-prose")
 models = {"trained": model, "untrained": with_random_weights(model, seed=0)}
 
 whole = sl.profile(model, " ".join(OWN), queries=range(-args.queries, 0), norm="frobenius")
-sl.save(whole, args.out / "profile.nc")
+sl.results.save(whole, args.out / "profile.nc")
 sl.figures.save(sl.figures.profile(whole), args.out / "profile.html")
 print("mean attention of later tokens to BOS\n", whole["sink_rate"].to_pandas().round(3).to_string())
 print(whole[["exponent", "exponent_low", "exponent_high"]].isel(layer=0, drop=True).to_dataframe().round(2))
 agreement, losses = {}, {}
 for line in lines:
     for name, one in models.items():
-        ids = sl.tokenize(model, line)
+        ids = sl.prompts.tokenize(model, line)
         norms = sl.jacobian_norms(one, ids, norm="frobenius", method="sketch", n_probes=64, progress=False)
         truth = norms.to_series().reset_index(drop=True).iloc[1:-1]  # without BOS and the last token itself
         for kind in ("model", "uniform"):
             bound = sl.path_bound(one, ids, attention=kind).to_series().reset_index(drop=True)
             agreement.setdefault(f"{name}, {kind} attention", []).append(bound.corr(truth, method="spearman"))
     for bos in ("family", "none"):  # the loss of the tokens from the second on, which are predicted in both cases
-        ids = sl.tokenize(model, line, bos=bos)
+        ids = sl.prompts.tokenize(model, line, bos=bos)
         nats = -model(ids)[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])
         losses.setdefault(f"BOS {bos}", []).append(nats[int(bos == "family") :].mean().item())
 for name, values in {**agreement, **losses}.items():  # Spearman's ρ of the path bound with the Jacobian; nat per token

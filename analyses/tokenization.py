@@ -30,7 +30,7 @@ model = sl.load(args.model)
 pieces = sl.tokenization(model.tokenizer, min(args.n, 12), repeat=args.repeat, separator=forms, prefix=args.prefix)
 measured = sl.tokenization(model, args.n, repeat=args.repeat, separator=forms, prefix=args.prefix)
 
-sl.save(measured, args.out / "tokenization.nc")
+sl.results.save(measured, args.out / "tokenization.nc")
 sl.figures.save(sl.figures.splits(pieces), args.out / "splits.html")
 sl.figures.save(sl.figures.tokenization(measured), args.out / "distances.html")
 

@@ -36,7 +36,7 @@ found = sl.needle(
     candidates=[sl.prompts.one_token(model, d) for d in hay],
 )
 
-sl.save(found, args.out / "u_shape.nc")
+sl.results.save(found, args.out / "u_shape.nc")
 title = f"A {args.needle} among {args.n - 1} other digits, by its place ({args.prompts} prompts at each)"
 sl.figures.save(sl.figures.needle(found, title=title, xlabel="place of the needle"), args.out / "u_shape.html")
 

@@ -9,7 +9,7 @@ model is a linear map at this prompt, up to its biases, so that its output is a 
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.prompts.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
 
 steps = {
     "nothing": (),

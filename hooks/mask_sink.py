@@ -12,7 +12,7 @@ import squashlens as sl
 model = sl.load("tiny-gemma")
 digits = "11001101111111111110001011111011001111110111"  # 44, of which 33 are ones
 prompt = f"How many ones are in the following sequence? {digits} = 3"  # ends with the answer's first digit
-right, L, n = "3", len(model.blocks), len(sl.tokenize(model, prompt)[0])
+right, L, n = "3", len(model.blocks), len(sl.prompts.tokenize(model, prompt)[0])
 
 
 def chance(*hooks: sl.hooks.Hook, **how) -> float:

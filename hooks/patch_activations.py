@@ -23,7 +23,7 @@ def share(*hooks) -> str:
     return f"{found.get('8', 0):.3f} {found.get('3', 0):.3f}"
 
 
-_, cache = model.run_with_cache(sl.tokenize(model, other))  # the prompt's text works too
+_, cache = model.run_with_cache(sl.prompts.tokenize(model, other))  # the prompt's text works too
 print(f"{prompt}   p(8) p(3) = {share()}")
 print(f"{'':>7}  {'digit':>11}  {'=':>11}  {'heads at =':>11}")
 for b in range(L):

@@ -9,7 +9,7 @@ blocks, nothing reaches further than L (w − 1) tokens. `sink=1` keeps the firs
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.prompts.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
 first = 10  # the sequence's first digit
 
 print(f"{'window':>6}  {'sink':>4}  {'answer':>6}  {'p':>5}  {'bound at the first digit, of its sum':>36}")

@@ -4,7 +4,7 @@ It implements the theory of Barbero et al. 2024, *Transformers need glasses!*, o
 measurement takes a model and what to measure, mostly a prompt, and returns a labelled xarray result. The parts, in the
 order to read them:
 
-1. **Load.** `load` opens a model as a TransformerLens bridge and verifies it; `tokenize` turns text into token ids.
+1. **Load.** `load` opens a model as a TransformerLens bridge and verifies it; `prompts.tokenize` turns text into ids.
    `capture` runs the model once and keeps its activations; measurements accept the capture instead of the prompt or
    sequence.
 2. **Over-squashing**: how much each token of a prompt influences the last one. `path_bound` is the sum over
@@ -17,16 +17,15 @@ order to read them:
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `mechanism` the steps of its
    proof. `separator_ablation` shows what separators do; `tokenization` tests whether repeated text is a repeated
    token; `precision` measures what low precision does.
-4. **Answers.** `tasks` has copying and counting tasks. `evaluate` measures what a model answers, `answer_frequencies`
-   counts the answers, and `accuracy` gives the share of right answers along a growing sequence. `probe` tests whether
-   the right answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.
+4. **Answers.** `tasks` has copying and counting tasks. `evaluate` measures what a model answers, and `accuracy` gives
+   the share of right answers along a growing sequence. `probe` tests whether the right answer is represented, and
+   `collapse_vs_readout` whether collapse causes wrong answers.
 5. **Interventions.** `hooks` has interventions, and `applied(model, ...)` applies them for the duration of any
    measurement. `compare` compares several interventions, such as sliding windows of several sizes, and
    `search_separators` searches for the best separator.
-6. **Results.** `figures` draws results, `table` tabulates them, and `report` writes a page, and `paper` the
-   paper's figures for a LaTeX document. `save` and `open_result`
-   store and load them; `provenance` says how a result was made. `export` converts results for other tools. `Study`
-   runs many measurements, on one machine or a cluster.
+6. **Results.** `results` saves, opens, joins and tabulates results, and says how one was made. `figures` draws them,
+   `report` writes a page, and `paper` the paper's figures for a LaTeX document. `export` converts results for other
+   tools. `Study` runs many measurements, on one machine or a cluster.
 7. **Theory.** `statements` evaluates the paper's statements on your own inputs, and `synthetic` measures random
    attention stacks, without a model.
 

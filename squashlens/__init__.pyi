@@ -1,14 +1,11 @@
-from . import errors, export, figures, hooks, paths, prompts, statements, synthetic, tasks, zoo
-from .concatenation import concat
+from . import errors, export, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .engine.proving.effective import applied
-from .engine.text.tokens import tokenize
 from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
-from .measure.answers.frequencies import answer_frequencies
 from .measure.answers.probe import probe
 from .measure.answers.readout import top_tokens
 from .measure.collapse.distance import collapse
@@ -28,23 +25,19 @@ from .measure.squashing.sensitivity import sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .reporting.page import report
 from .reporting.paper.write import paper
-from .results import open_result, provenance, save
 from .study.study import Study
-from .tables import table
 
 __version__: str
 __all__ = [
     "Capture",
     "Study",
     "accuracy",
-    "answer_frequencies",
     "applied",
     "audit",
     "capture",
     "collapse",
     "collapse_vs_readout",
     "compare",
-    "concat",
     "errors",
     "evaluate",
     "export",
@@ -55,8 +48,6 @@ __all__ = [
     "load",
     "mechanism",
     "needle",
-    "top_tokens",
-    "open_result",
     "paper",
     "path_bound",
     "paths",
@@ -64,9 +55,8 @@ __all__ = [
     "probe",
     "profile",
     "prompts",
-    "provenance",
     "report",
-    "save",
+    "results",
     "search_separators",
     "sensitivity",
     "separator_ablation",
@@ -74,9 +64,8 @@ __all__ = [
     "statements",
     "substitution_effect",
     "synthetic",
-    "table",
     "tasks",
     "tokenization",
-    "tokenize",
+    "top_tokens",
     "zoo",
 ]

@@ -27,7 +27,7 @@ import xarray as xr
 from squashlens._typing import Mode, one_of, positive, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
-from squashlens.results import versions
+from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
 from squashlens.tasks.copying import COPYING
 from squashlens.tasks.counting import COUNTING

@@ -17,7 +17,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, Template, one_of, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
-from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids
+from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
 from squashlens.errors import InputError
 from squashlens.quotations import COPY, COUNT
 from squashlens.sequences import GrowingSequence, Ids, Pair
@@ -33,6 +33,7 @@ __all__ = [
     "one_token",
     "repeated",
     "stacked",
+    "tokenize",
     "words",
 ]
 
@@ -217,7 +218,7 @@ def build(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> ones = sl.prompts.build(model, "111", prefix="How many ones are in the following sequence?", suffix="=")
-    >>> text = sl.tokenize(model, "How many ones are in the following sequence? 111 =")
+    >>> text = sl.prompts.tokenize(model, "How many ones are in the following sequence? 111 =")
     >>> tuple(text[0].tolist()) == ones.pair(3).v
     True
     """

@@ -223,7 +223,7 @@ def result(name: str) -> Any:
         "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation(
             [10, 40, 80, 160], k=2, seeds=2, tail=0.9
         ),
-        "answer_frequencies": lambda: sl.answer_frequencies(result("evaluate")),
+        "answer_frequencies": lambda: sl.results.answer_frequencies(result("evaluate")),
     }
     return makers[name]() if name else list(makers)
 
@@ -233,7 +233,7 @@ def stack() -> Any:
 
 
 def ids(n: int = 6) -> torch.Tensor:
-    return sl.tokenize(model(), PROMPT)[0, :n]
+    return sl.prompts.tokenize(model(), PROMPT)[0, :n]
 
 
 def counted(items: tuple[str, ...]) -> str:
@@ -308,9 +308,9 @@ USUAL: dict[str, Callable[[], Any]] = {
     "interventions": lambda: {"a": sl.hooks.mask_tokens([1])},
     "tokenization.separator": lambda: {"joined": ""},
     "precision.round_to": lambda: ["bfloat16"],
-    "answer_frequencies.result": lambda: result("evaluate"),
+    "results.answer_frequencies.result": lambda: result("evaluate"),
     "audit": lambda: result("audit"),
-    "table.result": lambda: result("audit"),
+    "results.table.result": lambda: result("audit"),
     "prescribed": lambda: result("search_separators"),
     "exhibits": lambda: once(sl.statements.gallery),
     "longest": lambda: 30,
@@ -323,7 +323,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "path": lambda: FOLDER / "result.json",
     "out": lambda: FOLDER / "report.html",
     "result": lambda: result("composition"),
-    "concat.result": lambda: {"a": result("composition")},
+    "results.concat.result": lambda: {"a": result("composition")},
     "dim": lambda: "model",
     "shares": lambda: result("composition"),
     "limit": lambda: result("depth_limit"),
@@ -336,7 +336,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "splits": lambda: result("splits"),
     "log": lambda: "nothing.eval",
     # and others
-    "capture.folder": lambda: None,
+    "capture.out": lambda: None,
     "capture.prompt": lambda: PROMPT,
     "needle.prompt": lambda: [ids().tolist()],
     "tasks.find.name": lambda: "sum",
@@ -372,7 +372,7 @@ USUAL: dict[str, Callable[[], Any]] = {
     "statements.theorem_b3.rows": lambda: [(row(*[1 / n] * n), row(*[1 / (n + 1)] * (n + 1))) for n in (1, 3, 6, 12)],
     "statements.theorem_b3.values": lambda: torch.ones(14, 1, dtype=torch.float64),
     "Capture.open.folder": lambda: once(captured),
-    "open_result.path": lambda: sl.save(result("composition"), FOLDER / "kept.json"),
+    "results.open.path": lambda: sl.results.save(result("composition"), FOLDER / "kept.json"),
     "probe.task": lambda: sl.tasks.find("taught_last_random"),
     "tasks.Task.name": lambda: "mine",
     "tasks.Task.draw": lambda: lambda n, rng: ["1"] * n,

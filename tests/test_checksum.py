@@ -13,9 +13,9 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.results import attributes
+from squashlens.records.results import attributes
 from squashlens.saving.checksum import ATTRIBUTE, checksum
-from squashlens.seals import MEASURED
+from squashlens.saving.seals import MEASURED
 
 CHANGED = "was changed or damaged since it was saved"
 
@@ -35,30 +35,30 @@ def result() -> xr.Dataset:
 
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_what_is_kept_comes_back_without_its_checksum(ending: str, tmp_path: Path) -> None:
-    path = sl.save(result(), tmp_path / f"x.{ending}")
-    back = sl.open_result(path)
+    path = sl.results.save(result(), tmp_path / f"x.{ending}")
+    back = sl.results.open(path)
     xr.testing.assert_identical(back, result())
     for name, one in result().variables.items():  # text is text, however NumPy keeps it
         assert back[name].dtype == one.dtype or one.dtype == object
-    again = sl.open_result(sl.save(back, tmp_path / f"y.{ending}"))
+    again = sl.results.open(sl.results.save(back, tmp_path / f"y.{ending}"))
     xr.testing.assert_identical(again, result())
     changed = back.assign(n=back["n"] / 3)  # other numbers than the format of the old file has
-    xr.testing.assert_identical(sl.open_result(sl.save(changed, path)), changed)
+    xr.testing.assert_identical(sl.results.open(sl.results.save(changed, path)), changed)
     nameless = xr.DataArray([1.0], dims="a")
-    assert sl.open_result(sl.save(nameless, path)).name is None
-    xr.testing.assert_identical(sl.open_result(sl.save(nameless, path)), nameless)
+    assert sl.results.open(sl.results.save(nameless, path)).name is None
+    xr.testing.assert_identical(sl.results.open(sl.results.save(nameless, path)), nameless)
 
 
 def test_every_bit_of_a_json_file(tmp_path: Path) -> None:
     """One bit of the file changed: refused, or the same result, as where a space became a line break."""
-    path = sl.save(result(), tmp_path / "x.json")
+    path = sl.results.save(result(), tmp_path / "x.json")
     whole, seen = path.read_bytes(), 0
     for place in range(len(whole)):
         broken = bytearray(whole)
         broken[place] ^= 1 << (place % 7)
         path.write_bytes(broken)
         try:
-            back = sl.open_result(path)
+            back = sl.results.open(path)
         except InputError as refusal:
             seen += CHANGED in str(refusal)
             continue
@@ -67,7 +67,7 @@ def test_every_bit_of_a_json_file(tmp_path: Path) -> None:
 
 
 def test_bits_of_a_netcdf_file(tmp_path: Path) -> None:
-    path = sl.save(result(), tmp_path / "x.nc")
+    path = sl.results.save(result(), tmp_path / "x.nc")
     whole = path.read_bytes()
     numbers = [whole.index(np.array(each).tobytes()) for each in ([1.0, np.nan], np.array([3, 4], dtype=np.int32))]
     texts = [whole.index(each) for each in (b'"model": "m"', b"a\x00" if b"a\x00" in whole else b"bc", b"scalar")]
@@ -77,7 +77,7 @@ def test_bits_of_a_netcdf_file(tmp_path: Path) -> None:
             broken[place] ^= 1 << bit
             path.write_bytes(broken)
             with pytest.raises(InputError, match=f"{CHANGED}|is not a result|is damaged"):
-                sl.open_result(path)
+                sl.results.open(path)
 
 
 def edit_value(file: h5py.File) -> None:
@@ -116,18 +116,18 @@ def lose_kind(file: h5py.File) -> None:
     "edit", [edit_value, edit_text, edit_provenance, edit_units, rename, add, lose_checksum, lose_kind]
 )
 def test_edits_are_seen(edit: Any, tmp_path: Path) -> None:
-    path = sl.save(result(), tmp_path / "x.nc")
+    path = sl.results.save(result(), tmp_path / "x.nc")
     with h5py.File(path, "r+") as file:
         edit(file)
     with pytest.raises(InputError, match=CHANGED):
-        sl.open_result(path)
+        sl.results.open(path)
 
 
 def test_an_edit_that_is_meant_is_saved_again(tmp_path: Path) -> None:
-    path = sl.save(result(), tmp_path / "x.nc")
+    path = sl.results.save(result(), tmp_path / "x.nc")
     with xr.open_dataset(path, engine="h5netcdf") as found:
         edited = found.load().assign(v=found["v"] * 2)
-    back = sl.open_result(sl.save(edited, path))
+    back = sl.results.open(sl.results.save(edited, path))
     assert float(back["v"][0, 0]) == 2
     assert not {ATTRIBUTE, "squashlens_kind"} & back.attrs.keys()
 
@@ -167,17 +167,17 @@ def with_coordinate(values: Any) -> xr.DataArray:
 )
 def test_what_would_come_back_otherwise_is_refused_or_comes_back(ending: str, made: Any, tmp_path: Path) -> None:
     """Before an earlier file is replaced."""
-    path = sl.save(result(), tmp_path / f"x.{ending}")
+    path = sl.results.save(result(), tmp_path / f"x.{ending}")
     before = path.read_bytes()
     given = made()
     with contextlib.suppress(InputError):
-        sl.save(given, path)
-        back = sl.open_result(path)
+        sl.results.save(given, path)
+        back = sl.results.open(path)
         xr.testing.assert_identical(back, given)
         assert all(one.dtype == back.coords[name].dtype for name, one in given.coords.items())
         return
     with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
-        sl.save(given, path)
+        sl.results.save(given, path)
     assert path.read_bytes() == before
 
 
@@ -191,16 +191,16 @@ def test_what_would_come_back_otherwise_is_refused_or_comes_back(ending: str, ma
 )  # fmt: skip
 def test_dates_and_complex_numbers_are_refused(ending: str, values: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
-        sl.save(with_coordinate(values), tmp_path / f"x.{ending}")
+        sl.results.save(with_coordinate(values), tmp_path / f"x.{ending}")
     assert not list(tmp_path.iterdir())
 
 
 def test_files_by_other_means_are_read_as_they_are(tmp_path: Path) -> None:
     plain = result()
     plain.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
-    xr.testing.assert_identical(sl.open_result(tmp_path / "x.nc"), plain)
-    content = json.loads(sl.save(plain, tmp_path / "x.json").read_text())
+    xr.testing.assert_identical(sl.results.open(tmp_path / "x.nc"), plain)
+    content = json.loads(sl.results.save(plain, tmp_path / "x.json").read_text())
     for name in {ATTRIBUTE, "squashlens_kind", MEASURED} & content["attrs"].keys():
         del content["attrs"][name]
     (tmp_path / "x.json").write_text(json.dumps(content))
-    xr.testing.assert_identical(sl.open_result(tmp_path / "x.json"), plain)
+    xr.testing.assert_identical(sl.results.open(tmp_path / "x.json"), plain)

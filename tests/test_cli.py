@@ -29,7 +29,6 @@ PROMPT = "110 ="
 # Measurements that are no verbs, and why.
 PYTHON_ONLY = {
     "accuracy": "asks any sequences; `compare` and `search_separators` have it with --answer",
-    "answer_frequencies": "counts what `evaluate` found, which draws it with --answer-frequencies",
     "needle": "takes many prompts with a position and a group for each",
 }
 
@@ -352,7 +351,7 @@ def test_a_verb_prints_a_table_and_saves(
     assert f"saved: {out}" in said
     assert "<bos>" in said
     if ending != "csv":
-        result = sl.open_result(out)
+        result = sl.results.open(out)
         expected = getattr(sl, verb.replace("-", "_"))(tiny, PROMPT, progress=False)
         assert result.name == name
         assert (result == expected).all()
@@ -425,7 +424,7 @@ def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys:
     drawn = ["--figure", str(figure)] if VERBS[verb].figures else []
     main([verb, *words, "--out", str(out), *drawn, "--no-progress"])
     said = capsys.readouterr().out
-    kept, expected = sl.open_result(out), call()
+    kept, expected = sl.results.open(out), call()
     assert kept.identical(expected) or kept.equals(expected)
     assert said.startswith("# ")
     if drawn:
@@ -532,8 +531,8 @@ def test_a_sketch_says_how_far_it_got(capsys: pytest.CaptureFixture[str], tmp_pa
     arguments = ["--method", "sketch", "--norm", "frobenius", "--rtol", "0.4", "--vjp-batch-size", "16"]
     main(["jacobian_norms", "--prompt", PROMPT, *arguments, "--no-progress", "--out", str(out)])
     assert "sketched frobenius norm" in capsys.readouterr().out
-    found = sl.open_result(out)
-    assert sl.provenance(found)["sketch"]["reached"] <= 0.4
+    found = sl.results.open(out)
+    assert sl.results.provenance(found)["sketch"]["reached"] <= 0.4
     assert (found["low"] < found["high"]).all()
 
 
@@ -552,9 +551,9 @@ def test_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, figure = tmp_path / "a.nc", tmp_path / "a.html"
     main(["audit", "--prompt", "110 = 2", "011 = 2", "--positions", "1", "2", "3", "--estimates", "exact", "sketch",
           "--n-probes", "4", "--out", str(out), "--figure", str(figure), "--no-progress"])  # fmt: skip
-    said, found = capsys.readouterr().out, sl.open_result(out)
+    said, found = capsys.readouterr().out, sl.results.open(out)
     assert found["content"].values.nonzero()[0].tolist() == [1, 2, 3]
-    table = sl.table(found)
+    table = sl.results.table(found)
     row = next(line for line in said.splitlines() if "sketch of 4, certified" in line)
     assert f"{table.loc['sketch of 4, certified', 'least']:.5g}" in row
     assert set(table) == set(_labels.AUDIT)
@@ -574,7 +573,7 @@ def test_collapse_of_every_sequence(
           "unrelated", "--by-head", "value", "--scale", "relative", "--out", str(out), "--figure", str(figure),
           "--collapse-heatmap", str(heatmap), "--no-progress"])  # fmt: skip
     said = capsys.readouterr().out
-    result = sl.open_result(out)
+    result = sl.results.open(out)
     assert result["distance"].sizes == {"layer": 7, "length": 30}
     assert {"contrast", "unrelated", "noise_floor", "head_distance"} <= set(result.data_vars)
     assert f"{float(result['distance'].values[-1, -1]):.5g}" in said
@@ -591,10 +590,10 @@ def test_separator_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     main(["separator_ablation", "--n", "9", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute",
           ".", "--out", str(files[0]), "--figure", str(files[1]), "--from-block-map", str(files[2]),
           "--no-progress"])  # fmt: skip
-    said, result = capsys.readouterr().out, sl.open_result(files[0])
+    said, result = capsys.readouterr().out, sl.results.open(files[0])
     assert result["edit"].values.tolist() == ["none", "separators", "substitute"]
     assert result["from_block"].values.tolist() == [0, 3]
-    assert sl.provenance(result)["substitute"] == "."
+    assert sl.results.provenance(result)["substitute"] == "."
     assert "separators masked" in said
     assert "from block 0" in said
     assert "(model units)" in said
@@ -696,9 +695,9 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
         "answer": lambda digits: str(digits.count("1")), "n_samples": 3, "lengths": [4, 8], "progress": False,
     }  # fmt: skip
     expected = sl.search_separators(tiny, ones, separator=[","], every=[2, 3], n_placements=5, **options)
-    assert (sl.open_result(tmp_path / "p.nc")["separation"] == expected["separation"]).all()
+    assert (sl.results.open(tmp_path / "p.nc")["separation"] == expected["separation"]).all()
     assert f"best: ',' after every {int(expected['best_every'])} content tokens" in printed
-    assert set(sl.table(expected)) == set(_labels.SEARCH)
+    assert set(sl.results.table(expected)) == set(_labels.SEARCH)
     assert "separation ÷ that" in printed
     typed = ["sliding_window(4, sink=1)", "sliding_window(8) + mask_tokens([0], (0, 2))", "freeze_norms"]
     printed = said(
@@ -707,7 +706,7 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     window, mask = sl.hooks.sliding_window, sl.hooks.mask_tokens
     hooks = [window(4, sink=1), [window(8), mask([0], (0, 2))], sl.hooks.freeze_norms()]
     expected = sl.compare(tiny, ones, dict(zip(typed, hooks, strict=True)), **options)
-    assert (sl.open_result(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
+    assert (sl.results.open(tmp_path / "w.nc")["accuracy"] == expected["accuracy"]).all()
     assert all(f"{name}  " in printed for name in typed)
     assert all(path.stat().st_size > 1e6 for path in files.values())
 
@@ -755,7 +754,7 @@ def test_verbs_on_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], ti
     for name in names:
         task = sl.tasks.find(name)
         expected = sl.evaluate(tiny, task, lengths=[4, 60], seeds=3, progress=False)
-        kept = sl.open_result(tmp_path / f"a.{name}.nc")
+        kept = sl.results.open(tmp_path / f"a.{name}.nc")
         assert (kept["answer"] == expected["answer"]).all()
         assert (tmp_path / f"j.{name}.json").exists()
         assert f"== {name}\n" in printed
@@ -776,7 +775,7 @@ def test_collapse_vs_readout_in_any_order_of_lengths(
         str(files["probe.html"]),
     ])  # fmt: skip
     assert all(path.exists() for path in files.values())
-    kept = sl.open_result(files["r.nc"])
+    kept = sl.results.open(files["r.nc"])
     task = sl.tasks.find("taught_count_bernoulli")
     expected = sl.collapse_vs_readout(
         tiny, task, lengths=[12, 24], seeds=24, n_train=6, n_random_models=0, progress=False

@@ -9,7 +9,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.results import sealed, signed
+from squashlens.records.results import sealed, signed
 from tests import captured, odd
 
 MODELS = ("a", "b")
@@ -34,7 +34,7 @@ def measured(
 def test_tokens_stay_with_their_numbers() -> None:
     """Positions go by number, tokens are each part's own, and padding is no token."""
     texts = {"one": "xyz", "two": "xwvut", "three": "q"}
-    both = sl.concat({name: measured(text, name) for name, text in texts.items()}, dim="model")
+    both = sl.results.concat({name: measured(text, name) for name, text in texts.items()}, dim="model")
     assert both.dims == ("model", "position")
     assert both["token"].dims == both["token_id"].dims == ("model", "position")
     for name, text in texts.items():
@@ -44,18 +44,18 @@ def test_tokens_stay_with_their_numbers() -> None:
         assert here["token_id"].values.tolist() == [*map(ord, text), *[-1] * (5 - n)]
         assert here["token_id"].dtype == np.int64
         np.testing.assert_array_equal(here, [*map(ord, text), *[np.nan] * (5 - n)])
-        assert sl.provenance(here) == {"model": name, "call": {"function": "f", "prompt": text}}
-    assert sl.provenance(both)["model"] == [*texts]
+        assert sl.results.provenance(here) == {"model": name, "call": {"function": "f", "prompt": text}}
+    assert sl.results.provenance(both)["model"] == [*texts]
     assert both.attrs["model"] == "one, two, three"
     assert both.attrs["prompt"] == "'xyz', 'xwvut', 'q'"
 
 
 def test_the_short_prompt_of_several_is_whole_prompts() -> None:
     texts = {name: name * 25 for name in "abcd"}
-    both = sl.concat({name: measured(text) for name, text in texts.items()}, dim="run")
+    both = sl.results.concat({name: measured(text) for name, text in texts.items()}, dim="run")
     assert both.attrs["prompt"] == f"{texts['a']!r}, {texts['b']!r}, … (4 prompts)"
     ids = [sealed(measured("xyz"), {"call": {"function": "f", "prompt": [2, place]}}) for place in range(2)]
-    assert sl.concat(dict(enumerate(ids)), dim="run").attrs["prompt"] == "[2, 0], [2, 1]"
+    assert sl.results.concat(dict(enumerate(ids)), dim="run").attrs["prompt"] == "[2, 0], [2, 1]"
     assert ids[0].attrs["prompt"] == "[2, 0]"
 
 
@@ -68,21 +68,21 @@ def test_flags_that_no_part_lacks_stay_flags() -> None:
         }
         return signed("made", {"layer": range(layers), "kind": ["x", "y"]}, variables, {"call": {"function": "f"}})
 
-    both = sl.concat({"a": one(1), "b": one(2)}, dim="model")
+    both = sl.results.concat({"a": one(1), "b": one(2)}, dim="model")
     assert np.isnan(both["d"].sel(model="a", layer=1))
     assert both["same"].dtype == bool
     assert both["count"].dtype.kind == "i"
     alone = both.sel(model="a").dropna("layer", subset=["d"])
     assert alone["d"].values.tolist() == [1.0]
-    assert sl.provenance(alone) == {"call": {"function": "f"}}
+    assert sl.results.provenance(alone) == {"call": {"function": "f"}}
 
 
 def test_equal_tokens_are_named_once() -> None:
-    both = sl.concat({2: measured(), 1: measured(model="b")}, dim="number")
+    both = sl.results.concat({2: measured(), 1: measured(model="b")}, dim="number")
     assert both["token"].dims == ("position",)
     assert "n_tokens" not in both.coords
     assert both["number"].values.tolist() == [2, 1]
-    assert sl.provenance(both.sel(number=1))["model"] == "b"
+    assert sl.results.provenance(both.sel(number=1))["model"] == "b"
 
 
 def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
         return signed("made", coords, variables, {"model": model, "call": {"function": "made"}})
 
     parts = {"a": one([0, 2], ["z", "b"], "a"), "b": one([0, 1, 3], ["b", "c"], "b")}
-    both = sl.concat(parts, dim="model")
+    both = sl.results.concat(parts, dim="model")
     assert both["layer"].values.tolist() == [0, 1, 2, 3]
     assert both["kind"].values.tolist() == ["z", "b", "c"]
     assert both["d"].dims == ("model", "layer", "kind")
@@ -109,20 +109,20 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
     for label, part in parts.items():
         back = both.sel(model=label, layer=part["layer"], kind=part["kind"])
         np.testing.assert_array_equal(back["d"], part["d"])
-        assert sl.provenance(back) == sl.provenance(part)
-    xr.testing.assert_identical(sl.open_result(sl.save(both, tmp_path / "x.nc")), both)
-    xr.testing.assert_identical(sl.open_result(sl.save(both, tmp_path / "x.json")), both)
+        assert sl.results.provenance(back) == sl.results.provenance(part)
+    xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / "x.nc")), both)
+    xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / "x.json")), both)
 
 
 def test_two_prompts_of_a_real_model(tiny: Any) -> None:
     prompts = {"short": "11 =", "long": "How many ones are in 1101?"}
     parts = {name: sl.sensitivity(tiny, text, progress=False) for name, text in prompts.items()}
-    both = sl.concat(parts, dim="prompt")
+    both = sl.results.concat(parts, dim="prompt")
     for name, part in parts.items():
         here = both.sel(prompt=name).isel(position=slice(part.sizes["position"]))
         for variable in part.data_vars:
             np.testing.assert_array_equal(here[variable], part[variable])
-        assert sl.provenance(here) == sl.provenance(part)
+        assert sl.results.provenance(here) == sl.results.provenance(part)
         assert here["token"].values.tolist() == part["token"].values.tolist()
 
 
@@ -131,7 +131,7 @@ def test_two_sequences_of_a_real_model(tiny: Any) -> None:
     parts = {
         name: captured.collapse(tiny, sl.prompts.repeated(tiny, name, n), **form) for name, n in (("1", 3), ("0", 5))
     }
-    both = sl.concat(parts, dim="content")
+    both = sl.results.concat(parts, dim="content")
     for name, part in parts.items():
         here = both.sel(content=name, length=part["length"], replayed=part["replayed"])
         for variable in part.data_vars:
@@ -144,37 +144,38 @@ def test_certificates_hold_for_all_parts() -> None:
         name: measured(rounding=rounding, failure_probability=chance)
         for name, rounding, chance in (("a", 1e-9, 1e-6), ("b", 1e-8, 2e-6))
     }
-    both = sl.concat(parts, dim="model")
+    both = sl.results.concat(parts, dim="model")
     assert (both.attrs["rounding"], both.attrs["failure_probability"]) == (1e-8, pytest.approx(3e-6))
 
 
 def test_joined_of_joined_and_one_part(tmp_path: Path) -> None:
     rows = {
-        prompt: sl.concat({model: measured(prompt, model) for model in MODELS}, dim="model") for prompt in ("xyz", "q")
+        prompt: sl.results.concat({model: measured(prompt, model) for model in MODELS}, dim="model")
+        for prompt in ("xyz", "q")
     }
-    both = sl.open_result(sl.save(sl.concat(rows, dim="prompt"), tmp_path / "x.nc"))
+    both = sl.results.open(sl.results.save(sl.results.concat(rows, dim="prompt"), tmp_path / "x.nc"))
     assert both.dims == ("prompt", "model", "position")
     for prompt in rows:
         for model in MODELS:
-            expected = sl.provenance(measured(prompt, model))
-            assert sl.provenance(both.sel(prompt=prompt, model=model)) == expected
+            expected = sl.results.provenance(measured(prompt, model))
+            assert sl.results.provenance(both.sel(prompt=prompt, model=model)) == expected
             np.testing.assert_array_equal(
                 both.sel(prompt=prompt, model=model).dropna("position"), measured(prompt, model)
             )
-    alone = sl.concat({"a": measured()}, dim="model")
-    assert sl.provenance(alone) == sl.provenance(alone.squeeze()) == sl.provenance(measured())
+    alone = sl.results.concat({"a": measured()}, dim="model")
+    assert sl.results.provenance(alone) == sl.results.provenance(alone.squeeze()) == sl.results.provenance(measured())
     np.testing.assert_array_equal(alone.squeeze(), measured())
 
 
 def test_a_selected_part_can_be_joined_again() -> None:
     """Under another label, which does not lead to another part's provenance."""
-    both = sl.concat({model: measured(model=model) for model in MODELS}, dim="model")
-    swapped = sl.concat({"a": both.sel(model="b"), "c": both.sel(model="a")}, dim="model")
-    assert sl.provenance(swapped.sel(model="a"))["model"] == "b"
-    assert sl.provenance(swapped.sel(model="c"))["model"] == "a"
-    assert sl.provenance(swapped)["model"] == ["b", "a"]
-    inner = sl.concat({"x": both.sel(model="b"), "y": measured(model="c")}, dim="other")
-    assert sl.provenance(inner)["model"] == ["b", "c"]
+    both = sl.results.concat({model: measured(model=model) for model in MODELS}, dim="model")
+    swapped = sl.results.concat({"a": both.sel(model="b"), "c": both.sel(model="a")}, dim="model")
+    assert sl.results.provenance(swapped.sel(model="a"))["model"] == "b"
+    assert sl.results.provenance(swapped.sel(model="c"))["model"] == "a"
+    assert sl.results.provenance(swapped)["model"] == ["b", "a"]
+    inner = sl.results.concat({"x": both.sel(model="b"), "y": measured(model="c")}, dim="other")
+    assert sl.results.provenance(inner)["model"] == ["b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_a_selected_part_can_be_joined_again() -> None:
 )  # fmt: skip
 def test_what_is_not_one_measurement_is_refused(results: Any, dim: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        sl.concat(results(), dim)
+        sl.results.concat(results(), dim)
 
 
 def test_another_norm_or_constant_is_refused(tiny: Any) -> None:
@@ -214,12 +215,12 @@ def test_another_norm_or_constant_is_refused(tiny: Any) -> None:
     distances = {norm: sl.collapse(tiny, odd.pairs(), norm=norm) for norm in ("linf", "l2")}
     for several in (norms, bounds, distances):
         with pytest.raises(InputError, match="is not the same quantity in"):
-            sl.concat(several, dim="which")
+            sl.results.concat(several, dim="which")
 
 
 def test_attributes_that_differ_are_not_those_of_the_first() -> None:
     one, two = (odd.result("path_bound").assign_attrs(estimated_tightness=t, mine=t) for t in (2.5, 2.8))
-    both = sl.concat({"one": one, "two": two}, dim="run")
+    both = sl.results.concat({"one": one, "two": two}, dim="run")
     assert both.attrs["estimated_tightness"] == 2.8
     assert "mine" not in both.attrs
     assert both.attrs["units"] == one.attrs["units"]

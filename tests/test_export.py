@@ -18,8 +18,8 @@ from safetensors.torch import load
 import squashlens as sl
 from squashlens.errors import InputError, RangeError
 from squashlens.export._drawings import JOINER
-from squashlens.results import attributes
-from squashlens.seals import with_seals
+from squashlens.records.results import attributes
+from squashlens.saving.seals import with_seals
 from tests.conftest import PROMPT
 
 HERE = Path(__file__).parent
@@ -243,7 +243,7 @@ def test_a_result_in_inseqs_file(tiny: Any, tmp_path: Path) -> None:
     norms = sl.jacobian_norms(tiny, ["110 =", "10 ="], progress=False)
     content = json.loads(sl.export.inseq(norms, tmp_path / "norms.json").read_text())["attributes"]
     assert content["info"]["model_name"] == "tiny-gemma"
-    assert content["info"]["squashlens"]["provenance"] == sl.provenance(norms)
+    assert content["info"]["squashlens"]["provenance"] == sl.results.provenance(norms)
     for number, one in enumerate(each["attributes"] for each in content["sequence_attributions"]):
         alone = norms.isel(prompt=number, position=slice(int(norms["n_tokens"][number])))
         assert [each["attributes"]["token"] for each in one["source"]] == alone["token"].values.tolist()

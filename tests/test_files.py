@@ -43,15 +43,16 @@ from squashlens.engine.capturing.on_disk import TensorsOnDisk
 from pathlib import Path
 folder, limit = Path(sys.argv[1]), 20_000
 for ending in ("nc", "json", "csv"):
-    sl.save(xr.DataArray([1.0], dims="a", name="v"), folder / f"x.{ending}")
+    sl.results.save(xr.DataArray([1.0], dims="a", name="v"), folder / f"x.{ending}")
 journal = Journal(folder / "journal", {"model": "tiny"})
 journal.keep({"first": 1})
 old = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("journal")}
 unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))  # every longer write fails with EFBIG
 large = xr.DataArray(np.random.default_rng(0).normal(size=9000), dims="a", name="v")
-attempts = {ending: lambda ending=ending: sl.save(large, folder / f"x.{ending}") for ending in ("nc", "json", "csv")}
-attempts["new"] = lambda: sl.save(large, folder / "new.nc")
+ENDINGS = ("nc", "json", "csv")
+attempts = {one: lambda one=one: sl.results.save(large, folder / f"x.{one}") for one in ENDINGS}
+attempts["new"] = lambda: sl.results.save(large, folder / "new.nc")
 attempts["page"] = lambda: write(folder / "page.html", bytes(90_000))
 attempts["journal"] = lambda: journal.keep({"second": "x" * 90_000})
 attempts["capture"] = lambda: TensorsOnDisk(folder, "residual").put(0, torch.zeros(9000))
@@ -95,11 +96,11 @@ def test_a_full_disk_is_refused(tmp_path: Path) -> None:
     import squashlens as sl
     from squashlens.errors import OutputError
     from squashlens.saving.journal import Journal
-    sl.save(xr.DataArray([1.0], dims="a", name="v"), folder / "x.nc")
+    sl.results.save(xr.DataArray([1.0], dims="a", name="v"), folder / "x.nc")
     journal = Journal(folder / "journal", {})
     old = (folder / "x.nc").read_bytes()
     for attempt in (
-        lambda: sl.save(xr.DataArray(np.arange(9000.0), dims="a", name="v"), folder / "x.nc"),
+        lambda: sl.results.save(xr.DataArray(np.arange(9000.0), dims="a", name="v"), folder / "x.nc"),
         lambda: journal.keep({"a": "x" * 90_000}),
     ):
         try:
@@ -171,18 +172,18 @@ def test_killed_writers_leave_nothing(tmp_path: Path) -> None:
 
 def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
-    target = sl.save(RESULT, tmp_path / "real" / "x.nc")
+    target = sl.results.save(RESULT, tmp_path / "real" / "x.nc")
     for link, to in (("x.nc", target), ("y.nc", Path("real/y.nc")), ("z.nc", Path("x.nc"))):
         (tmp_path / link).symlink_to(to)
-        sl.save(RESULT * 2, tmp_path / link)
+        sl.results.save(RESULT * 2, tmp_path / link)
         assert (tmp_path / link).is_symlink()
-        assert sl.open_result(tmp_path / link).identical(RESULT * 2)
+        assert sl.results.open(tmp_path / link).identical(RESULT * 2)
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x.nc", "y.nc"]
     (tmp_path / "circle.nc").symlink_to("circle.nc")
     (tmp_path / "nowhere.nc").symlink_to("missing/x.nc")
     for name in ("circle", "nowhere"):
         with pytest.raises((InputError, OutputError), match="circle|There is no folder"):
-            sl.save(RESULT, tmp_path / f"{name}.nc")
+            sl.results.save(RESULT, tmp_path / f"{name}.nc")
 
 
 def test_permissions_are_kept(tmp_path: Path) -> None:
@@ -313,8 +314,8 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
 def test_a_file_is_replaced_not_written_over(tmp_path: Path) -> None:
     """Whoever has the old file open keeps it whole: the new one is another file under the name."""
     path, old = tmp_path / "x.json", tmp_path / "old.json"
-    sl.save(RESULT, path)
+    sl.results.save(RESULT, path)
     os.link(path, old)
     before = old.read_bytes()
-    sl.save(RESULT + 1, path)
+    sl.results.save(RESULT + 1, path)
     assert old.read_bytes() == before != path.read_bytes()

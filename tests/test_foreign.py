@@ -101,7 +101,7 @@ def test_foreign_netcdf_is_refused(attack: Any, tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         attack(file, tmp_path)
     with pytest.raises(InputError, match=f"x.nc' is not a result of squashlens: .*{ATTACKS[attack]}"):
-        sl.open_result(path)
+        sl.results.open(path)
 
 
 def test_external_numbers_would_have_been_read(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_more_than_memory_is_refused_before_it_is_read(shape: tuple[int, ...], t
         file.create_dataset("v", shape, "f4", chunks=(1,) * len(shape), compression="gzip")
     assert (tmp_path / "x.nc").stat().st_size < 1e4
     with pytest.raises(CapacityError, match="may take .* are free"):
-        sl.open_result(tmp_path / "x.nc")
+        sl.results.open(tmp_path / "x.nc")
 
 
 def test_one_long_text_for_many_entries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,37 +130,37 @@ def test_one_long_text_for_many_entries_is_refused(tmp_path: Path, monkeypatch: 
     memory = type("memory", (), {"available": 1_000_000})
     monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: memory)
     with pytest.raises(InputError, match="texts take more than 1 MB"):
-        sl.open_result(tmp_path / "x.nc")
-    sl.save(PLAIN, tmp_path / "y.nc")
+        sl.results.open(tmp_path / "x.nc")
+    sl.results.save(PLAIN, tmp_path / "y.nc")
     memory.available = 10_000  # so that even a small result is looked through text by text
-    assert sl.open_result(tmp_path / "y.nc").identical(PLAIN)
+    assert sl.results.open(tmp_path / "y.nc").identical(PLAIN)
 
 
 def test_compressed_results_come_back(tmp_path: Path) -> None:
     """A user's own netCDF, with the compression that netCDF has."""
     dataset = PLAIN.to_dataset()
     dataset.to_netcdf(tmp_path / "x.nc", engine="h5netcdf", encoding={"v": {"zlib": True, "shuffle": True}})
-    assert sl.open_result(tmp_path / "x.nc").identical(dataset)
+    assert sl.results.open(tmp_path / "x.nc").identical(dataset)
 
 
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_damaged_files_are_refused(ending: str, tmp_path: Path) -> None:
-    path = sl.save(PLAIN, tmp_path / f"x.{ending}")
+    path = sl.results.save(PLAIN, tmp_path / f"x.{ending}")
     whole = path.read_bytes()
     for damage in (b"", b"\x00", whole[: len(whole) // 2], whole[::-1], b"\x89HDF\r\n\x1a\n", b"[" * 200_000, b"{}"):
         path.write_bytes(damage)
         with pytest.raises(InputError, match=f"x.{ending}' is (damaged|not a result)"):
-            sl.open_result(path)
+            sl.results.open(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(InputError, match="is a folder"):
-        sl.open_result(path)
+        sl.results.open(path)
     path.rmdir()
     with pytest.raises(InputError, match="There is no file"):
-        sl.open_result(path)
+        sl.results.open(path)
     os.mkfifo(path)
     with pytest.raises(InputError, match="a pipe or device, not a file"):
-        sl.open_result(path)
+        sl.results.open(path)
 
 
 def altered(path: Path, **changes: Any) -> Path:
@@ -184,16 +184,16 @@ def altered(path: Path, **changes: Any) -> Path:
     ],
 )  # fmt: skip
 def test_json_that_declares_what_it_does_not_hold(changes: dict[str, Any], tmp_path: Path) -> None:
-    path = altered(sl.save(PLAIN, tmp_path / "x.json"), **changes)
+    path = altered(sl.results.save(PLAIN, tmp_path / "x.json"), **changes)
     with pytest.raises((InputError, CapacityError), match="x.json"):
-        sl.open_result(path)
+        sl.results.open(path)
 
 
 def test_json_beyond_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = sl.save(PLAIN, tmp_path / "x.json")
+    path = sl.results.save(PLAIN, tmp_path / "x.json")
     monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: type("memory", (), {"available": 1000}))
     with pytest.raises(CapacityError, match="x.json' may take .* only 1 kB are free"):
-        sl.open_result(path)
+        sl.results.open(path)
 
 
 def test_what_json_can_take(tmp_path: Path) -> None:
@@ -216,4 +216,4 @@ def test_a_file_that_says_it_is_something_else(tmp_path: Path) -> None:
         dataset = xr.Dataset({"a": 1.0, "b": 2.0}, attrs={"squashlens_kind": kind})
         dataset.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
         with pytest.raises(InputError, match=f"claims to be a '{kind}' with 2 variables"):
-            sl.open_result(tmp_path / "x.nc")
+            sl.results.open(tmp_path / "x.nc")

@@ -42,7 +42,7 @@ def public(module: ModuleType) -> list[str]:
 
 
 def measurements() -> Iterator[Any]:
-    for module in (sl, sl.paths, sl.hooks, sl.prompts):
+    for module in (sl, sl.paths, sl.hooks, sl.prompts, sl.results):
         found = [getattr(module, name) for name in public(module)]
         yield from (one for one in found if inspect.isfunction(one))
 

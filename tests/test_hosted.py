@@ -199,7 +199,7 @@ def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., Eval
     same(found, scored(DRAWN, answers, {}))
     assert [*found["length"].values, *found["seed"].values] == [5, 12, 3, 1]
     assert found["mode"].values.tolist() == ["cot", "answer_only"]
-    assert sl.provenance(found)["call"]["lengths"] == [5, 12]
+    assert sl.results.provenance(found)["call"]["lengths"] == [5, 12]
 
 
 def test_lengths_of_a_log_are_in_order(put: Callable[..., EvalLog]) -> None:
@@ -220,7 +220,7 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
     log = put(hosted.inspect_task(ONES, [4, 5], 2), temperature=0.7, max_tokens=99, extra_headers={"key": "secret"})
     log.eval.model_args |= {"model_path": str(tmp_path / "my-model"), "trust": True, "other": {"nested": 1}}
     found = hosted.from_log(log)
-    facts = sl.provenance(found)
+    facts = sl.results.provenance(found)
     assert facts["model"] == "mockllm/model"
     assert facts["answered_by"] == ["mock-1"]
     assert facts["model_args"] == {"model_path": "my-model", "trust": True}
@@ -249,10 +249,10 @@ def test_results_are_kept_and_read_from_either_kind_of_log(put: Callable[..., Ev
     log = put(hosted.inspect_task(DRAWN, [4, 9], 3))
     found = hosted.from_log(log.location)
     xr.testing.assert_identical(found, hosted.from_log(log))
-    kept = sl.open_result(sl.save(found, tmp_path / "answers.nc"))
+    kept = sl.results.open(sl.results.save(found, tmp_path / "answers.nc"))
     xr.testing.assert_equal(kept, found)
-    assert sl.provenance(kept) == sl.provenance(found)
-    assert sl.answer_frequencies(kept)["unread"].item() == pytest.approx(0)
+    assert sl.results.provenance(kept) == sl.results.provenance(found)
+    assert sl.results.answer_frequencies(kept)["unread"].item() == pytest.approx(0)
     write_eval_log(read_eval_log(log.location), str(tmp_path / "log.json"))
     same(hosted.from_log(tmp_path / "log.json"), found)
 
@@ -319,7 +319,7 @@ def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
     assert (log.eval.task, log.eval.task_registry_name) == ("sum", "squashlens/sum")
     assert hosted.from_log(log)["length"].values.tolist() == [4, 5]
     log = put("squashlens/ask", task_args={"name": "taught_copy_random", "lengths": 3, "seeds": 2})
-    assert sl.provenance(hosted.from_log(log))["task"]["name"] == "taught_copy_random"
+    assert sl.results.provenance(hosted.from_log(log))["task"]["name"] == "taught_copy_random"
     with pytest.raises(InputError, match="no task 'count_twos'"):
         hosted.ask("count_twos")
 
@@ -363,7 +363,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path
     same(found, ours, but={"prompt_tokens", "answer_tokens"})
     assert found["right"].sel(length=8).all()
     assert (found["prompt_tokens"] == ours["prompt_tokens"].max()).all()
-    facts = sl.provenance(found)
+    facts = sl.results.provenance(found)
     assert (facts["model"], facts["model_args"]["model_path"]) == ("hf/local", "tiny-gemma")
     assert facts["stop_reasons"] == {"unknown": 6}
 

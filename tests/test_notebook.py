@@ -86,13 +86,13 @@ def test_a_proof_leaves_nothing_on_a_bridge() -> None:
     model(torch.tensor([[2, 5, 6]]))
     before = state(model)
     result = sl.sensitivity(model, PROMPT, **QUIET)
-    assert sl.provenance(result)["proof"] == "verified as it stands"
+    assert sl.results.provenance(result)["proof"] == "verified as it stands"
     assert state(model) == before
 
 
 def test_the_first_cells(own: Any) -> None:
     """`run_with_cache`, own hooks in every form and patching: squashlens says what TransformerLens computes."""
-    ids = sl.tokenize(own, PROMPT)
+    ids = sl.prompts.tokenize(own, PROMPT)
     plain, cache = own.run_with_cache(ids)
     before = state(own)
     expected = own.run_with_hooks(ids, fwd_hooks=[("blocks.3.attn.hook_z", halve)])
@@ -109,12 +109,12 @@ def test_the_first_cells(own: Any) -> None:
             found = sl.top_tokens(own, PROMPT, k=1)
             assert torch.equal(own(ids), expected)
         np.testing.assert_allclose(found.item(), likeliest, rtol=1e-5)
-        assert len(sl.provenance(found)["ambient_hooks"]) == 1
+        assert len(sl.results.provenance(found)["ambient_hooks"]) == 1
         assert state(own) == before
-    _, other = own.run_with_cache(sl.tokenize(own, OTHER))
+    _, other = own.run_with_cache(sl.prompts.tokenize(own, OTHER))
     with sl.applied(own, sl.hooks.patch_residual(range(len(ids[0])), other, (5,))):
         patched = own(ids)
-    torch.testing.assert_close(patched, own(sl.tokenize(own, OTHER)), rtol=0, atol=0)
+    torch.testing.assert_close(patched, own(sl.prompts.tokenize(own, OTHER)), rtol=0, atol=0)
     with sl.applied(own, sl.hooks.patch_heads(range(4), cache), sl.hooks.patch_residual([3], cache)):
         assert torch.equal(own(ids), plain)
     assert state(own) == before
@@ -123,12 +123,12 @@ def test_the_first_cells(own: Any) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_measurement_after_run_with_cache(own: Any, verb: str) -> None:
     """The same numbers as before it, and under own hooks too; nothing is left on the bridge."""
-    own.run_with_cache(sl.tokenize(own, PROMPT))
+    own.run_with_cache(sl.prompts.tokenize(own, PROMPT))
     before = state(own)
     result = VERBS[verb](own)
-    assert "nudge" not in str(sl.provenance(result))
+    assert "nudge" not in str(sl.results.provenance(result))
     assert state(own) == before
     with sl.applied(own, ("blocks.1.attn.hook_z", nudge)):
         hooked = VERBS[verb](own)
-    assert "nudge" in str(sl.provenance(hooked))
+    assert "nudge" in str(sl.results.provenance(hooked))
     assert state(own) == before

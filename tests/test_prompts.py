@@ -76,7 +76,7 @@ def test_text_and_token_space_agree(tiny: Any) -> None:
         "car tree car tree car": sl.prompts.build(tiny, ["car", "tree", "car", "tree", "car"]),
     }
     for text, sequence in cases.items():
-        assert list(sequence.pair(5).v) == sl.tokenize(tiny, text)[0].tolist(), text
+        assert list(sequence.pair(5).v) == sl.prompts.tokenize(tiny, text)[0].tolist(), text
 
 
 def test_draws_are_what_they_say(tiny: Any) -> None:

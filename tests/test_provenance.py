@@ -13,27 +13,27 @@ import torch
 import xarray as xr
 
 import squashlens as sl
-from squashlens import facts
 from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
-from squashlens.joining import joined
-from squashlens.results import sealed
+from squashlens.records import facts
+from squashlens.records.joining import joined
+from squashlens.records.results import sealed
 from tests import odd
 
 
 @pytest.mark.parametrize("name", [name for name in odd.result("") if name != "shares_and_counts"])
 def test_every_result_has_it_once(name: str) -> None:
     found = odd.result(name)
-    call = sl.provenance(found)["call"]
+    call = sl.results.provenance(found)["call"]
     assert call["function"]
     if isinstance(found, xr.Dataset):
         for variable in found.data_vars.values():
             assert set(variable.attrs) <= {"long_name", "units"}
-            assert sl.provenance(variable) == sl.provenance(found)
+            assert sl.results.provenance(variable) == sl.results.provenance(found)
 
 
 def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
-    ids = sl.tokenize(tiny, "110 =")
+    ids = sl.prompts.tokenize(tiny, "110 =")
     for given, recorded in (
         ("110 =", "110 ="),
         (["110 =", "011 ="], ["110 =", "011 ="]),
@@ -43,11 +43,11 @@ def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
         (sl.capture(tiny, "110 ="), ids[0].tolist()),
     ):
         found = sl.path_bound(tiny, given)
-        assert sl.provenance(found)["call"]["prompt"] == recorded
+        assert sl.results.provenance(found)["call"]["prompt"] == recorded
     apart = sl.path_bound(tiny, ["110 =", "0 ="])
-    assert sl.provenance(apart.sel(prompt=1))["call"]["prompt"] == "0 ="
-    assert "prompt" not in sl.provenance(odd.result("collapse"))["call"]  # it has a sequence
-    assert sl.provenance(odd.result("needle"))["call"]["prompt"] == [odd.ids().tolist()]
+    assert sl.results.provenance(apart.sel(prompt=1))["call"]["prompt"] == "0 ="
+    assert "prompt" not in sl.results.provenance(odd.result("collapse"))["call"]  # it has a sequence
+    assert sl.results.provenance(odd.result("needle"))["call"]["prompt"] == [odd.ids().tolist()]
 
 
 def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
@@ -63,7 +63,7 @@ def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
 
 def test_what_selects_or_reorders_keeps_it(tiny: Any, tmp_path: Path) -> None:
     bound = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"])
-    expected = sl.provenance(bound)
+    expected = sl.results.provenance(bound)
     collapse = odd.result("collapse")
     changed = [
         bound.isel(position=[0, 2]), bound.sel(to_layer="y"), bound.isel(prompt=0, drop=True), bound[0, 1, 2],
@@ -71,18 +71,19 @@ def test_what_selects_or_reorders_keeps_it(tiny: Any, tmp_path: Path) -> None:
         bound.isel(prompt=0).swap_dims(position="token"), bound.stack(cell=("prompt", "position")),
         bound.sortby("position", ascending=False), bound.isel(prompt=[1, 0]), bound.isel(prompt=[0]).squeeze(),
         bound.sel(to_layer="y").expand_dims("to_layer"), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)),  # noqa: S301
-        sl.open_result(sl.save(bound, tmp_path / "x.nc")), sl.open_result(sl.save(bound, tmp_path / "x.json")),
+        sl.results.open(sl.results.save(bound, tmp_path / "x.nc")),
+        sl.results.open(sl.results.save(bound, tmp_path / "x.json")),
         bound.to_dataset(name="bound", promote_attrs=True), bound.isel(position=[]),
     ]  # fmt: skip
     for one in changed:
-        assert sl.provenance(one) == expected
-    stored = sl.open_result(sl.save(collapse, tmp_path / "y.nc"))
+        assert sl.results.provenance(one) == expected
+    stored = sl.results.open(sl.results.save(collapse, tmp_path / "y.nc"))
     for one in (
         collapse.isel(layer=-1), collapse[["distance"]], collapse["distance"], collapse["distance"].isel(layer=[0]),
-        stored["distance"], sl.open_result(sl.save(collapse["distance"], tmp_path / "z.nc")),
-        sl.open_result(sl.save(stored["distance"], tmp_path / "z.json")),
+        stored["distance"], sl.results.open(sl.results.save(collapse["distance"], tmp_path / "z.nc")),
+        sl.results.open(sl.results.save(stored["distance"], tmp_path / "z.json")),
     ):  # fmt: skip
-        assert sl.provenance(one) == sl.provenance(collapse)
+        assert sl.results.provenance(one) == sl.results.provenance(collapse)
 
 
 CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -123,31 +124,33 @@ def test_values_that_were_computed_and_labels_that_were_replaced_have_none(name:
     change, message = CHANGES[name]
     changed = change(odd.result("collapse"))
     assert "provenance" in changed.attrs
-    opened = sl.open_result(sl.save(changed, tmp_path / "x.nc"))
+    opened = sl.results.open(sl.results.save(changed, tmp_path / "x.nc"))
     xr.testing.assert_identical(opened, changed)
     for one in (changed, opened, pickle.loads(pickle.dumps(changed))):  # noqa: S301
         with pytest.raises(InputError, match=OPENED.get(name, message) if one is opened else message):
-            sl.provenance(one)
-    assert sl.provenance(odd.result("collapse"))["call"]["function"] == "collapse"  # the result itself has it still
+            sl.results.provenance(one)
+    assert (
+        sl.results.provenance(odd.result("collapse"))["call"]["function"] == "collapse"
+    )  # the result itself has it still
 
 
 def test_a_single_number_that_was_computed_has_none(tiny: Any) -> None:
     bound = sl.path_bound(tiny, "110 =")
     with pytest.raises(InputError, match="Nothing in this result is known to be measured.*`path_bound`"):
-        sl.provenance(bound.mean())
+        sl.results.provenance(bound.mean())
     with pytest.raises(InputError, match="squashlens did not measure it"):
-        sl.provenance(odd.result("collapse")["distance"] * 2)
+        sl.results.provenance(odd.result("collapse")["distance"] * 2)
 
 
 def test_a_file_that_plain_xarray_opened_needs_open_result(tiny: Any, tmp_path: Path) -> None:
-    path = sl.save(sl.path_bound(tiny, "110 ="), tmp_path / "x.nc")
+    path = sl.results.save(sl.path_bound(tiny, "110 ="), tmp_path / "x.nc")
     with xr.open_dataset(path, engine="h5netcdf") as opened:
         with pytest.raises(InputError, match=r"Open files with `squashlens\.open_result`"):
-            sl.provenance(opened["path_bound"])
+            sl.results.provenance(opened["path_bound"])
         other = tmp_path / "other.nc"
         opened["path_bound"].to_netcdf(other, engine="h5netcdf")
     with pytest.raises(InputError, match=r"`squashlens\.save`"):
-        sl.provenance(sl.open_result(other)["path_bound"])
+        sl.results.provenance(sl.results.open(other)["path_bound"])
 
 
 @pytest.mark.parametrize(
@@ -164,9 +167,9 @@ def test_parts_need_their_own_labels(change: Callable[[Any], Any]) -> None:
         return sealed(xr.DataArray([1.0, 2.0], dims="layer", name="d"), {"model": model, "call": {"function": "f"}})
 
     found = joined({"a": one("a"), "b": one("b")}, "model")
-    assert sl.provenance(found.isel(model=1))["model"] == "b"
+    assert sl.results.provenance(found.isel(model=1))["model"] == "b"
     with pytest.raises(InputError, match="labels|a new dimension 'other'"):
-        sl.provenance(change(found))
+        sl.results.provenance(change(found))
 
 
 def test_figures_tables_and_exports_need_measured_values() -> None:
@@ -174,11 +177,13 @@ def test_figures_tables_and_exports_need_measured_values() -> None:
     with pytest.raises(InputError, match="were computed from a result of `collapse`"):
         sl.figures.of(collapse * -1)
     with pytest.raises(InputError, match="were computed from a result of `path_bound`"):
-        sl.table(bound - bound)
+        sl.results.table(bound - bound)
     with pytest.raises(InputError, match="were computed from a result of `path_bound`"):
-        sl.concat({"a": bound, "b": 2 * bound}, dim="run")
+        sl.results.concat({"a": bound, "b": 2 * bound}, dim="run")
     assert len(sl.figures.of(collapse[["distance"]]).data)
-    assert sl.table(collapse["distance"])["model"].unique().tolist() == [sl.provenance(collapse)["model"]]
+    assert sl.results.table(collapse["distance"])["model"].unique().tolist() == [
+        sl.results.provenance(collapse)["model"]
+    ]
 
 
 @pytest.mark.parametrize("ending", ["", ".nc", ".json"])
@@ -199,19 +204,19 @@ def test_computed_values_are_not_drawn_under_the_name_of_the_measurement(
         own: Any = values.drop_attrs().assign_attrs(long_name="a number of mine", units="1")
         if ending:
             values, own = (
-                sl.open_result(sl.save(one, tmp_path / f"{name}{ending}"))
+                sl.results.open(sl.results.save(one, tmp_path / f"{name}{ending}"))
                 for name, one in {"a": values, "b": own}.items()
             )
         for use in (
             sl.figures.by_token, sl.figures.of, lambda one: sl.figures.of({"a": one, "b": found["jacobian"]}),
             lambda one: sl.figures.of(one.to_dataset(name="jacobian")),
-            lambda one: sl.save(one, tmp_path / "x.csv"), sl.table, sl.export.circuitsvis,
+            lambda one: sl.results.save(one, tmp_path / "x.csv"), sl.results.table, sl.export.circuitsvis,
         ):  # fmt: skip
             with pytest.raises(InputError, match="computed from"):
                 use(values)
         figure: Any = sl.figures.of(own)
         assert figure.layout.title.text == "A number of mine"
-        sl.save(own, tmp_path / "x.csv")
+        sl.results.save(own, tmp_path / "x.csv")
 
 
 def test_values_of_the_user_are_drawn(tiny: Any, tmp_path: Path) -> None:
@@ -223,36 +228,36 @@ def test_values_of_the_user_are_drawn(tiny: Any, tmp_path: Path) -> None:
     for one, title in ((own, "Share of mine"), (doubled, "Twice the bound")):
         figure: Any = sl.figures.of(one)
         assert figure.layout.title.text == title
-        assert sl.save(one, tmp_path / "x.csv").stat().st_size
+        assert sl.results.save(one, tmp_path / "x.csv").stat().st_size
     with pytest.raises(InputError, match="were computed from a result of `path_bound`.*drop_attrs"):
-        sl.save(2 * found, tmp_path / "x.csv")
+        sl.results.save(2 * found, tmp_path / "x.csv")
     joined = xr.concat([found, found], dim="model", combine_attrs="override")
-    for use in (sl.figures.of, sl.table, lambda one: sl.save(one, tmp_path / "x.csv")):
+    for use in (sl.figures.of, sl.results.table, lambda one: sl.results.save(one, tmp_path / "x.csv")):
         with pytest.raises(InputError, match="a new dimension 'model'"):
             use(joined)
 
 
 def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:
     a, b = (sl.path_bound(tiny, prompt) for prompt in ("110 =", "011 ="))
-    new = "a new dimension 'model': it was joined or reshaped.*Join results with `squashlens.concat`"
+    new = "a new dimension 'model': it was joined or reshaped.*Join results with `squashlens.results.concat`"
     for one in (
         xr.concat([a, b], dim="model", coords="minimal", compat="override", combine_attrs="override"),
         a.expand_dims("model"),
         xr.concat([odd.result("collapse")] * 2, dim="model", combine_attrs="override", data_vars="all"),
     ):
         with pytest.raises(InputError, match=new):
-            sl.provenance(one)
+            sl.results.provenance(one)
     merged = xr.merge([a.rename("one"), b.rename("two")], compat="override", join="override")
     with pytest.raises(InputError, match="The variable 'two' of this Dataset has a provenance of its own"):
-        sl.provenance(merged)
+        sl.results.provenance(merged)
     longer = xr.concat([a, b], dim="position", combine_attrs="override")
     with pytest.raises(InputError, match="10 values along 'position', and 5 were measured"):
-        sl.provenance(longer)
+        sl.results.provenance(longer)
     evaluated = odd.result("evaluate")
     both = xr.concat([evaluated, evaluated], dim="model", combine_attrs="override", data_vars="all")
     with pytest.raises(InputError, match="a new dimension 'model'"):
         notes_of(both)  # the line under the title of every figure
-    assert sl.provenance(both.isel(model=0)) == sl.provenance(evaluated)
+    assert sl.results.provenance(both.isel(model=0)) == sl.results.provenance(evaluated)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +273,7 @@ def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:
 def test_a_damaged_provenance_is_refused(text: str) -> None:
     result = xr.DataArray([1.0, 2.0], dims="a", coords={"a": [1, 2]}, attrs={"provenance": text})
     with pytest.raises(InputError, match=r"is not a provenance|joined or reshaped"):
-        sl.provenance(result)
+        sl.results.provenance(result)
 
 
 def test_stored_facts_of_parts_come_back_unchanged() -> None:
@@ -297,12 +302,12 @@ def test_joined_of_joined_keeps_every_part(tmp_path: Path) -> None:
     rows = {model: joined({seed: one(model, seed) for seed in (1, 2)}, "seed") for model in "ab"}
     found = joined(rows, "model")
     assert found.dims == ("model", "seed", "layer")
-    assert sl.provenance(found) == {"model": ["a", "b"], "call": {"function": "f", "seed": [1, 2]}}
-    back = sl.open_result(sl.save(found, tmp_path / "x.nc"))
+    assert sl.results.provenance(found) == {"model": ["a", "b"], "call": {"function": "f", "seed": [1, 2]}}
+    back = sl.results.open(sl.results.save(found, tmp_path / "x.nc"))
     for model in "ab":
         for seed in (1, 2):
             expected = {"model": model, "call": {"function": "f", "seed": seed}}
-            assert sl.provenance(back.sel(model=model, seed=seed)) == expected
-            assert sl.provenance(back.sel(seed=seed).sel(model=[model])) == expected
-    assert sl.provenance(found.isel(model=0)) == {"model": "a", "call": {"function": "f", "seed": [1, 2]}}
+            assert sl.results.provenance(back.sel(model=model, seed=seed)) == expected
+            assert sl.results.provenance(back.sel(seed=seed).sel(model=[model])) == expected
+    assert sl.results.provenance(found.isel(model=0)) == {"model": "a", "call": {"function": "f", "seed": [1, 2]}}
     np.testing.assert_array_equal(found.isel(seed=0, model=1), [0, 1, 2])

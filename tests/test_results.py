@@ -15,7 +15,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
-from squashlens.results import attributes, position_coords, sealed
+from squashlens.records.results import attributes, position_coords, sealed
 from tests import captured, odd
 from tests.references import raw
 
@@ -33,10 +33,10 @@ def nasty_array() -> xr.DataArray:
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_nasty_labels_and_floats_survive(ending: str, tmp_path: Path) -> None:
     array = nasty_array()
-    back = sl.open_result(sl.save(array, tmp_path / f"x.{ending}"))
+    back = sl.results.open(sl.results.save(array, tmp_path / f"x.{ending}"))
     xr.testing.assert_identical(back, array)
     assert back.values.tobytes() == array.values.tobytes()  # bit for bit, −0 and NaN too
-    assert sl.provenance(back) == {"none": None, "flag": True, "nested": {"deep": [1, "é"]}}
+    assert sl.results.provenance(back) == {"none": None, "flag": True, "nested": {"deep": [1, "é"]}}
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
     "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"], progress=False),
     "capture": lambda: sl.capture(odd.model(), "110 =", layers=[0, 1]).to_xarray(),
-    "joined": lambda: sl.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),
+    "joined": lambda: sl.results.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),
     "one number": lambda: sl.path_bound(odd.model(), "110 =")[2],
     "one row": lambda: odd.result("collapse").isel(layer=-1, length=0),
 }
@@ -56,13 +56,13 @@ def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> No
     """Back from netCDF and JSON as it was; in CSV and DataFrames with every number under its labels."""
     result = KINDS[kind]()
     for ending in ("nc", "json"):
-        back = sl.open_result(sl.save(result, tmp_path / f"x.{ending}"))
+        back = sl.results.open(sl.results.save(result, tmp_path / f"x.{ending}"))
         assert type(back) is type(result)
         xr.testing.assert_identical(back, result)
-        assert sl.provenance(back) == sl.provenance(result)
+        assert sl.results.provenance(back) == sl.results.provenance(result)
     whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name)
     table = pd.read_csv(
-        sl.save(result, tmp_path / "x.csv"), keep_default_na=False, na_values=[""], float_precision="round_trip"
+        sl.results.save(result, tmp_path / "x.csv"), keep_default_na=False, na_values=[""], float_precision="round_trip"
     )
     dims = {values.dims for values in whole.data_vars.values()}
     tidy = len(dims) > 1 or dims == {()}
@@ -84,7 +84,7 @@ def test_every_measurement_is_among_them() -> None:
     returned = {name: inspect.signature(one, eval_str=True).return_annotation for name, one in functions.items()}
     makers = {name for name, hint in returned.items() if re.search(r"xarray.*\.(Dataset|DataArray)", str(hint))}
     assert len(makers) > 30
-    assert {name.split(".")[-1] for name in makers} - {"concat", "open_result", "from_log"} <= {*KINDS}
+    assert {name.split(".")[-1] for name in makers} - {"concat", "open", "from_log"} <= {*KINDS}
 
 
 def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:
@@ -95,7 +95,7 @@ def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:
 
 def test_csv_has_the_values_and_labels(tmp_path: Path, tiny: Any) -> None:
     result = sl.path_bound(tiny, "110 =")
-    table = pd.read_csv(sl.save(result, tmp_path / "x.csv"))
+    table = pd.read_csv(sl.results.save(result, tmp_path / "x.csv"))
     np.testing.assert_allclose(table["path_bound"], result.values, rtol=1e-15)
     assert table["token"].tolist() == ["<bos>", "1", "1", "0", "'="]
 
@@ -111,7 +111,7 @@ def test_csv_holds_no_formula(tmp_path: Path) -> None:
     )
     several = one.assign({"-scalar": ((), -2.5)})
     for result in (one, several):
-        with sl.save(result, tmp_path / "x.csv").open(newline="", encoding="utf-8") as file:
+        with sl.results.save(result, tmp_path / "x.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
         assert {len(row) for row in rows} == {len(rows[0])}  # no cell is taken for two
         cells = [cell for row in rows for cell in row if cell]
@@ -126,7 +126,7 @@ def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:
     found = xr.DataArray(values, {"token": ("position", tokens)}, ("position",), "path_bound")
     text = (Path(__file__).parent.parent / "docs" / "results.md").read_text(encoding="utf-8")
     (code,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_csv" in code]
-    names: dict[str, Any] = {"path": sl.save(found, tmp_path / "x.csv")}
+    names: dict[str, Any] = {"path": sl.results.save(found, tmp_path / "x.csv")}
     exec(code, names)  # noqa: S102
     assert names["table"]["token"].tolist() == tokens
     np.testing.assert_array_equal(names["table"]["path_bound"], values)
@@ -134,7 +134,7 @@ def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:
 
 def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
     ds = captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), progress=False)
-    table = pd.read_csv(sl.save(ds, tmp_path / "x.csv"))
+    table = pd.read_csv(sl.results.save(ds, tmp_path / "x.csv"))
     assert len(table) == sum(v.size for v in ds.data_vars.values())
     row = table.query("variable == 'attention_tv' and block == 4 and head == 2 and length == 3")
     assert row["value"].item() == pytest.approx(ds["attention_tv"].values[4, 2, 2], rel=1e-15)
@@ -144,7 +144,9 @@ def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: 
 
 
 def test_provenance_says_what_made_it(tiny: Any) -> None:
-    facts = sl.provenance(sl.jacobian_norms(tiny, "110 =", norm="frobenius", freeze="attention", progress=False))
+    facts = sl.results.provenance(
+        sl.jacobian_norms(tiny, "110 =", norm="frobenius", freeze="attention", progress=False)
+    )
     assert facts["model"] == "tiny-gemma"
     assert facts["matmul_precision"] == torch.get_float32_matmul_precision()
     assert (facts["dtype"], facts["device"], facts["bos_count"], facts["proof"]) == ("float32", "cpu", 1, "verified")
@@ -176,23 +178,23 @@ def test_fingerprint_sees_any_weight(folder_of: Callable[[str], Path]) -> None:
 def test_refusals(tmp_path: Path) -> None:
     array = nasty_array()
     with pytest.raises(InputError, match=r"\.nc, \.json, \.csv"):
-        sl.save(array, tmp_path / "x.txt")
+        sl.results.save(array, tmp_path / "x.txt")
     with pytest.raises(InputError, match="no folder"):
-        sl.save(array, tmp_path / "missing" / "x.nc")
+        sl.results.save(array, tmp_path / "missing" / "x.nc")
     with pytest.raises(InputError, match="no file"):
-        sl.open_result(tmp_path / "x.nc")
+        sl.results.open(tmp_path / "x.nc")
     with pytest.raises(InputError, match="is not a result"):
-        raw(sl.save)([1.0], tmp_path / "x.nc")
+        raw(sl.results.save)([1.0], tmp_path / "x.nc")
     for ending in ("nc", "json"):
         with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
-            sl.save(array.assign_attrs(odd={1, 2}), tmp_path / f"x.{ending}")
+            sl.results.save(array.assign_attrs(odd={1, 2}), tmp_path / f"x.{ending}")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="no provenance"):
-        sl.provenance(xr.DataArray([1.0]))
+        sl.results.provenance(xr.DataArray([1.0]))
 
 
 @pytest.mark.parametrize("said", ["{", "3", "[]", 3, "[" * 100_000, b"{}"])
 def test_a_provenance_that_is_none_is_refused(said: Any) -> None:
     for result in (xr.Dataset(attrs={"provenance": said}), xr.DataArray(1.0, attrs={"provenance": said})):
         with pytest.raises(InputError, match="The attribute provenance=.* is not a provenance"):
-            sl.provenance(result)
+            sl.results.provenance(result)

@@ -11,8 +11,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.markup import latex, markdown
-from squashlens.results import sealed, signed
+from squashlens.export._markup import latex, markdown
+from squashlens.records.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
@@ -26,7 +26,7 @@ HOSTILE = [
 
 def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
     found = sl.path_bound(tiny, "110 =")
-    table = sl.table(found)
+    table = sl.results.table(found)
     assert table.columns.tolist() == [
         "model", "prompt", "hooks", "position", "token", "token_id", "variable", "value", "unit",
     ]  # fmt: skip
@@ -46,9 +46,9 @@ def test_no_number_is_lost_or_repeated(name: str) -> None:
     numbers = {str(key): values for key, values in whole.data_vars.items() if values.dtype.kind in "biuf"}
     if not numbers:
         with pytest.raises(InputError, match="has no numbers"):
-            sl.table(found)
+            sl.results.table(found)
         return
-    table = sl.table(found)
+    table = sl.results.table(found)
     assert table["variable"].value_counts().to_dict() == {key: values.size for key, values in numbers.items()}
     assert table["value"].dtype == float
     for key, values in numbers.items():
@@ -72,35 +72,39 @@ def test_several_results_with_their_prompts_and_models(tiny: Any) -> None:
     expected = {
         (prompt, position): float(value) for prompt, part in parts.items() for position, value in enumerate(part)
     }
-    together = sl.table(sl.path_bound(tiny, prompts))
-    joined = sl.table(sl.concat(dict(zip("abc", parts.values(), strict=True)), dim="which"))
-    apart = sl.table(dict(zip("abc", parts.values(), strict=True)))
+    together = sl.results.table(sl.path_bound(tiny, prompts))
+    joined = sl.results.table(sl.results.concat(dict(zip("abc", parts.values(), strict=True)), dim="which"))
+    apart = sl.results.table(dict(zip("abc", parts.values(), strict=True)))
     for table in (together, joined, apart):
         found = {(row.prompt, row.position): row.value for row in table.itertuples()}
         assert found == expected
         assert len(table) == len(expected)
         assert (table["token"] != "").all()
     assert [*dict.fromkeys(joined["which"])] == [*dict.fromkeys(apart["label"])] == ["a", "b", "c"]
-    of_ids = sl.table(sl.path_bound(tiny, sl.tokenize(tiny, ["11 =", "10 ="]))[1:])
-    assert set(of_ids["prompt"]) == {str(sl.tokenize(tiny, "10 =")[0].tolist())}
-    assert set(sl.table(sl.path_bound(tiny, ["11 =", "10 ="]).isel(prompt=1))["prompt"]) == {"10 ="}
+    of_ids = sl.results.table(sl.path_bound(tiny, sl.prompts.tokenize(tiny, ["11 =", "10 ="]))[1:])
+    assert set(of_ids["prompt"]) == {str(sl.prompts.tokenize(tiny, "10 =")[0].tolist())}
+    assert set(sl.results.table(sl.path_bound(tiny, ["11 =", "10 ="]).isel(prompt=1))["prompt"]) == {"10 ="}
 
 
 def test_models_of_a_joined_result() -> None:
     """Also where variables are not of one part, and where the labels are called model."""
-    both = sl.concat({name: measured("xyz"[:n], f"model {name}") for n, name in ((3, "a"), (2, "b"))}, dim="which")
-    table = sl.table(both)
+    both = sl.results.concat(
+        {name: measured("xyz"[:n], f"model {name}") for n, name in ((3, "a"), (2, "b"))}, dim="which"
+    )
+    table = sl.results.table(both)
     assert table["model"].tolist() == ["model a"] * 3 + ["model b"] * 2
     assert table["which"].tolist() == ["a"] * 3 + ["b"] * 2
-    renamed = sl.table(sl.concat({name: measured("xyz", f"full {name}") for name in "ab"}, dim="model"))
+    renamed = sl.results.table(sl.results.concat({name: measured("xyz", f"full {name}") for name in "ab"}, dim="model"))
     assert renamed["model_"].tolist() == ["a"] * 3 + ["b"] * 3
     assert renamed["model"].tolist() == ["full a"] * 3 + ["full b"] * 3
-    labelled = sl.table(sl.concat({"short": measured("xy"), "long": measured("xyz")}, dim="prompt"))
+    labelled = sl.results.table(sl.results.concat({"short": measured("xy"), "long": measured("xyz")}, dim="prompt"))
     assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
     assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
-    compared = sl.table(odd.result("compare"))
+    compared = sl.results.table(odd.result("compare"))
     assert (compared["variable"] == "native_window").sum() == odd.result("compare").sizes["block"]
-    sequences = sl.table({"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")})
+    sequences = sl.results.table(
+        {"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")}
+    )
     assert [*dict.fromkeys(sequences["prompt"])] == ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
     assert [*dict.fromkeys(sequences["model"])] == ["tiny-gemma", ""]
 
@@ -110,7 +114,10 @@ def test_each_row_has_its_hooks(tiny: Any) -> None:
     with sl.applied(tiny, sl.hooks.mask_tokens([1])):
         masked = sl.path_bound(tiny, "110 =")
     names = "; ".join(f"blocks.{block}.attn.hook_attn_scores: mask_tokens(1)" for block in range(6))
-    for table in (sl.table({"a": plain, "b": masked}), sl.table(sl.concat({"a": plain, "b": masked}, dim="run"))):
+    for table in (
+        sl.results.table({"a": plain, "b": masked}),
+        sl.results.table(sl.results.concat({"a": plain, "b": masked}, dim="run")),
+    ):
         assert table["hooks"].tolist() == [""] * 5 + [names] * 5
 
 
@@ -121,7 +128,7 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
         "text": (("layer",), ["a", "b"], "text", "text"),
     }
     coords = {"layer": [0, 1], "even": ("layer", [True, False]), "label": [10, 20]}
-    table = sl.table(signed("made", coords, variables, {"model": "m"}))
+    table = sl.results.table(signed("made", coords, variables, {"model": "m"}))
     assert table["value"].tolist() == [1, 0, 3, 4]
     assert table["layer"].tolist()[:2] == [0, 1]
     assert str(table["layer"].dtype) == "Int64"
@@ -132,22 +139,22 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 
 def test_an_audit_has_a_row_for_each_method() -> None:
     audit = sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2, progress=False)
-    table = sl.table(audit)
+    table = sl.results.table(audit)
     assert table.index.tolist() == audit["estimate"].values.tolist()
-    assert table["raw"].equals(sl.table(audit, reference="Jacobian")["raw"])
-    swapped = sl.table(audit, reference="substitution effect")
+    assert table["raw"].equals(sl.results.table(audit, reference="Jacobian")["raw"])
+    swapped = sl.results.table(audit, reference="substitution effect")
     expected = audit["agreement"].sel(reference="substitution effect", way="raw").values
     assert swapped["raw"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
-    two = sl.table({"a": audit, "b": audit}, reference="substitution effect")
+    two = sl.results.table({"a": audit, "b": audit}, reference="substitution effect")
     assert two.loc["a"].equals(swapped)
     assert two.loc["b"].equals(swapped)
     with pytest.raises(InputError, match="joins several. Give a dict of the results"):
-        sl.table(sl.concat({"a": audit, "b": audit}, dim="model"))
+        sl.results.table(sl.results.concat({"a": audit, "b": audit}, dim="model"))
 
 
 def test_a_search_has_a_row_for_each_design_and_one_for_none() -> None:
     found = odd.result("search_separators")
-    table = sl.table(found)
+    table = sl.results.table(found)
     assert len(table) == found["separation"].size + 1
     assert table.loc[("none", 0), "separation"] == float(found["separation_none"])
 
@@ -155,15 +162,15 @@ def test_a_search_has_a_row_for_each_design_and_one_for_none() -> None:
 def test_what_has_no_table_is_refused() -> None:
     search, bound = odd.result("search_separators"), odd.result("path_bound")
     with pytest.raises(InputError, match="reference= is only for results of audit"):
-        sl.table(search, reference="Jacobian")
+        sl.results.table(search, reference="Jacobian")
     with pytest.raises(InputError, match=r"A table of search_separators is a summary, and some of these"):
-        sl.table({"a": search, "b": bound})
+        sl.results.table({"a": search, "b": bound})
     with pytest.raises(InputError, match="result= is empty"):
-        sl.table({})
+        sl.results.table({})
     with pytest.raises(InputError, match="This array has no provenance"):
-        sl.table(2 * odd.result("collapse")["distance"])
+        sl.results.table(2 * odd.result("collapse")["distance"])
     with pytest.raises(InputError, match="has no numbers: its variables are texts"):
-        sl.table(odd.result("evaluate")[["answer"]])
+        sl.results.table(odd.result("evaluate")[["answer"]])
 
 
 def hostile() -> xr.DataArray:
@@ -174,7 +181,7 @@ def hostile() -> xr.DataArray:
 
 
 def test_markdown_keeps_its_columns() -> None:
-    table = sl.table({"a|b": hostile()}, escape="markdown")
+    table = sl.results.table({"a|b": hostile()}, escape="markdown")
     lines = table.to_markdown(index=False).splitlines()
     assert len(lines) == 2 + len(HOSTILE)
     cells = [re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1] for line in lines]
@@ -192,27 +199,27 @@ def test_markdown_keeps_its_columns() -> None:
 
 def test_latex_compiles(tmp_path: Path) -> None:
     """A long table of hostile texts, and two models side by side, as a reader makes them."""
-    long = sl.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
+    long = sl.results.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
     wide = long.pivot(index="token", columns="label", values="value")
-    summary = sl.table(odd.result("audit"), escape="latex")
+    summary = sl.results.table(odd.result("audit"), escape="latex")
     tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
     assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000
 
 
 def test_escapes_leave_the_table_alone() -> None:
-    plain, safe = sl.table(hostile()), sl.table(hostile(), escape="latex")
+    plain, safe = sl.results.table(hostile()), sl.results.table(hostile(), escape="latex")
     assert plain["token"].tolist() == HOSTILE
     assert safe["token"].tolist() == [latex(token) for token in HOSTILE]
     assert len(set(safe["token"])) == len(HOSTILE)
     assert safe["value"].equals(plain["value"])
     assert safe["model"][0] == r"org/my\_model-2"
     assert safe["unit"][0] == r"100 \%"
-    assert set(sl.table(odd.result("path_bound"), escape="latex").columns) >= {r"token\_id", "token", "value"}
+    assert set(sl.results.table(odd.result("path_bound"), escape="latex").columns) >= {r"token\_id", "token", "value"}
     assert markdown("") == latex("") == ""
     assert (latex("*a"), latex("[x]")) == ("{*}a", "{[}x{]}")  # which a row above would take for its own
-    mixed = sl.table(odd.result("sensitivity"), escape="markdown")
+    mixed = sl.results.table(odd.result("sensitivity"), escape="markdown")
     assert "<NA>" not in mixed.to_markdown()
     assert set(mixed["token"][mixed["variable"] == "rank\\_agreement"]) == {""}
-    frame: pd.DataFrame = sl.table(odd.result("search_separators"), escape="latex")
+    frame: pd.DataFrame = sl.results.table(odd.result("search_separators"), escape="latex")
     assert frame.index.names == ["separator", "every"]

@@ -12,7 +12,7 @@ length of the sequence).
                 text (unless the items are tokens), bytes or a dict; a set only if the order does not matter
     Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
 
-For prompts only the kind is checked here; `squashlens.tokenize` checks the rest, and `require_bridge` checks models.
+For prompts only the kind is checked here; `prompts.tokenize` checks the rest, and `require_bridge` checks models.
 """
 
 import difflib
@@ -150,7 +150,7 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
 
 
 def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
-    """Text, texts or ids; `squashlens.tokenize` checks whether they are prompts of a model."""
+    """Text, texts or ids; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
     if any(isinstance(option, type) and isinstance(value, option) for option in options):
         if hasattr(value, "is_meta"):
             _require_dense(value, argument)

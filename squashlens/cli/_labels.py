@@ -43,4 +43,4 @@ SEARCH = {
 FRAMES = {
     "audit": ("estimate", AUDIT),
     "search_separators": ("separator, every", SEARCH),
-}  # tables that squashlens.table makes
+}  # tables that squashlens.results.table makes

@@ -222,7 +222,7 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
 
 def _save(result: Any, out: Path | None) -> None:
     if out is not None:
-        from squashlens.results import save
+        from squashlens.records.results import save
 
         print(f"saved: {save(result, out).resolve()}")
 
@@ -245,9 +245,9 @@ def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict
 
     figure, more = getattr(sl.figures, name), {}
     if name == "collapse_curve":
-        more["trained"] = sl.zoo.trained_length(sl.provenance(next(iter(found.values())))["model"])
+        more["trained"] = sl.zoo.trained_length(sl.results.provenance(next(iter(found.values())))["model"])
     if name == "answer_frequencies":
-        found = {task: sl.answer_frequencies(result) for task, result in found.items()}
+        found = {task: sl.results.answer_frequencies(result) for task, result in found.items()}
     if verb.name == "evaluate":
         drawn = {path: figure(found)}
     else:

@@ -120,7 +120,7 @@ def _run(action: str, given: dict[str, Any]) -> None:
     if action == "combine":
         print(found)
         if out is not None:
-            print(f"saved: {sl.save(found.load(), out).resolve()}")
+            print(f"saved: {sl.results.save(found.load(), out).resolve()}")
         return
     print(found.to_string(index=False))
     reasons = made.failures()["reason"].value_counts()

@@ -181,10 +181,10 @@ def _grid(corner: str, index: list[str], cells: dict[str, list[str]]) -> Iterato
 
 
 def _frame(result: Any, corner: str, labels: dict[str, str]) -> Iterator[str]:
-    """The table that `squashlens.table` makes of a result."""
+    """The table that `squashlens.results.table` makes of a result."""
     import squashlens as sl
 
-    frame = sl.table(result)
+    frame = sl.results.table(result)
     index = [", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.index]
     cells = {labels.get(str(name), str(name)): [_cell(value) for value in frame[name]] for name in frame}
     yield from _grid(corner, index, cells)

@@ -15,7 +15,7 @@ from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.export._numbers import by_token, model_of, name_of, other_dim, prompts_of
-from squashlens.results import facts_of
+from squashlens.records.results import facts_of
 
 JOINER = "\u2060"  # a word joiner: invisible, and with it after "<" or "&" there is no tag, entity or end of a script
 COARSE = 1e-3  # below it, six decimals have fewer than three digits

@@ -13,7 +13,7 @@ from safetensors.numpy import save as as_safetensors
 from squashlens.checks.arguments import validated
 from squashlens.errors import RangeError
 from squashlens.export._numbers import Numbers, by_token, model_of, name_of, prompts_of
-from squashlens.results import facts_of
+from squashlens.records.results import facts_of
 from squashlens.saving.files import require_output, write
 
 

@@ -9,7 +9,6 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
-from squashlens.facts import told
 from squashlens.figures.answers.accuracy import accuracy_by_length
 from squashlens.figures.answers.frequencies import answer_frequencies
 from squashlens.figures.answers.readout import collapse_vs_readout, probe
@@ -27,10 +26,11 @@ from squashlens.figures.squashing.jacobian import jacobian
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, top_tokens, token_map
+from squashlens.figures.squashing.tokens import by_token, token_map, top_tokens
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
-from squashlens.results import facts_of, joined_along, labels_of, stored_facts
-from squashlens.seals import text_of
+from squashlens.records.facts import told
+from squashlens.records.results import facts_of, joined_along, labels_of, stored_facts
+from squashlens.saving.seals import text_of
 
 Result = xr.Dataset | xr.DataArray
 
@@ -74,7 +74,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
     Args:
         result: a result of squashlens, or several by label for panels with common scales. A result of several prompts,
-            with several values of `to_layer`, or joined by `squashlens.concat` has a panel for each. A Dataset of one
+            with several values of `to_layer`, or joined by `results.concat` has a panel for each. A Dataset of one
             variable is drawn as this variable.
 
     Returns:

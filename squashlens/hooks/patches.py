@@ -45,7 +45,7 @@ def patch_residual(
             cache may have been taken under hooks.
         blocks: blocks to act in; all by default.
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
-        bos: how the source gets its BOS token, as in `squashlens.tokenize`.
+        bos: how the source gets its BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -107,7 +107,7 @@ def patch_heads(
         blocks: blocks to act in; all by default.
         positions: positions of the measured prompt, counted from 0; all by default.
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
-        bos: how the source gets its BOS token, as in `squashlens.tokenize`.
+        bos: how the source gets its BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -166,7 +166,7 @@ def mean_heads(
         blocks: blocks to act in; all by default.
         positions: positions of the measured prompt, counted from 0; all by default.
         over: ``"prompts"`` or ``"positions"``, see above.
-        bos: how the prompts of `source` get their BOS token, as in `squashlens.tokenize`.
+        bos: how the prompts of `source` get their BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.

@@ -19,7 +19,7 @@ def find_positions(
         prompt: one prompt, as text or token ids.
         token: the text of a token, compared without surrounding spaces; or a function from a token's text to True or
             False. The text of a token is the one in the `token` coordinate of every result.
-        bos: how the prompt gets its BOS token, as in `squashlens.tokenize`.
+        bos: how the prompt gets its BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         The positions, counted from 0, in ascending order.

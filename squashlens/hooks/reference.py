@@ -62,7 +62,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
         source: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
             hook is applied.
         blocks: blocks to act in; all by default.
-        bos: how the prompts of `source` get their BOS token, as in `squashlens.tokenize`.
+        bos: how the prompts of `source` get their BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -98,7 +98,7 @@ def resample_residual(
         source: texts or token ids, as in `mean_residual`.
         blocks: blocks to act in; all by default.
         seed: random seed of the draw.
-        bos: how the prompts of `source` get their BOS token, as in `squashlens.tokenize`.
+        bos: how the prompts of `source` get their BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.

@@ -15,7 +15,7 @@ from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.measure.remedies.changes import AS_IT_IS
 from squashlens.measure.remedies.forms import lengths_with
-from squashlens.results import provenance
+from squashlens.records.results import provenance
 
 SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions
 DIMS = ({"change", "layer", "length"}, {"change", "family", "length", "sample"})  # of one sequence, and of families

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.measure.squashing.maps.spread import spread
-from squashlens.results import provenance
+from squashlens.records.results import provenance
 
 MOST = 6_000_000  # bytes of a page
 LARGEST = float(np.finfo("<f4").max)  # of a page's numbers

@@ -18,7 +18,7 @@ from squashlens.maps.live import Measure, widget
 from squashlens.maps.page import frame, page, section
 from squashlens.maps.payload import payload
 from squashlens.measure.squashing.maps.measured import Method, check, joined, measure
-from squashlens.results import provenance
+from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 
 ENDINGS = (".html", ".htm")

@@ -23,8 +23,8 @@ from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.start import start_of
 from squashlens.engine.text.tokens import count_bos, display_tokens, tokenize, tokenizer_digest
 from squashlens.errors import InputError
-from squashlens.joining import restated
-from squashlens.results import Variable, attributes, position_coords, sealed, signed, versions
+from squashlens.records.joining import restated
+from squashlens.records.results import Variable, attributes, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
 

@@ -18,7 +18,7 @@ from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.tokens import rows_of
 from squashlens.errors import InputError, SquashlensError
-from squashlens.joining import joined, restated
+from squashlens.records.joining import joined, restated
 
 T = TypeVar("T", xr.DataArray, xr.Dataset)
 P = ParamSpec("P")

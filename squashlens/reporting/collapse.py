@@ -9,9 +9,9 @@ import xarray as xr
 from squashlens import zoo
 from squashlens._typing import Bridge, Edit, Kind, positive
 from squashlens.errors import InputError, SquashlensError
+from squashlens.records.results import provenance
 from squashlens.reporting import collapse_sentences as say
 from squashlens.reporting.section import Section
-from squashlens.results import provenance
 
 T = TypeVar("T")
 REPLAYED = 6  # lengths at which D is measured again for the noise floor

@@ -11,10 +11,10 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import escape
+from squashlens.records.results import provenance
 from squashlens.reporting import sentences as say
 from squashlens.reporting.answer import short_answer
 from squashlens.reporting.section import Section
-from squashlens.results import provenance
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from squashlens.checks.sizes import human
 from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.checksum import ATTRIBUTE, checksum
 from squashlens.saving.files import as_path
-from squashlens.seals import COMPUTED, MEASURED, with_seals
+from squashlens.saving.seals import COMPUTED, MEASURED, with_seals
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 H5: Any = h5py  # its low-level modules have no type annotations
@@ -212,7 +212,8 @@ def unwrapped(dataset: xr.Dataset, path: object) -> xr.DataArray | xr.Dataset:
     if ours and dataset.attrs.get(ATTRIBUTE) != checksum(dataset):
         raise InputError(
             f"{str(path)!r} was changed or damaged since it was saved.",
-            "Measure again. If the change is intended, open the file with xarray and save it with `squashlens.save`.",
+            "Measure again. If the change is intended, open the file with xarray and save it with "
+            "`squashlens.results.save`.",
         )
     text = dataset.attrs.get("provenance")
     measured, computed = (_names(dataset.attrs.get(which, "[]"), path) for which in (MEASURED, COMPUTED))

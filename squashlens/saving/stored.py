@@ -18,7 +18,7 @@ from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.checksum import ATTRIBUTE, checksum, parts
 from squashlens.saving.foreign import READERS
 from squashlens.saving.rows import rows_of
-from squashlens.seals import COMPUTED, MEASURED, computed, names_with_seals, text_of
+from squashlens.saving.seals import COMPUTED, MEASURED, computed, names_with_seals, text_of
 
 Result = xr.DataArray | xr.Dataset
 ENDINGS = (".nc", ".json", ".csv")

@@ -120,7 +120,7 @@ def sequence_of(model: Any, prompt: Any) -> Any:
     """The growing sequence whose content are the tokens of a prompt."""
     import squashlens as sl
 
-    return sl.prompts.build(model, sl.tokenize(model, prompt, bos="none")[0].tolist())
+    return sl.prompts.build(model, sl.prompts.tokenize(model, prompt, bos="none")[0].tolist())
 
 
 def _task(_: Any, given: Any) -> Any:

@@ -17,8 +17,8 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from squashlens.errors import InputError
-from squashlens.facts import HEADS, over_axes
-from squashlens.results import sealed
+from squashlens.records.facts import HEADS, over_axes
+from squashlens.records.results import sealed
 from squashlens.study.cells import Cell
 from squashlens.study.contents import Contents, Variable, contents
 from squashlens.study.description import Grid

@@ -18,7 +18,7 @@ from typing import Any
 from squashlens._typing import Quantized, one_of, short_repr
 from squashlens.checks.arguments import converted
 from squashlens.errors import InputError, SquashlensError
-from squashlens.results import versions
+from squashlens.records.results import versions
 from squashlens.study.arguments import MAKES, plain_of, require_hooks
 
 OF_MODELS = (

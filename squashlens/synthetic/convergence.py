@@ -16,7 +16,7 @@ from torch import Tensor
 
 from squashlens._typing import Distance, one_of
 from squashlens.checks.arguments import validated
-from squashlens.results import Variable, signed
+from squashlens.records.results import Variable, signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import mean_of, power_law, tail_of

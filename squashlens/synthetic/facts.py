@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from squashlens.results import versions
+from squashlens.records.results import versions
 from squashlens.synthetic.stack import Stack
 
 

@@ -13,7 +13,7 @@ from squashlens._typing import Distance, short_repr
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.results import Variable, signed
+from squashlens.records.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts

@@ -13,7 +13,7 @@ from torch import Tensor
 from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.results import signed
+from squashlens.records.results import signed
 from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import FEWEST, mean_of, power_law, tail_of

@@ -177,7 +177,7 @@ def main() -> None:
         result = work()
         seconds.append(time.perf_counter() - start)
         peak = max(peak, resident("VmHWM") - before)
-    extra = {} if not hasattr(result, "attrs") else sl.provenance(result).get("sketch", {})
+    extra = {} if not hasattr(result, "attrs") else sl.results.provenance(result).get("sketch", {})
     grown = result if isinstance(result, float) else None
     print(json.dumps({"seconds": seconds, "peak": peak, "sketch": extra, "grown": grown}))
 

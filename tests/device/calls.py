@@ -191,22 +191,16 @@ DRAWS = "works on a result, whose numbers are numpy's"
 WITHOUT = "works without a model"
 NOT_CALLED = {
     "Capture": "what `capture` returns",
-    "answer_frequencies": DRAWS,
-    "concat": DRAWS,
     "errors.*": "exceptions",
     "export.*": DRAWS,
     "figures.*": DRAWS,
     "hooks.*": "every hook has a test of its own below",
-    "open_result": DRAWS,
     "paper": "calls the measurements above, once for each figure, for a minute",
     "prompts.*": "tokens are chosen on the CPU; every call above takes prompts made by them",
-    "provenance": DRAWS,
-    "save": DRAWS,
     "statements.*": "mathematics on the user's own tensors",
     "synthetic.*": WITHOUT,
-    "table": DRAWS,
+    "results.*": DRAWS,
     "tasks.*": WITHOUT,
-    "tokenize": "returns tokens, which it puts on the CPU",
     "zoo.*": "says what is bundled",
 }
 

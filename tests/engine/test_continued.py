@@ -104,7 +104,7 @@ def test_keys_that_a_window_dropped_are_not_counted(what: str, bridge_of: Callab
 
 def test_generating_with_transformer_lens(tiny: Any) -> None:
     """What TransformerLens generates with its cache is refused; without it, it is what squashlens would say."""
-    ids = sl.tokenize(tiny, "How many ones are in the following sequence? 110 =")
+    ids = sl.prompts.tokenize(tiny, "How many ones are in the following sequence? 110 =")
     how: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False, "verbose": False, "return_type": "tokens"}
     with sl.applied(tiny, sl.hooks.zero_residual([0])):
         with pytest.raises(InputError, match=r"zero_residual\(0\) counts positions"):

@@ -153,4 +153,4 @@ def test_a_hostile_chat_template_is_refused(folder: Path, monkeypatch: pytest.Mo
     # The process that tries templates is there again for one that is right.
     model.tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
     sequence = sl.prompts.build(model, "11", **form)
-    assert sequence.prefix == tuple(sl.tokenize(model, "How many")[0].tolist())
+    assert sequence.prefix == tuple(sl.prompts.tokenize(model, "How many")[0].tolist())

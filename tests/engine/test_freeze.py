@@ -72,7 +72,7 @@ def test_jacobian_of_a_plain_model_with_constants(
     expected = np.linalg.svd(jacobian_by_jacrev(plain, IDS, 5).detach().numpy(), compute_uv=False)[:, 0]
     found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5, bos="as-given", progress=False)
     np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
-    assert sl.provenance(found)["call"]["freeze"] == list(freeze)
+    assert sl.results.provenance(found)["call"]["freeze"] == list(freeze)
 
 
 def test_blocks_can_be_chosen(tiny: Any) -> None:
@@ -82,7 +82,7 @@ def test_blocks_can_be_chosen(tiny: Any) -> None:
             some = sl.jacobian_norms(tiny, "1101 =", progress=False)
         with sl.applied(tiny, factory()):
             every = sl.jacobian_norms(tiny, "1101 =", progress=False)
-        points = {hook.split(":")[0] for hook in sl.provenance(some)["ambient_hooks"]}
+        points = {hook.split(":")[0] for hook in sl.results.provenance(some)["ambient_hooks"]}
         assert points
         assert all(point.startswith(("blocks.2.", "blocks.3.")) for point in points)
         for a, b in itertools.combinations((free, some, every), 2):

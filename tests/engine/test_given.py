@@ -29,7 +29,7 @@ IDS = [2, 4, 4, 3, 76]
     ids=repr,
 )  # fmt: skip
 def test_ids_in_any_form_are_the_prompt(tiny: Any, given: Any) -> None:
-    assert raw(sl.tokenize)(tiny, given).tolist() == [IDS]
+    assert raw(sl.prompts.tokenize)(tiny, given).tolist() == [IDS]
 
 
 def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
@@ -42,7 +42,7 @@ def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
         assert sl.paths.hops(tiny, given).equals(sl.paths.hops(tiny, "110 ="))
         with sl.applied(tiny, sl.hooks.mean_residual([1], given)):
             pass
-    both = sl.tokenize(tiny, [IDS, [2, 3, 3, 4, 76]])
+    both = sl.prompts.tokenize(tiny, [IDS, [2, 3, 3, 4, 76]])
     assert both.tolist() == [IDS, [2, 3, 3, 4, 76]]
 
 
@@ -68,12 +68,12 @@ def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
 )  # fmt: skip
 def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        raw(sl.tokenize)(tiny, given)
+        raw(sl.prompts.tokenize)(tiny, given)
 
 
 @pytest.mark.parametrize("given", [{"input_ids": IDS}, BatchEncoding({"input_ids": IDS})])
 def test_what_a_tokenizer_returns_is_told_how_to_give(tiny: Any, given: Any) -> None:
-    for function in (sl.tokenize, raw(sl.tokenize)):
+    for function in (sl.prompts.tokenize, raw(sl.prompts.tokenize)):
         with pytest.raises(InputError, match=r'Give its token ids: `\["input_ids"\]`'):
             function(tiny, given)
 

@@ -122,8 +122,8 @@ def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(bridge_of: C
     model.run_with_cache(ids[None])
     after = sl.jacobian_norms(model, ids)
     assert any(m._forward_hooks for m in model.original_model.modules())
-    assert sl.provenance(after) == sl.provenance(before)
-    assert sl.provenance(after)["ambient_hooks"] == []
+    assert sl.results.provenance(after) == sl.results.provenance(before)
+    assert sl.results.provenance(after)["ambient_hooks"] == []
     np.testing.assert_array_equal(after, before)
 
 

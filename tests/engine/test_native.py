@@ -56,7 +56,7 @@ def test_everything_that_is_captured_is_what_the_weights_say(model: Any) -> None
     truth = plain.logits(IDS)[-1].softmax(dim=-1)
     np.testing.assert_allclose(answer.values, truth[answer["token_id"].values], rtol=1e-3, atol=1e-5)
     assert list(answer["token"].values) == [f"#{i}" for i in answer["token_id"].values]
-    facts = sl.provenance(answer)
+    facts = sl.results.provenance(answer)
     assert (facts["proof"], facts["architecture"]) == ("verified against its own module", "NativeModel")
     assert facts["attention_implementation"] == "streamed"
 
@@ -148,7 +148,7 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
             np.testing.assert_allclose(held.values, frozen, rtol=1e-6)
     answer = sl.top_tokens(model, ids)
     assert (int(answer["token_id"][0]), answer["token"].values[0]) == (3, "#3"), "the token before the last"
-    assert sl.provenance(answer)["proof"] == "verified against its own module"
+    assert sl.results.provenance(answer)["proof"] == "verified against its own module"
     effect = sl.substitution_effect(model, ids, progress=False)
     assert int(effect["effect"].values.argmax()) in (3, 4)
 
@@ -184,7 +184,7 @@ def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any
     with sl.applied(model, change.mask_attention(range(3, 7), [2])), torch.no_grad():
         found = model(IDS[None])[0, -1]
         assert fingerprint_of(model) == mark
-        facts = sl.provenance(sl.path_bound(model, IDS))
+        facts = sl.results.provenance(sl.path_bound(model, IDS))
         assert (facts["proof"], facts["fingerprint"]) == ("verified against its own module", mark)
         norms = sl.jacobian_norms(model, IDS, progress=False)
         bound = sl.path_bound(model, IDS, constants="measured", progress=False)
@@ -231,7 +231,7 @@ def test_hooks_hung_on_the_logits_by_transformerlens_are_refused() -> None:
         sl.path_bound(model, IDS)
     with model.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda t, hook: t * 0)]):
         found = sl.path_bound(model, IDS)
-    assert sl.provenance(found)["ambient_hooks"] == ["blocks.1.attn.hook_pattern: " + found_name(model)]
+    assert sl.results.provenance(found)["ambient_hooks"] == ["blocks.1.attn.hook_pattern: " + found_name(model)]
 
 
 def found_name(model: Any) -> str:
@@ -274,7 +274,7 @@ def test_it_is_proved_again_when_its_weights_change() -> None:
     with torch.no_grad():
         model.blocks[1].attn.q.weight.mul_(2)
     second = sl.path_bound(model, IDS)
-    assert sl.provenance(first)["fingerprint"] != sl.provenance(second)["fingerprint"]
+    assert sl.results.provenance(first)["fingerprint"] != sl.results.provenance(second)["fingerprint"]
     plain = Plain(model)
     plain.run(plain.embedded(IDS))
     torch.testing.assert_close(sl.capture(model, IDS).patterns[1][0].double(), plain.patterns[1], rtol=1e-4, atol=1e-5)

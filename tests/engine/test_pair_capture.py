@@ -86,7 +86,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
     np.testing.assert_allclose(ds["contrast_y"], (v[-1] - pairs.contrast.values[-1].double()).norm(dim=-1), rtol=1e-6)
     assert ds["unrelated"].sizes["draw"] == 3
     assert ds["length"].values.tolist() == [2, 5, 8]
-    assert sl.provenance(ds)["capture"] == {
+    assert sl.results.provenance(ds)["capture"] == {
         "baselines": ["contrast", "unrelated"], "tokens_per_pass": None, "n_samples": 3, "passes": "auto",
         "noise_lengths": 4, "seed": 0,
     }  # fmt: skip

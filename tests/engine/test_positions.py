@@ -59,7 +59,7 @@ def test_collapse_across_the_switch(name: str, content: list[int], both_of: Any)
     model, plain = both_of(name)
     sequence = sl.prompts.build(model, content, prefix=[2, 5], bos="one")
     ds = captured.collapse(model, sequence, noise_lengths=3, progress=False)
-    assert "longrope) depends on the length of the pass beyond 16 tokens" in sl.provenance(ds)["passes"]
+    assert "longrope) depends on the length of the pass beyond 16 tokens" in sl.results.provenance(ds)["passes"]
     assert ds["noise_floor"].min() > 0
     for length in (1, 5, 13, 14, 15, 24):
         expected = by_hand(plain, sequence.pair(length))
@@ -74,7 +74,7 @@ def test_one_side_of_the_switch_shares(both_of: Any) -> None:
     sequence = sl.prompts.build(model, [7] * 24, prefix=[2, 5], bos="one")
     for lengths, route in (([2, 9, 13], "shared"), ([2, 9, 14], "separate"), ([15, 20], "shared"), ([14, 20], "sep")):
         ds = captured.collapse(model, sequence, lengths=lengths, progress=False)
-        assert sl.provenance(ds)["passes"].startswith(route), lengths
+        assert sl.results.provenance(ds)["passes"].startswith(route), lengths
         for length in lengths:
             expected = by_hand(plain, sequence.pair(length))[:-1]
             np.testing.assert_allclose(ds["distance"].sel(length=length), expected, atol=2e-5)
@@ -139,7 +139,7 @@ def test_measurements_forget_longer_passes(both_of: Any) -> None:
     sequence = sl.prompts.build(model, (CONTENT * 2)[:29], prefix=[2, 5], bos="one")  # v* fills the context
     expected = np.stack([by_hand(plain, sequence.pair(n))[:-1] for n in (4, 29)], axis=1)
     fresh = captured.collapse(model, sequence, lengths=[4, 29], progress=False)
-    assert sl.provenance(fresh)["passes"] == "shared"
+    assert sl.results.provenance(fresh)["passes"] == "shared"
     np.testing.assert_allclose(fresh["distance"], expected, atol=2e-5)
 
     def run_too_long(ids: Any) -> None:
@@ -163,7 +163,7 @@ def test_dynamic_frequencies_are_for_prompts_beyond_the_context(both_of: Any) ->
     sequence = sl.prompts.build(model, CONTENT * 3, prefix=[2, 5], bos="one")
     lengths = [4, 29, 30, 31, 50, 70]
     ds = captured.collapse(model, sequence, lengths=lengths, progress=False)
-    assert "dynamic) depends on the length of the pass beyond 32 tokens" in sl.provenance(ds)["passes"]
+    assert "dynamic) depends on the length of the pass beyond 32 tokens" in sl.results.provenance(ds)["passes"]
     for length in lengths:
         expected = by_hand(plain, sequence.pair(length))[:-1]
         np.testing.assert_allclose(ds["distance"].sel(length=length), expected, atol=2e-5)
@@ -188,7 +188,9 @@ def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int
         alone = captured.collapse(model, sequence, passes="separate", progress=False)
     finally:
         del embed.__dict__["forward"]
-    assert sl.provenance(ds)["passes"].startswith("separate, since its numbers depend on what it shares a pass with")
+    assert sl.results.provenance(ds)["passes"].startswith(
+        "separate, since its numbers depend on what it shares a pass with"
+    )
     np.testing.assert_array_equal(ds["distance"], alone["distance"])
 
 

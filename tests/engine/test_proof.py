@@ -51,7 +51,7 @@ def test_good_families_are_verified_in_other_dtypes(
     model = bridge_of(family, dtype)
     assert proof.status(model) == "verified"
     bound = sl.path_bound(model, torch.tensor([2, 5, 6]), bos="one")
-    assert sl.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
+    assert sl.results.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
     assert bound.dtype == "float64"
 
 
@@ -81,7 +81,7 @@ def test_unverified_is_said_in_the_result(tmp_path: Path) -> None:
     folder = save_random(FAULTY["stablelm"][0], tmp_path)
     model = sl.load(folder, verify=False, progress=False)
     result = sl.path_bound(model, torch.tensor([2, 5, 6]), bos="as-given")
-    assert sl.provenance(result)["proof"] == "unverified"
+    assert sl.results.provenance(result)["proof"] == "unverified"
 
 
 @pytest.mark.parametrize("spoil", ["weight", "pattern"])
@@ -113,7 +113,7 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
     assert proof.status(bridge) == "unverified"
     doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
     assert proof.status(bridge) == "verified as it stands"
-    named = sl.provenance(doubled)["ambient_hooks"]
+    named = sl.results.provenance(doubled)["ambient_hooks"]
     assert len(named) == 2
     assert "lambda" in named[0]
     assert "torch_hook" in named[1]

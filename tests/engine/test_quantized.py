@@ -168,9 +168,9 @@ def test_noise_floor_goes_with_the_shape_of_the_batch(int8_tiny: Any) -> None:
 
 def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
     assert implementation(int8_tiny) == "streamed"
-    ids = sl.tokenize(int8_tiny, PROMPT)
+    ids = sl.prompts.tokenize(int8_tiny, PROMPT)
     streamed, fact = (sl.path_bound(int8_tiny, ids, **GIVEN) for _ in range(2))
-    assert sl.provenance(fact)["attention_implementation"].startswith("streamed")
+    assert sl.results.provenance(fact)["attention_implementation"].startswith("streamed")
     with patterns_written("the test"):
         eager = sl.path_bound(int8_tiny, ids, **GIVEN)
     np.testing.assert_allclose(streamed.values, eager.values, rtol=1e-5)
@@ -179,7 +179,7 @@ def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
 
 
 def test_results_say_how_weights_are_kept(tiny: Any, int8_tiny: Any) -> None:
-    plain, kept = (sl.provenance(sl.path_bound(m, PROMPT)) for m in (tiny, int8_tiny))
+    plain, kept = (sl.results.provenance(sl.path_bound(m, PROMPT)) for m in (tiny, int8_tiny))
     assert (plain["quantized"], kept["quantized"]) == (None, "int8")
     assert plain["dtype"] == kept["dtype"] == "float32"
     assert kept["proof"] == "verified"
@@ -192,7 +192,7 @@ def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str)
     blocks = inner.model.layers
     quantization.quantize_(blocks, getattr(quantization, config)())
     bridge = build_bridge_from_module(inner, "LlamaForCausalLM", hf_config=inner.config, tokenizer=None, model_name="x")
-    facts = sl.provenance(sl.path_bound(bridge.eval(), IDS, **GIVEN))
+    facts = sl.results.provenance(sl.path_bound(bridge.eval(), IDS, **GIVEN))
     assert (facts["quantized"], facts["proof"], facts["dtype"]) == (name, "verified as it stands", "float32")
 
 
@@ -236,7 +236,7 @@ def test_a_capture_is_of_the_weights_it_was_made_with(tiny: Any, int8_tiny: Any)
 def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
     model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8", progress=False)
     assert dtype_of(model) == torch.bfloat16
-    facts = sl.provenance(sl.jacobian_norms(model, IDS, **GIVEN))
+    facts = sl.results.provenance(sl.jacobian_norms(model, IDS, **GIVEN))
     assert (facts["dtype"], facts["quantized"]) == ("bfloat16", "int8")
     with pytest.raises(InputError, match="overflows float16"):
         sl.load(folder_of("gemma2"), dtype=torch.float16, quantize="int8")

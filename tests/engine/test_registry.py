@@ -44,7 +44,7 @@ def bound(model: Any) -> Any:
 
 
 def said(model: Any) -> str:
-    return sl.provenance(bound(model))["proof"]
+    return sl.results.provenance(bound(model))["proof"]
 
 
 @pytest.fixture
@@ -465,7 +465,9 @@ def test_two_threads_get_the_numbers_of_one(own: Any) -> None:
             for _ in range(6):
                 for found, truth in zip(works[number](), expected[number], strict=True):
                     assert found.equals(truth)
-                    assert sl.provenance(found)["ambient_hooks"] == sl.provenance(truth)["ambient_hooks"]
+                    assert (
+                        sl.results.provenance(found)["ambient_hooks"] == sl.results.provenance(truth)["ambient_hooks"]
+                    )
 
         return work
 
@@ -589,7 +591,7 @@ def test_a_float64_model_is_proved_again_after_an_edit(tmp_path: Path) -> None:
     """Its buffers are float64, and those of the model built anew float32."""
     model = sl.load("tiny-gemma", dtype="float64", device="cpu", progress=False)
     next(iter(model.parameters())).data[0, 0] += 1e-3
-    assert sl.provenance(sl.path_bound(model, "1101 ="))["proof"] == "verified as it stands"
+    assert sl.results.provenance(sl.path_bound(model, "1101 ="))["proof"] == "verified as it stands"
 
 
 def test_hooks_on_every_module_are_named(own: Any) -> None:
@@ -600,7 +602,7 @@ def test_hooks_on_every_module_are_named(own: Any) -> None:
 
     handle = torch.nn.modules.module.register_module_forward_hook(triple)
     try:
-        named = sl.provenance(sl.jacobian_norms(model, IDS, bos="as-given", progress=False))["ambient_hooks"]
+        named = sl.results.provenance(sl.jacobian_norms(model, IDS, bos="as-given", progress=False))["ambient_hooks"]
     finally:
         handle.remove()
     assert [name for name in named if name.startswith("every module (torch)") and name.endswith("triple")]

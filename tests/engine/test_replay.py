@@ -30,9 +30,9 @@ def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypa
             truth = sl.jacobian_norms(model, IDS, **options)
         np.testing.assert_allclose(found, truth, rtol=2e-6)  # the bridge's softmax is in float32
         assert float(truth.max()) > 0
-        by_blocks = sl.provenance(found)["attention_implementation"] == "streamed, block by block"
+        by_blocks = sl.results.provenance(found)["attention_implementation"] == "streamed, block by block"
         assert by_blocks == (not (name == "qwen3" and "norms" in freeze))
-        assert "the test" in sl.provenance(truth)["attention_implementation"]
+        assert "the test" in sl.results.provenance(truth)["attention_implementation"]
 
 
 def test_one_row_behind_attention_is_all_that_the_top_block_needs(bridge_of: Any) -> None:

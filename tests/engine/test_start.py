@@ -65,12 +65,12 @@ def test_prompts_begin_as_the_tokenizer_begins(family: str, tmp_path: Path) -> N
         save_tokenizer(folder, **how)
         whole = AutoTokenizer.from_pretrained(folder)("12a")["input_ids"]
         model = load(folder)
-        ids = sl.tokenize(model, "12a")
+        ids = sl.prompts.tokenize(model, "12a")
         assert ids.tolist() == [[*start, 5, 6, 14]]
         assert whole[: ids.shape[1]] == ids[0].tolist()
         sequence = sl.prompts.repeated(model, "1", 3, prefix="a")
         assert sequence.plain(3).ids(sequence.trunk) == (*start, 14, 5, 5, 5)
-        facts = sl.provenance(sl.path_bound(model, "12a"))
+        facts = sl.results.provenance(sl.path_bound(model, "12a"))
         assert facts["bos_count"] == len(start)
         table = int(model.cfg.default_prepend_bos)
         assert facts["bos_rule"].startswith(f"the checkpoint's tokenizer: {start} before a text")
@@ -81,18 +81,18 @@ def test_ids_are_held_to_the_same_start(tmp_path: Path) -> None:
     folder = save_random(FAMILIES["olmo2"], tmp_path / "two")
     save_tokenizer(folder, "<other> <bos> $A")
     two = load(folder)
-    assert sl.tokenize(two, torch.tensor([3, 2, 5])).tolist() == [[3, 2, 5]]
+    assert sl.prompts.tokenize(two, torch.tensor([3, 2, 5])).tolist() == [[3, 2, 5]]
     for wrong in ([5, 6], [2, 5], [3, 5]):
         with pytest.raises(InputError, match=r"does not start with the ids \[3, 2\]"):
-            sl.tokenize(two, torch.tensor(wrong))
+            sl.prompts.tokenize(two, torch.tensor(wrong))
     folder = save_random(FAMILIES["olmo2"], tmp_path / "none")
     save_tokenizer(folder, None)
     none = load(folder)
-    assert sl.provenance(sl.path_bound(none, torch.tensor([5, 6])))["bos_count"] == 0
-    assert sl.provenance(sl.path_bound(none, torch.tensor([2, 5, 6])))["bos_count"] == 1
+    assert sl.results.provenance(sl.path_bound(none, torch.tensor([5, 6])))["bos_count"] == 0
+    assert sl.results.provenance(sl.path_bound(none, torch.tensor([2, 5, 6])))["bos_count"] == 1
     with pytest.raises(InputError, match="2 BOS tokens"):
-        sl.tokenize(none, torch.tensor([2, 2, 5]))
-    assert sl.tokenize(none, "1", bos="one").tolist() == [[2, 5]]
+        sl.prompts.tokenize(none, torch.tensor([2, 2, 5]))
+    assert sl.prompts.tokenize(none, "1", bos="one").tolist() == [[2, 5]]
 
 
 def test_one_bos_of_a_model_that_has_none(tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_one_bos_of_a_model_that_has_none(tmp_path: Path) -> None:
     folder = save_random(config, tmp_path)
     save_tokenizer(folder, None, bos=None)
     with pytest.raises(InputError, match="has no BOS token"):
-        sl.tokenize(load(folder), "1", bos="one")
+        sl.prompts.tokenize(load(folder), "1", bos="one")
 
 
 def test_without_a_tokenizer_the_table_is_stated(bridge_of: Callable[..., Any]) -> None:
     for family, table in (("olmo2", 1), ("qwen2", 0)):
         model = bridge_of(family)
         assert start_of(model).ids == (2,) * table
-        facts = sl.provenance(sl.path_bound(model, torch.tensor([2] * table + [5, 6])))
+        facts = sl.results.provenance(sl.path_bound(model, torch.tensor([2] * table + [5, 6])))
         assert facts["bos_rule"].startswith("no tokenizer; TransformerLens's table for ")
         assert facts["bos_rule"].endswith(f": {table} BOS")
 
@@ -120,10 +120,10 @@ def test_bridges_and_tokenizers_from_elsewhere(tmp_path: Path) -> None:
     save_tokenizer(folder, None)
     bridge = TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
     assert bridge.tokenizer("1")["input_ids"] == [2, 5]  # its own setting
-    assert sl.tokenize(bridge, "1").tolist() == [[5]]
+    assert sl.prompts.tokenize(bridge, "1").tolist() == [[5]]
     (folder / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     other = TransformerBridge.boot_transformers(str(folder), device="cpu", tokenizer=bridge.tokenizer).eval()
-    assert sl.tokenize(other, "1").tolist() == [[2, 5]]
+    assert sl.prompts.tokenize(other, "1").tolist() == [[2, 5]]
     assert "its checkpoint cannot be read" in start_of(other).rule
 
 
@@ -143,9 +143,9 @@ def test_a_folder_is_one_model_however_its_path_is_written(
     ]
     spellings += [str(tmp_path / "here")]
     opened = [load(Path(spelling)) for spelling in spellings]
-    facts = [sl.provenance(sl.path_bound(model, ids)) for model in opened]
+    facts = [sl.results.provenance(sl.path_bound(model, ids)) for model in opened]
     assert facts[0]["model"] == folder.name
     assert all(each == facts[0] for each in facts)  # what journals and captures are held to
     assert sl.path_bound(opened[1], sl.capture(opened[0], ids)).shape == (3,)
     monkeypatch.chdir(folder)
-    assert sl.provenance(sl.path_bound(load(Path(os.curdir)), ids))["model"] == folder.name
+    assert sl.results.provenance(sl.path_bound(load(Path(os.curdir)), ids))["model"] == folder.name

@@ -61,7 +61,7 @@ def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, open_m
         torch.testing.assert_close(found[site], truth[site], rtol=1e-5, atol=1e-5 * float(truth[site].abs().max()))
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
     ids, bos = IDS[0], "as-given"
-    assert sl.provenance(sl.path_bound(model, ids, bos=bos))["attention_implementation"] == "streamed"
+    assert sl.results.provenance(sl.path_bound(model, ids, bos=bos))["attention_implementation"] == "streamed"
     for options in ({}, {"attention": "uniform"}, {"from_layer": 1, "to_layer": 2, "query": 7}):
         bound = sl.path_bound(model, ids, bos=bos, **options)
         with patterns_written("the test"):
@@ -183,5 +183,5 @@ def test_a_model_whose_attention_cannot_be_handed_over_keeps_its_patterns(
         found = sl.path_bound(model, IDS[0], bos="as-given")
     finally:
         registry.forget(model)
-    assert sl.provenance(found)["attention_implementation"].startswith("eager, since")
+    assert sl.results.provenance(found)["attention_implementation"].startswith("eager, since")
     np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -65,19 +65,19 @@ def test_replaced_functions_are_named(folder_of: Any, monkeypatch: pytest.Monkey
     from transformers.models.llama import modeling_llama
 
     model = sl.load(folder_of("llama"), device="cpu", progress=False)
-    before = sl.provenance(sl.path_bound(model, IDS, **SHARED))
+    before = sl.results.provenance(sl.path_bound(model, IDS, **SHARED))
     assert (before["proof"], before["replaced_functions"]) == ("verified", [])
     silu, mlp = torch.nn.functional.silu, modeling_llama.LlamaMLP.forward
     monkeypatch.setattr(torch.nn.functional, "silu", lambda x, inplace=False: silu(x) * 1.2)
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda self, x: mlp(self, x) * 2)
     for changed in (model, sl.load(folder_of("llama"), device="cpu", progress=False)):
-        facts = sl.provenance(sl.path_bound(changed, IDS, **SHARED))
+        facts = sl.results.provenance(sl.path_bound(changed, IDS, **SHARED))
         assert facts["proof"] == "verified as it stands"
         assert [name.partition(":")[0] for name in facts["replaced_functions"]] == [
             "torch.nn.functional.silu", "transformers.models.llama.modeling_llama.LlamaMLP.forward"
         ]  # fmt: skip
     monkeypatch.undo()
-    assert sl.provenance(sl.path_bound(model, IDS, **SHARED)) == before
+    assert sl.results.provenance(sl.path_bound(model, IDS, **SHARED)) == before
 
 
 @pytest.mark.parametrize("edges", ["analytic", "exact"])

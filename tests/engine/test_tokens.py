@@ -15,30 +15,30 @@ BOS = 2
 
 
 def test_text_gets_one_bos(tiny: Any) -> None:
-    ids = sl.tokenize(tiny, "How many ones?")
+    ids = sl.prompts.tokenize(tiny, "How many ones?")
     assert ids.tolist() == [[BOS, *tiny.tokenizer("How many ones?", add_special_tokens=False)["input_ids"]]]
-    assert sl.tokenize(tiny, "How many ones?", bos="none").tolist()[0] == ids.tolist()[0][1:]
+    assert sl.prompts.tokenize(tiny, "How many ones?", bos="none").tolist()[0] == ids.tolist()[0][1:]
 
 
 def test_same_text_same_tokens(tiny: Any) -> None:
-    assert sl.tokenize(tiny, "11,1 =").tolist() == sl.tokenize(tiny, " 1 1 , 1=").tolist()
+    assert sl.prompts.tokenize(tiny, "11,1 =").tolist() == sl.prompts.tokenize(tiny, " 1 1 , 1=").tolist()
 
 
 def test_several_prompts(tiny: Any) -> None:
-    assert sl.tokenize(tiny, ["1 0", "0 1"]).shape == (2, 3)
+    assert sl.prompts.tokenize(tiny, ["1 0", "0 1"]).shape == (2, 3)
     with pytest.raises(InputError, match="3 to 4 tokens; padding"):
-        sl.tokenize(tiny, ["1 0", "0 1 1"])
+        sl.prompts.tokenize(tiny, ["1 0", "0 1 1"])
 
 
 @pytest.mark.parametrize("bad", ["", "   ", [], ["1", ""]])
 def test_empty_text(tiny: Any, bad: Any) -> None:
     with pytest.raises(InputError, match="empty"):
-        sl.tokenize(tiny, bad)
+        sl.prompts.tokenize(tiny, bad)
 
 
 def test_unknown_words_are_named_with_near_ones(tiny: Any) -> None:
     with pytest.raises(InputError, match=r"'sequense'.*sequence"):
-        sl.tokenize(tiny, "How many ones in the sequense")
+        sl.prompts.tokenize(tiny, "How many ones in the sequense")
     with pytest.raises(Exception, match="UNK"):  # the tokenizer itself refuses too; nothing stands in silently
         tiny.tokenizer("sequense")
 
@@ -57,40 +57,40 @@ def test_unknown_words_are_named_with_near_ones(tiny: Any) -> None:
 )
 def test_ids_that_are_refused(tiny: Any, ids: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        sl.tokenize(tiny, torch.tensor(ids, dtype=torch.long))
+        sl.prompts.tokenize(tiny, torch.tensor(ids, dtype=torch.long))
 
 
 def test_other_dtypes_are_refused(tiny: Any) -> None:
     with pytest.raises(InputError, match="integers"):
-        sl.tokenize(tiny, torch.tensor([2.0, 5.0]))
+        sl.prompts.tokenize(tiny, torch.tensor([2.0, 5.0]))
 
 
 def test_bos_overrides(tiny: Any) -> None:
-    assert sl.tokenize(tiny, torch.tensor([5, 6]), bos="none").tolist() == [[5, 6]]
-    assert sl.tokenize(tiny, torch.tensor([BOS, BOS, 5]), bos="as-given").tolist() == [[BOS, BOS, 5]]
+    assert sl.prompts.tokenize(tiny, torch.tensor([5, 6]), bos="none").tolist() == [[5, 6]]
+    assert sl.prompts.tokenize(tiny, torch.tensor([BOS, BOS, 5]), bos="as-given").tolist() == [[BOS, BOS, 5]]
     with pytest.raises(InputError, match="1 BOS tokens"):
-        sl.tokenize(tiny, torch.tensor([BOS, 5]), bos="none")
+        sl.prompts.tokenize(tiny, torch.tensor([BOS, 5]), bos="none")
     with pytest.raises(InputError, match="'family', 'one', 'none'"):
-        raw(sl.tokenize)(tiny, "1", bos="maybe")
+        raw(sl.prompts.tokenize)(tiny, "1", bos="maybe")
 
 
 def test_a_family_without_bos_allows_one_and_records_it(bridge_of: Callable[..., Any]) -> None:
     qwen = bridge_of("qwen2")
     without, given = torch.tensor([5, 6, 7]), torch.tensor([BOS, 5, 6, 7])
-    assert sl.provenance(sl.path_bound(qwen, without))["bos_count"] == 0
-    assert sl.provenance(sl.path_bound(qwen, given))["bos_count"] == 1
+    assert sl.results.provenance(sl.path_bound(qwen, without))["bos_count"] == 0
+    assert sl.results.provenance(sl.path_bound(qwen, given))["bos_count"] == 1
     with pytest.raises(InputError, match="2 BOS tokens"):
-        sl.tokenize(qwen, torch.tensor([BOS, BOS, 5]))
+        sl.prompts.tokenize(qwen, torch.tensor([BOS, BOS, 5]))
 
 
 def test_longer_than_the_context(bridge_of: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="65 tokens, the model's context 64"):
-        sl.tokenize(bridge_of("gemma"), torch.tensor([BOS] + [5] * 64))
+        sl.prompts.tokenize(bridge_of("gemma"), torch.tensor([BOS] + [5] * 64))
 
 
 def test_no_tokenizer_no_text(bridge_of: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="has no tokenizer"):
-        sl.tokenize(bridge_of("gpt2"), "hello")
+        sl.prompts.tokenize(bridge_of("gpt2"), "hello")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import xarray as xr
 
 import squashlens as sl
-from squashlens.joining import restated
-from squashlens.results import sealed
+from squashlens.records.joining import restated
+from squashlens.records.results import sealed
 from tests import odd
 
 WORDS = ("The", " quick", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")

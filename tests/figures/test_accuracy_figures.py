@@ -11,10 +11,10 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.answers.readout import PAIRS
-from squashlens.joining import joined as put_together
-from squashlens.joining import restated
 from squashlens.measure.answers.frequencies import Answer, scored
-from squashlens.results import sealed
+from squashlens.records.joining import joined as put_together
+from squashlens.records.joining import restated
+from squashlens.records.results import sealed
 
 MODES = ("answer_only", "cot", "cot_few_shot")
 TOLD = ["answer only", "chain of thought", "chain of thought, examples"]
@@ -268,7 +268,7 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     accuracy = sl.figures.accuracy_by_length(mute)
     assert values(accuracy.data[0].y).tolist() == [0, 0]
     assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]
-    frequencies = sl.figures.answer_frequencies(sl.answer_frequencies(mute))
+    frequencies = sl.figures.answer_frequencies(sl.results.answer_frequencies(mute))
     bars = [bar for bar in frequencies.data if bar.name == "not read"]
     assert [values(bar.y).tolist() for bar in bars] == [[1], [1]]
     assert [bar.text for bar in bars] == [("100 %",), ("100 %",)]
@@ -280,7 +280,7 @@ def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
     copied = sl.evaluate(tiny, task, lengths=[4, 16], progress=False)
     with pytest.raises(InputError, match="not numbers and have no error. Draw accuracy_by_length"):
         sl.figures.error_by_length(copied)
-    figure = sl.figures.answer_frequencies(sl.answer_frequencies(copied))
+    figure = sl.figures.answer_frequencies(sl.results.answer_frequencies(copied))
     said, _, unread = figure.data
     assert values(said.x).tolist() == [0, 1]
     assert list(figure.layout.xaxis.labelalias.values()) == ["1111", "1111111… (16)"]
@@ -289,7 +289,7 @@ def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
 
 
 def test_frequencies_stand_at_their_numbers(asked: xr.Dataset) -> None:
-    counts = sl.answer_frequencies(asked)
+    counts = sl.results.answer_frequencies(asked)
     figure = sl.figures.answer_frequencies({"<s>": counts})
     numbers = values([int(value) for value in counts["value"].values])
     bars = iter(figure.data)
@@ -313,7 +313,7 @@ def test_frequencies_stand_at_their_numbers(asked: xr.Dataset) -> None:
 
 
 def test_answers_are_text(counted: xr.Dataset) -> None:
-    two = sl.answer_frequencies(counted).isel(value=slice(0, 2))
+    two = sl.results.answer_frequencies(counted).isel(value=slice(0, 2))
     counts = restated(two.assign_coords(value=["<b>x</b>", "7"]), {})
     figure = sl.figures.answer_frequencies(counts)
     assert list(figure.layout.xaxis.labelalias.values()) == ["&lt;b&gt;x&lt;/b&gt;", "7"]
@@ -322,7 +322,7 @@ def test_answers_are_text(counted: xr.Dataset) -> None:
 
 def test_a_hundred_values_have_room() -> None:
     many = hosted(lambda q: q.truth, lengths=range(1, 101), seeds=1, mode=["cot"])
-    figure = sl.figures.answer_frequencies(sl.answer_frequencies(many))
+    figure = sl.figures.answer_frequencies(sl.results.answer_frequencies(many))
     said, truth, _ = figure.data
     assert values(said.x).tolist() == values(truth.x).tolist() == [*range(1, 101)]
     assert list(figure.layout.xaxis.range) == [0, 101]
@@ -452,7 +452,7 @@ def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Datase
     [
         ("accuracy_by_length", "squashlens.evaluate", "accuracy"),
         ("error_by_length", "squashlens.evaluate", "median_error"),
-        ("answer_frequencies", "squashlens.answer_frequencies", "said"),
+        ("answer_frequencies", "squashlens.results.answer_frequencies", "said"),
         ("collapse_vs_readout", "squashlens.collapse_vs_readout", "accuracy"),
         ("probe", "squashlens.probe", "r2"),
     ],
@@ -484,7 +484,7 @@ def test_figures_leave_their_numbers_alone(asked: xr.Dataset, joined: xr.Dataset
     for draw, ds in (
         (sl.figures.accuracy_by_length, asked),
         (sl.figures.error_by_length, asked),
-        (sl.figures.answer_frequencies, sl.answer_frequencies(asked)),
+        (sl.figures.answer_frequencies, sl.results.answer_frequencies(asked)),
         (sl.figures.collapse_vs_readout, joined),
         (sl.figures.probe, probed),
     ):

@@ -8,7 +8,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.joining import restated
+from squashlens.records.joining import restated
 from tests import captured, odd
 
 

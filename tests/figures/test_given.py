@@ -18,7 +18,7 @@ NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
 TABLES = {
     "audit_table": audit_table,
     "separator_table": separator_table,
-    "answer_frequencies": sl.answer_frequencies,
+    "answer_frequencies": sl.results.answer_frequencies,
 }
 
 
@@ -107,7 +107,7 @@ def test_several_prompts_have_a_panel_each(prompts: list[str], tiny: Any) -> Non
         titles = [note.text for note in figure.layout.annotations]
         assert [title for title in titles if title.startswith("prompt ")] == ["prompt 0", "prompt 1"]
         drawn = [len(line.x) for line in figure.data if line.mode == "lines+markers"]
-        shown = [sl.tokenize(tiny, prompt).shape[-1] for prompt in prompts]
+        shown = [sl.prompts.tokenize(tiny, prompt).shape[-1] for prompt in prompts]
         assert drawn == [count for count in shown for _ in range(lines)]  # without padding
         with pytest.raises(InputError, match=r"has 2 prompts, and this function takes one. Select one, for .*isel"):
             draw(result)

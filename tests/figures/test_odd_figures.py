@@ -20,7 +20,7 @@ import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.text import unbroken, width_of, wrapped
-from squashlens.joining import restated
+from squashlens.records.joining import restated
 from tests.figures import specimens
 
 HOSTILE = ["<script>alert(1)</script>", "", "a label without end " * 20, "W" * 300]

@@ -95,7 +95,7 @@ def test_hooks_of_some_results_are_said() -> None:
 @pytest.mark.parametrize("name", ["sensitivity", "path_bound", "collapse", "compare", "runs", "composition"])
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = odd.result(name)
-    figure: Any = sl.figures.of(sl.concat({"first": result, "second": result}, dim="attempt"))
+    figure: Any = sl.figures.of(sl.results.concat({"first": result, "second": result}, dim="attempt"))
     titles = [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
     assert titles == ["attempt first", "attempt second"]
     one: Any = sl.figures.of(result)
@@ -104,7 +104,7 @@ def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
 
 
 def test_joined_results_with_labels_are_refused_with_a_remedy(bounds: dict[str, Any]) -> None:
-    joined: Any = sl.concat({"a": bounds["plain"], "b": bounds["plain"]}, dim="attempt")
+    joined: Any = sl.results.concat({"a": bounds["plain"], "b": bounds["plain"]}, dim="attempt")
     with pytest.raises(InputError, match=r"joined already.*select one part of each, as in `result.isel\(attempt=0\)`"):
         sl.figures.of({"first": joined})
     assert len(sl.figures.of(joined.isel(attempt=0)).data) == 1

@@ -66,7 +66,7 @@ def test_a_picture_of_them_has_its_fonts(found: dict[str, Any], browser: Any, tm
 
 
 def test_a_table_of_them_compiles(found: dict[str, Any], tmp_path: Path) -> None:
-    table = sl.table(found, escape="latex")
+    table = sl.results.table(found, escape="latex")
     assert len(table) == sum(part.size for one in found.values() for part in one.data_vars.values())
     norms = table[table["variable"] == "jacobian"]
     for label, one in found.items():
@@ -82,7 +82,10 @@ def test_a_table_of_them_compiles(found: dict[str, Any], tmp_path: Path) -> None
 def test_they_come_back_from_csv_and_pandas(label: str, found: dict[str, Any], tmp_path: Path) -> None:
     one = found[label]
     written = pd.read_csv(
-        sl.save(one, tmp_path / "x.csv"), keep_default_na=False, na_values={"value": ""}, float_precision="round_trip"
+        sl.results.save(one, tmp_path / "x.csv"),
+        keep_default_na=False,
+        na_values={"value": ""},
+        float_precision="round_trip",
     )
     for name, values in one.data_vars.items():
         column = written["value"][written["variable"] == name]
@@ -108,7 +111,7 @@ def test_hostile_tokens_are_drawn_as_text(other: Any, browser: Any, tmp_path: Pa
     assert page.eval_on_selector_all("img, .main-svg a, .main-svg script", "all => all.length") == 0
     assert said == []
     page.close()
-    written = sl.table(result, escape="latex").to_latex(longtable=True)
+    written = sl.results.table(result, escape="latex").to_latex(longtable=True)
     said = typeset.text_of(typeset.pdf(tmp_path, rf"\tiny {written}", preamble=r"\usepackage{booktabs,longtable}"))
     assert r"\input{/etc/passwd}" in said.replace(" ", "")
-    assert sl.save(result, tmp_path / "x.csv").read_text().count("'=1") == 1
+    assert sl.results.save(result, tmp_path / "x.csv").read_text().count("'=1") == 1

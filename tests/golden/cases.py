@@ -42,7 +42,7 @@ class Subject:
     @cached_property
     def prompt(self) -> list[int]:
         if self.speaks:
-            return sl.tokenize(self.model, f"{COUNT} 110 =")[0].tolist()
+            return sl.prompts.tokenize(self.model, f"{COUNT} 110 =")[0].tolist()
         return [2, 7, 9, 7, 13, 8, 21, 30, 7]
 
     @property
@@ -119,7 +119,7 @@ def capture(s: Subject) -> Calls:
     return {
         "one": lambda: sl.capture(s.model, [s.prompt]).to_xarray(),
         "two": lambda: sl.capture(s.model, s.pair, layers=[0, 2], keep="residuals").to_xarray(),
-        "tokens": lambda: sl.tokenize(s.model, s.pair).numpy(),
+        "tokens": lambda: sl.prompts.tokenize(s.model, s.pair).numpy(),
     }
 
 
@@ -392,7 +392,7 @@ def answers(s: Subject) -> Calls:
         return str(digits.count("1"))
 
     def frequencies() -> Any:
-        return sl.answer_frequencies(sl.evaluate(s.model, task, lengths=[4, 9], seeds=3))
+        return sl.results.answer_frequencies(sl.evaluate(s.model, task, lengths=[4, 9], seeds=3))
 
     def accuracy() -> Any:
         drawn = [sl.prompts.bernoulli(s.model, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]

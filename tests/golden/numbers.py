@@ -81,7 +81,7 @@ def sized(name: str, one: Named, result: Any, streams: torch.Tensor) -> float | 
     """Of a distance the size of the vectors by layer (all layers', if it has none), in its norm and scale."""
     if not name.startswith(DISTANCES) or isinstance(result, str | np.ndarray):
         return 0.0
-    call = sl.provenance(result).get("call", {})
+    call = sl.results.provenance(result).get("call", {})
     call = call[0] if isinstance(call, list) else call
     norm = call.get("norm", "linf")
     norm = norm[0] if isinstance(norm, list) else norm

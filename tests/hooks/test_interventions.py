@@ -180,7 +180,7 @@ def test_measurements_go_with_them(bridge_of: Callable[..., Any]) -> None:
         assert (found.values[: N - 1 - 3] == 0).all()
         assert (found.values[N - 1 - 3 :] > 0).all()
     assert (certified.values >= truth.values * (1 - 1e-4)).all()
-    assert any("sliding_window(2)" in hook for hook in sl.provenance(truth)["ambient_hooks"])
+    assert any("sliding_window(2)" in hook for hook in sl.results.provenance(truth)["ambient_hooks"])
 
 
 @pytest.mark.parametrize(

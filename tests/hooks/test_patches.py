@@ -140,7 +140,7 @@ def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path
         hooked = sl.capture(model, OTHER, **GIVEN)
         _, wiped = model.run_with_cache(OTHER)
     with sl.applied(model, change.patch_residual(PLACES, hooked, (1,))):
-        named = sl.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]
+        named = sl.results.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]
         found = logits(model)
     with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
         assert torch.equal(logits(model), found)
@@ -184,7 +184,7 @@ def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callab
         with sl.applied(model, hook):
             assert torch.equal(logits(model), before), hook
             found = sl.top_tokens(model, IDS, **GIVEN)
-            streams = sl.provenance(found)["attention_implementation"] == "streamed"
+            streams = sl.results.provenance(found)["attention_implementation"] == "streamed"
             np.testing.assert_array_equal(found, said if streams else said_written)
 
 
@@ -268,7 +268,7 @@ def test_names_say_what_edits_depend_on(bridge_of: Callable[..., Any]) -> None:
     names = []
     for hook in (*hooks, change.patch_residual([1], held), change.patch_heads([1], held)):
         with sl.applied(model, hook):
-            names.append(tuple(sl.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]))
+            names.append(tuple(sl.results.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]))
     assert len(set(names[: len(hooks)])) == len(hooks)
     assert names[-2:] == [names[7], names[11]], "a capture taken without hooks is its prompt"
 

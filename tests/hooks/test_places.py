@@ -16,7 +16,12 @@ def test_places_are_those_of_the_token_coordinate(tiny: Any) -> None:
         found = sl.hooks.find_positions(tiny, PROMPT, text)
         assert [i for i, label in enumerate(labels) if str(label).strip() == text] == list(found)
     assert sl.hooks.find_positions(tiny, PROMPT, " ones ") == sl.hooks.find_positions(tiny, PROMPT, "ones")
-    assert sl.hooks.find_positions(tiny, sl.tokenize(tiny, PROMPT), str.isdigit, bos="as-given") == (10, 11, 12, 13)
+    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit, bos="as-given") == (
+        10,
+        11,
+        12,
+        13,
+    )
     with sl.applied(tiny, sl.hooks.mask_tokens(sl.hooks.find_positions(tiny, PROMPT, "0"))):
         bound = sl.path_bound(tiny, PROMPT).values
     assert bound[12] == 0
@@ -31,4 +36,4 @@ def test_nothing_found_is_refused(tiny: Any) -> None:
     with pytest.raises(InputError, match="one for which token= is true"):
         sl.hooks.find_positions(tiny, PROMPT, str.isspace)
     with pytest.raises(InputError, match="one prompt"):
-        sl.hooks.find_positions(tiny, torch.stack([sl.tokenize(tiny, PROMPT)[0]] * 2), "1")
+        sl.hooks.find_positions(tiny, torch.stack([sl.prompts.tokenize(tiny, PROMPT)[0]] * 2), "1")

@@ -83,7 +83,7 @@ def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Call
         with sl.applied(model, given):
             assert torch.equal(logits(model), expected)
             found = sl.path_bound(model, IDS, bos="as-given")
-        named = sl.provenance(found)["ambient_hooks"]
+        named = sl.results.provenance(found)["ambient_hooks"]
         name = function_name_expected(way)
         assert named == [f"{SITE}: {'mine' if isinstance(given, sl.hooks.Hook) else name}"]
         assert count(model) == before
@@ -110,7 +110,7 @@ def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
     seen.clear()
     with sl.applied(model, (lambda name: name.endswith(("hook_resid_pre", "hook_in")) and name.count(".") == 2, look)):
         logits(model)
-        named = sl.provenance(sl.top_tokens(model, IDS, bos="as-given"))["ambient_hooks"]
+        named = sl.results.provenance(sl.top_tokens(model, IDS, bos="as-given"))["ambient_hooks"]
     assert set(seen) == {f"blocks.{b}.hook_in" for b in range(3)}
     assert len(named) == 3
     with pytest.raises(InputError, match="accepts no hook point"), sl.applied(model, (lambda name: False, look)):
@@ -343,7 +343,7 @@ def test_captures_are_for_the_function_and_nothing_is_resumed(tiny: Any, tmp_pat
     with sl.applied(tiny, (SITE, hook)):
         np.testing.assert_array_equal(sl.path_bound(tiny, held), first)
     with sl.applied(tiny, (SITE, another(0.25))):
-        assert sl.provenance(sl.path_bound(tiny, prompt))["ambient_hooks"] == list(held.ambient_hooks)
+        assert sl.results.provenance(sl.path_bound(tiny, prompt))["ambient_hooks"] == list(held.ambient_hooks)
         with pytest.raises(StaleCaptureError, match="other hooks"):
             sl.path_bound(tiny, held)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.results import signed
+from squashlens.records.results import signed
 
 # What a careless page would run, follow, reverse or drown in.
 HOSTILE = (

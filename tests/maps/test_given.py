@@ -22,7 +22,7 @@ def found(tiny: Any) -> Any:
 
 
 def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
-    both = sl.concat({"a": found, "b": found}, "model")
+    both = sl.results.concat({"a": found, "b": found}, "model")
     with pytest.raises(InputError, match=r"the dimension 'model'.*isel\(model=0\)"):
         sl.squash_map(both)
     with pytest.raises(InputError, match="the dimension 'model'"):

@@ -45,7 +45,7 @@ def test_a_query_is_measured_and_joined(live: Any, tiny: Any) -> None:
         if "query" in before[name].dims:
             others = [query for query in range(5) if query != 2]
             np.testing.assert_array_equal(live.result[name].sel(query=others), before[name].sel(query=others))
-    assert sl.provenance(live.result)["further_queries"] == [2]
+    assert sl.results.provenance(live.result)["further_queries"] == [2]
     assert live.data["opened"] == 2
     assert "The Jacobian was measured for queries 2, 4 only." in live.data["notes"]
 

@@ -123,13 +123,13 @@ def test_a_capture_and_hooks(tiny: Any) -> None:
     np.testing.assert_allclose(held["way_share"], plain["way_share"], rtol=1e-4)
     with sl.applied(tiny, sl.hooks.mask_tokens([0])):
         masked = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
-    assert len(sl.provenance(masked)["ambient_hooks"]) > 0
+    assert len(sl.results.provenance(masked)["ambient_hooks"]) > 0
     reads = masked["way_share"].where(masked["way_head"] >= 0).sel(position=0, traced=4).fillna(0)
     assert float(reads.where(masked["way_position"].sel(position=0, traced=4) > 0).max()) == 0
 
 
 def test_a_saved_map_opens_as_the_same_page(tiny: Any, found: Any, tmp_path: Path) -> None:
-    again = sl.squash_map(sl.open_result(sl.save(found, tmp_path / "map.nc")))
+    again = sl.squash_map(sl.results.open(sl.results.save(found, tmp_path / "map.nc")))
     assert again.page() == sl.squash_map(found).page()
 
 

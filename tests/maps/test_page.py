@@ -156,7 +156,7 @@ def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
     data = found._data()["spans"]
     assert data["names"] == ["</b>question", "ones", "\\u202eone more"]
     assert data["of"][:11] == [-1, 0, 0, 0, 0, 0, 1, -1, 1, -1, 2]
-    again = sl.squash_map(sl.open_result(sl.save(found.result, tmp_path / "map.nc")))
+    again = sl.squash_map(sl.results.open(sl.results.save(found.result, tmp_path / "map.nc")))
     one = watched()
     page = one.open(again.save(tmp_path / "map.html"))
     page.get_by_label("Units").select_option("span")
@@ -278,8 +278,8 @@ def test_a_notebook_that_was_executed_and_exported_keeps_it(watched: Any, tmp_pa
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
     preprocessors = pytest.importorskip("nbconvert.preprocessors", reason="nbconvert is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    result = sl.save(sl.squash_map(tiny, PROMPT, progress=False).result, tmp_path / "map.nc")
-    lines = f"import squashlens as sl\nsl.squash_map(sl.open_result({str(result)!r}))"
+    result = sl.results.save(sl.squash_map(tiny, PROMPT, progress=False).result, tmp_path / "map.nc")
+    lines = f"import squashlens as sl\nsl.squash_map(sl.results.open({str(result)!r}))"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(lines)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     preprocessors.ExecutePreprocessor(timeout=300).preprocess(notebook, {"metadata": {"path": str(tmp_path)}})

@@ -122,10 +122,10 @@ def test_the_code_names_the_dtype_and_the_hooks(tiny: Any) -> None:
     with sl.applied(tiny, sl.hooks.mask_tokens([0])):
         found = sl.squash_map(tiny, "110 =", method="none", **QUIET)
     code = found._data()["code"]
-    (hook, *_) = sl.provenance(found.result)["ambient_hooks"]
+    (hook, *_) = sl.results.provenance(found.result)["ambient_hooks"]
     assert f"# measured under: {hook!r}" in code
     assert "dtype=" not in code
-    assert "dtype='bfloat16'" in _code({**sl.provenance(found.result), "dtype": "bfloat16"})
+    assert "dtype='bfloat16'" in _code({**sl.results.provenance(found.result), "dtype": "bfloat16"})
     assert "measured under" not in sl.squash_map(tiny, "110 =", method="none", **QUIET)._data()["code"]
 
 

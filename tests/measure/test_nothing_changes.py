@@ -19,7 +19,7 @@ from tests.references import fingerprint
 PROMPT = "How many ones are in the following sequence? 1101 ="
 ONES = sl.tasks.find("taught_count_bernoulli")
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "tokens": lambda m: sl.tokenize(m, PROMPT),
+    "tokens": lambda m: sl.prompts.tokenize(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT),
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
     "path_bound_measured": lambda m: sl.path_bound(m, PROMPT, constants="measured", freeze="norms", progress=False),
@@ -74,12 +74,12 @@ def test_model_and_process_are_as_before(tiny: Any, name: str, ambient: bool) ->
     if ambient:
         tiny.add_hook("blocks.0.hook_resid_pre", look)
     try:
-        before, logits = fingerprint(tiny), tiny(sl.tokenize(tiny, PROMPT))
+        before, logits = fingerprint(tiny), tiny(sl.prompts.tokenize(tiny, PROMPT))
         process = process_state()
         CALLS[name](tiny)
         assert process_state() == process
         assert fingerprint(tiny) == before
-        torch.testing.assert_close(tiny(sl.tokenize(tiny, PROMPT)), logits, rtol=0, atol=0)
+        torch.testing.assert_close(tiny(sl.prompts.tokenize(tiny, PROMPT)), logits, rtol=0, atol=0)
     finally:
         tiny.reset_hooks()
 
@@ -99,18 +99,18 @@ def test_the_process_without_the_tests_own_type_checks(tmp_path: Path) -> None:
 
 
 def test_applied_restores_after_an_exception(tiny: Any) -> None:
-    before, logits = fingerprint(tiny), tiny(sl.tokenize(tiny, PROMPT))
+    before, logits = fingerprint(tiny), tiny(sl.prompts.tokenize(tiny, PROMPT))
     shout = sl.hooks.Hook("zero", "blocks.{block}.attn.hook_pattern", lambda p: p * 0)
 
     def interrupted() -> None:
         with sl.applied(tiny, shout, sl.hooks.freeze_attention()):
-            assert not torch.equal(tiny(sl.tokenize(tiny, PROMPT)), logits)
+            assert not torch.equal(tiny(sl.prompts.tokenize(tiny, PROMPT)), logits)
             raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
         interrupted()
     assert fingerprint(tiny) == before
-    assert torch.equal(tiny(sl.tokenize(tiny, PROMPT)), logits)
+    assert torch.equal(tiny(sl.prompts.tokenize(tiny, PROMPT)), logits)
 
 
 def test_hooks_are_refused_where_they_cannot_go(tiny: Any) -> None:
@@ -124,7 +124,7 @@ def test_hooks_are_refused_where_they_cannot_go(tiny: Any) -> None:
 
 
 def test_freezing_leaves_the_forward_pass_bit_identical(tiny: Any) -> None:
-    ids = sl.tokenize(tiny, PROMPT)
+    ids = sl.prompts.tokenize(tiny, PROMPT)
     logits = tiny(ids)
     with sl.applied(tiny, sl.hooks.freeze_attention()):
         assert torch.equal(tiny(ids), logits)

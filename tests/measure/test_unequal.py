@@ -47,19 +47,19 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
         assert set(behind["token"].values.tolist()) <= {""}
         assert set(behind["token_id"].values.tolist()) <= {-1}
         failures.append(one.attrs.get("failure_probability", 0))
-    facts = sl.provenance(found)
+    facts = sl.results.provenance(found)
     assert "by itself" in facts["unequal_lengths"]
-    assert facts["fingerprint"] == sl.provenance(verb(tiny, PROMPTS[0], **options))["fingerprint"]
+    assert facts["fingerprint"] == sl.results.provenance(verb(tiny, PROMPTS[0], **options))["fingerprint"]
     assert found.attrs.get("failure_probability", 0) == pytest.approx(sum(failures))
     for ending in ("nc", "json"):
-        path = sl.save(found, tmp_path / f"found.{ending}")
-        assert sl.open_result(path).identical(found), ending
-    table = sl.save(found, tmp_path / "found.csv").read_text()
+        path = sl.results.save(found, tmp_path / f"found.{ending}")
+        assert sl.results.open(path).identical(found), ending
+    table = sl.results.save(found, tmp_path / "found.csv").read_text()
     assert "How" in table or "many" in table
 
 
 def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
-    rows = [sl.tokenize(tiny, prompt)[0].tolist() for prompt in PROMPTS]
+    rows = [sl.prompts.tokenize(tiny, prompt)[0].tolist() for prompt in PROMPTS]
     texts = sl.path_bound(tiny, PROMPTS)
     for given in (rows, [torch.tensor(row) for row in rows], [np.array(row) for row in rows]):
         np.testing.assert_array_equal(sl.path_bound(tiny, given), texts)
@@ -69,11 +69,11 @@ def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
 
 def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
     found = sl.path_bound(tiny, ["110 =", "101 ="])
-    assert "unequal_lengths" not in sl.provenance(found)
+    assert "unequal_lengths" not in sl.results.provenance(found)
     assert "n_tokens" not in found.coords
     both = sl.sensitivity(tiny, ["110 =", "101 ="], progress=False)
     assert both["jacobian"].dims == ("prompt", "position")
-    assert "unequal_lengths" not in sl.provenance(both)
+    assert "unequal_lengths" not in sl.results.provenance(both)
     one = sl.sensitivity(tiny, ["110 ="], progress=False)
     assert one["jacobian"].dims == ("position",)
 

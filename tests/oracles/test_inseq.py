@@ -57,4 +57,4 @@ def read(model: Any, ids: torch.Tensor, site: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", RECORDED)
 def test_the_recorded_prompt_is_what_the_bundled_tokenizer_gives(method: str, tiny: Any) -> None:
-    assert sl.tokenize(tiny, RECORDED[method]["prompt"])[0].tolist() == tokens(method).tolist()
+    assert sl.prompts.tokenize(tiny, RECORDED[method]["prompt"])[0].tolist() == tokens(method).tolist()

@@ -22,7 +22,7 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
         tiny, [PROMPT], corpus="one prompt", source_layers=layers, skip_first_positions=skip, dim_batch=64,
         show_progress=False,
     )  # fmt: skip
-    ids = sl.tokenize(tiny, PROMPT)
+    ids = sl.prompts.tokenize(tiny, PROMPT)
     positions, top = list(range(skip, ids.shape[1] - 1)), n_blocks(tiny)
     for layer in layers:
         span = open_spans(tiny, ids, [], [layer + 1], top)[layer + 1]

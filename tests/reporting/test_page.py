@@ -12,9 +12,9 @@ import pytest
 import squashlens as sl
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
+from squashlens.records.results import sealed
 from squashlens.reporting import page
 from squashlens.reporting.page import render
-from squashlens.results import sealed
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
 
@@ -107,7 +107,7 @@ def test_the_command_hides_nothing_and_says_the_same() -> None:
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
-    measured = sealed(measured, sl.provenance(measured) | {"model": f"m{NASTY}"})
+    measured = sealed(measured, sl.results.provenance(measured) | {"model": f"m{NASTY}"})
     view = sl.squash_map(tiny, "110 =", progress=False)
     text = render(measured, shares, answer, InputError("Too long.", "Use another."), view, prompt=NASTY, n=9)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)

@@ -63,7 +63,7 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
         "README.md", "data", "fig5.html", "fig9.html", "figures.tex", "plotly.min.js"
     ]  # fmt: skip
     expected = sl.collapse(tiny, sl.prompts.figure5(tiny, 6)["d"], by_head="value")
-    kept = sl.open_result(folder / "data" / "collapse_d.nc")
+    kept = sl.results.open(folder / "data" / "collapse_d.nc")
     assert (kept["distance"] == expected["distance"]).all()
     with (folder / "data" / "fig5_collapse_d.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["variable"] == "distance"]
@@ -72,14 +72,14 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
     first, last = (f"{float(expected['distance'][-1, at]):.3g}" for at in (0, -1))
     assert f"{first} at 1 and {last} at 6 content tokens" in page
     assert "Model: tiny-gemma in float32" in page
-    assert sl.provenance(kept)["fingerprint"] in page
+    assert sl.results.provenance(kept)["fingerprint"] in page
     tex = (folder / "figures.tex").read_text()
     assert "% Figure 5 is fig5.html, which LaTeX cannot include.\n" in tex
     assert "\\begin{figure" not in tex
 
 
 def test_random_digits_end_in_a_one_as_in_the_paper(folder: Path, tiny: Any) -> None:
-    kept = sl.open_result(folder / "data" / "collapse_b.nc")
+    kept = sl.results.open(folder / "data" / "collapse_b.nc")
     pair = sl.prompts.digits(
         tiny, 6, seed=0, prefix="How many ones are in the following sequences?", ending="1"
     )  # fmt: skip
@@ -146,7 +146,7 @@ def test_other_settings_or_another_model_are_refused(
 def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -> None:
     data, good = folder / "data", {}
     for name in ("collapse_a.nc", "total_variation.nc"):
-        good[name] = sl.open_result(data / name)
+        good[name] = sl.results.open(data / name)
     whole = (data / "collapse_a.nc").read_bytes()
     (data / "collapse_a.nc").write_bytes(whole[: len(whole) // 2])
     with xr.open_dataset(data / "total_variation.nc", engine="h5netcdf") as opened:
@@ -156,12 +156,12 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
     with pytest.warns(UserWarning, match="measured again") as warned:
         sl.paper(tiny, out=folder, figures=[5, 9], **QUIET)
     assert sum("measured again" in str(one.message) for one in warned) == 2
-    assert all(sl.open_result(data / name).equals(one) for name, one in good.items())
+    assert all(sl.results.open(data / name).equals(one) for name, one in good.items())
 
 
 @pytest.mark.usefixtures("pages")
 def test_a_file_of_something_else_is_refused(folder: Path, tiny: Any) -> None:
-    sl.save(sl.open_result(folder / "data" / "collapse_a.nc").drop_attrs(), folder / "data" / "collapse_b.nc")
+    sl.results.save(sl.results.open(folder / "data" / "collapse_a.nc").drop_attrs(), folder / "data" / "collapse_b.nc")
     with pytest.raises(InputError, match=r"collapse_b.nc' was not written by `paper`"):
         sl.paper(tiny, out=folder, figures=[9], **QUIET)
 
@@ -312,6 +312,6 @@ def test_all_figures_and_the_document_that_includes_them(tiny: Any, tmp_path: Pa
     assert found == {number: tmp_path / f"fig{number}.pdf" for number in parts.NUMBERS}
     said = compiled(tmp_path)
     assert all(f"Figure {number}: " in said for number in parts.NUMBERS)
-    sampled = sl.open_result(tmp_path / "data" / "sum_sampled.nc")
+    sampled = sl.results.open(tmp_path / "data" / "sum_sampled.nc")
     assert sampled.sizes["seed"] == 4
-    assert not np.array_equal(sampled["value"], sl.open_result(tmp_path / "data" / "sum.nc")["value"])
+    assert not np.array_equal(sampled["value"], sl.results.open(tmp_path / "data" / "sum.nc")["value"])

@@ -53,7 +53,7 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     assert capsys.readouterr().out.splitlines() == lines
     main(["study", "combine", described, "--out", str(tmp_path / "all.nc")])
     assert "saved: " in capsys.readouterr().out
-    assert sl.open_result(tmp_path / "all.nc")["area"].sel(x=2).values.tolist() == [4, 5, 6]
+    assert sl.results.open(tmp_path / "all.nc")["area"].sel(x=2).values.tolist() == [4, 5, 6]
     other = str(tmp_path / "other")
     main(["study", "retry", described, "--no-progress", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines

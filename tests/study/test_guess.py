@@ -50,7 +50,7 @@ def test_the_shape_is_that_of_the_loaded_model(name: str) -> None:
 
 def test_lengths_are_those_of_the_prompts(tiny: Any) -> None:
     texts = ["11 =", LONG]
-    assert lengths_of("tiny-gemma", None, texts) == [sl.tokenize(tiny, one).shape[1] for one in texts]
+    assert lengths_of("tiny-gemma", None, texts) == [sl.prompts.tokenize(tiny, one).shape[1] for one in texts]
 
 
 @pytest.mark.parametrize("measurement", ["path_bound", "jacobian_norms", "collapse"])
@@ -78,7 +78,7 @@ def test_plan_guesses_until_a_cell_is_done(tmp_path: Path, tiny: Any) -> None:
     grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {"prompt": ["11 =", LONG]}}
     one = sl.Study(grid, store=tmp_path)
     before = one.plan()
-    n = sl.tokenize(tiny, LONG).shape[1]
+    n = sl.prompts.tokenize(tiny, LONG).shape[1]
     assert before["seconds_from"].item() == f"guess before the first cell: a forward pass of at most {n} tokens"
     one.run(progress=False)
     after = sl.Study(grid | {"each": {"prompt": ["11 =", LONG, "12 ="]}}, store=tmp_path).plan()

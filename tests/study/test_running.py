@@ -136,9 +136,9 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
     """Each cell has the provenance of its result, its own tokens, and its panel; a cell that is missing has none."""
     assert both["n_tokens"].values.tolist() == [[4, 4], [6, 6]]
     one = both.sel(prompt="short", hooks="window")
-    assert sl.provenance(one) == sl.provenance(made.result(one["cell"].item()))
-    assert sl.provenance(both)["model"] == "tiny-gemma"
-    assert sl.table(both)["hooks"].nunique() == 2
+    assert sl.results.provenance(one) == sl.results.provenance(made.result(one["cell"].item()))
+    assert sl.results.provenance(both)["model"] == "tiny-gemma"
+    assert sl.results.table(both)["hooks"].nunique() == 2
     page: Any = sl.figures.of(both)
     assert [len(line.x) for line in page.data] == [4, 6, 4, 6]
     titles = [note.text for note in page.layout.annotations]
@@ -159,8 +159,8 @@ def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
     assert made.run(progress=False)["failed"].tolist() == [2]
     found = made.combine()
     axis = next(name for name in map(str, found["path_bound"].dims) if name.endswith("to_layer"))
-    assert sl.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
-    for use in (sl.provenance, sl.figures.of):
+    assert sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
+    for use in (sl.results.provenance, sl.figures.of):
         with pytest.raises(InputError, match="cell of a study was not measured"):
             use(found.isel({axis: 1, "prompt": 0}))
     assert len([line for line in sl.figures.of(found).data if len(line.x)]) == 2  # pyright: ignore

@@ -361,17 +361,17 @@ def test_results_say_what_they_are_and_come_back(ending: str, surveyed: xr.Datas
         (alone, "convergence"), (softmax_total_variation([100, 2000, 4000, 9000]), "softmax_total_variation"),
         (surveyed, "survey"),
     ):  # fmt: skip
-        back = sl.open_result(sl.save(found, tmp_path / f"{name}.{ending}"))
+        back = sl.results.open(sl.results.save(found, tmp_path / f"{name}.{ending}"))
         xr.testing.assert_identical(back, found)
         for variable in found.data_vars.values():
             assert variable.attrs["long_name"]
             assert variable.attrs["units"]
-        facts = sl.provenance(back)
+        facts = sl.results.provenance(back)
         assert facts["call"]["function"] == name
         assert {"stack", "seeds", "dtype", "device", "versions", "call"} == set(facts)
-    facts = sl.provenance(alone)
+    facts = sl.results.provenance(alone)
     assert facts["stack"] == dataclasses.asdict(stack)
     assert facts["seeds"] == [3, 8]
     assert (facts["dtype"], facts["device"]) == ("float64", "cpu")
     assert facts["call"] == {"function": "convergence", "lengths": LENGTHS, "norm": "l2", "tail": 0.7}
-    assert sl.provenance(surveyed)["call"]["over"]["window"] == [None, 8]
+    assert sl.results.provenance(surveyed)["call"]["over"]["window"] == [None, 8]

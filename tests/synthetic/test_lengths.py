@@ -76,7 +76,7 @@ def test_numpys_whole_numbers_are_whole_numbers(monkeypatch: pytest.MonkeyPatch)
     for chosen in (seeds, count, list(seeds)):
         found = convergence(Stack(), numbers, seeds=chosen, tail=1.0, progress=False)
         xr.testing.assert_identical(found, expected)
-    assert sl.provenance(found)["call"]["lengths"] == [10, 20, 40, 80]
+    assert sl.results.provenance(found)["call"]["lengths"] == [10, 20, 40, 80]
     softmaxes = softmax_total_variation(10 * numbers, k=5, seeds=seeds, tail=1.0)
     xr.testing.assert_identical(softmaxes, softmax_total_variation([100, 200, 400, 800], k=5, tail=1.0))
     assert lengths_up_to(*np.array([1000, 7])) == lengths_up_to(1000, 7)

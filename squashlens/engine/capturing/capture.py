@@ -36,7 +36,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
 from squashlens.errors import InputError
-from squashlens.results import MODEL_UNITS, signed, versions
+from squashlens.records.results import MODEL_UNITS, signed, versions
 from squashlens.sequences import GrowingSequence
 
 REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it starts

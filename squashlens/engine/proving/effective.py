@@ -56,7 +56,7 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
     ...     return z / 2
     >>> with sl.applied(model, ("blocks.3.attn.hook_z", halve)):
     ...     answer = sl.top_tokens(model, "How many ones are in the following sequence? 110 =", k=1)
-    >>> sl.provenance(answer)["ambient_hooks"]
+    >>> sl.results.provenance(answer)["ambient_hooks"]
     ['blocks.3.attn.hook_z: halve']
     """
     require_bridge(model)

@@ -46,7 +46,7 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
-    >>> sl.tokenize(model, "How many ones are in the following sequence? 110 =").shape
+    >>> sl.prompts.tokenize(model, "How many ones are in the following sequence? 110 =").shape
     torch.Size([1, 14])
     """
     one_of(bos, Bos, "bos")

@@ -16,7 +16,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK
 from squashlens.figures.drawing.ticks import text_axis
-from squashlens.results import facts_of
+from squashlens.records.results import facts_of
 
 OVER = ("mode", "value")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
@@ -25,7 +25,7 @@ LONG = 60  # characters of an answer in the hover text
 NAMES = ("given answers", "right answers")
 
 
-@draws("squashlens.answer_frequencies", "said truth: value ...", "unread: ...")
+@draws("squashlens.results.answer_frequencies", "said truth: value ...", "unread: ...")
 def answer_frequencies(found: Found) -> go.Figure:
     """Draw how often each answer was given and how often it was right, one panel for each label and mode.
 
@@ -34,12 +34,14 @@ def answer_frequencies(found: Found) -> go.Figure:
     answer to be drawn.
 
     Args:
-        found: a result of `squashlens.answer_frequencies`, or several by label.
+        found: a result of `squashlens.results.answer_frequencies`, or several by label.
 
     Returns:
         The figure.
     """
-    several = labelled(found, {"said": OVER, "truth": OVER, "unread": ("mode",)}, "squashlens.answer_frequencies")
+    several = labelled(
+        found, {"said": OVER, "truth": OVER, "unread": ("mode",)}, "squashlens.results.answer_frequencies"
+    )
     together = modes_of(several.values())
     panels = [(text, one, mode) for text, one in several.items() for mode in modes_of([one])]
     values = {text: _Values.of(one) for text, one in several.items()}

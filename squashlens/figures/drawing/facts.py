@@ -7,7 +7,7 @@ import xarray as xr
 
 from squashlens.checks.results import is_relative
 from squashlens.figures.drawing.text import escaped
-from squashlens.results import facts_of
+from squashlens.records.results import facts_of
 
 Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine", "frobenius": "Frobenius"}

@@ -13,7 +13,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.panels import composed
-from squashlens.results import facts_of
+from squashlens.records.results import facts_of
 
 R = TypeVar("R")
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.results import facts_of
+from squashlens.records.results import facts_of
 
 NAMES = {
     "path_bound": ("path bound", COLOURS["path_bound"], "dash"),

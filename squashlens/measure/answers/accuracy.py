@@ -16,7 +16,7 @@ from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tok
 from squashlens.errors import InputError
 from squashlens.measure.collapse.pairs import sequence_session
 from squashlens.prompts import tokenize_after
-from squashlens.results import attributes, sealed
+from squashlens.records.results import attributes, sealed
 from squashlens.sequences import GrowingSequence, Ids
 
 # Computes the text of the right answer from the texts of the content tokens.

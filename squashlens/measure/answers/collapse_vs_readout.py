@@ -25,7 +25,7 @@ from squashlens.measure.answers.evaluate import answered
 from squashlens.measure.answers.frequencies import scored
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
 from squashlens.measure.collapse.metric import Metric
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
 from squashlens.tasks import Task

@@ -19,7 +19,7 @@ import xarray as xr
 
 from squashlens.checks.results import takes
 from squashlens.errors import InputError
-from squashlens.results import Variable, provenance, signed
+from squashlens.records.results import Variable, provenance, signed
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
 
@@ -143,7 +143,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> task = sl.tasks.find("taught_count_bernoulli")
     >>> found = sl.evaluate(model, task, lengths=[5, 10], seeds=4, progress=False)
-    >>> shares = sl.answer_frequencies(found)
+    >>> shares = sl.results.answer_frequencies(found)
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """

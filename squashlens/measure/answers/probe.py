@@ -25,7 +25,7 @@ from squashlens.measure.answers._questions import prepare_questions
 from squashlens.measure.answers._scores import gains, interval, of_length, scored
 from squashlens.measure.answers._splits import N_TRAIN, Answers
 from squashlens.measure.collapse.metric import with_y
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 from squashlens.tasks import Question, Task
 

@@ -12,7 +12,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.results import attributes, sealed
+from squashlens.records.results import attributes, sealed
 
 
 @measured

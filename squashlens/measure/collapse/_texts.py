@@ -11,7 +11,7 @@ import torch
 from squashlens._typing import Bridge, positive, short_repr
 from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer
 from squashlens.errors import InputError
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 
 BETWEEN = "·"  # separates tokens where several are displayed in a row

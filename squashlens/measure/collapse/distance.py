@@ -17,7 +17,7 @@ from squashlens.engine.running.unembed import log_probabilities
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import captured, coords
-from squashlens.results import MODEL_UNITS, Variable
+from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.trends import association
 

@@ -38,7 +38,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
-from squashlens.results import MODEL_UNITS, Variable
+from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.trends import Association, association
 

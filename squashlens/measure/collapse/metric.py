@@ -11,8 +11,8 @@ from squashlens.engine.capturing.pairs import PairCapture, Replay, Streams
 from squashlens.engine.running.unembed import require_understood
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
+from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
-from squashlens.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, resolution, rms
 
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"

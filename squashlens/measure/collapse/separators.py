@@ -46,7 +46,7 @@ from squashlens.measure.collapse._ablations import (
 from squashlens.measure.collapse.metric import NOISE, NOISE_FLOORS, Metric, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, coords, sequence_session, with_passes
 from squashlens.prompts import Token
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
 
 HOOKED = "distance of v and v* with a hook from a block on"

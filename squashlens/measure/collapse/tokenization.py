@@ -28,7 +28,7 @@ from squashlens.measure.collapse._texts import Text, coords_of, facts_of, held_b
 from squashlens.measure.collapse.metric import Metric, with_y
 from squashlens.measure.collapse.pairs import with_passes
 from squashlens.measure.session import Session
-from squashlens.results import signed, versions
+from squashlens.records.results import signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
 PASSES: Passes = "auto"

@@ -26,7 +26,6 @@ from squashlens.engine.running.unembed import log_probabilities, require_underst
 from squashlens.engine.text.prompts import Prompts, each_of
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
-from squashlens.joining import joined, restated
 from squashlens.measure.answers.accuracy import Answer, answered_right
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.remedies.changes import form_under, hooks_of
@@ -34,7 +33,8 @@ from squashlens.measure.remedies.differences import with_differences
 from squashlens.measure.remedies.forms import stated
 from squashlens.measure.session import Session, model_name
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.results import Variable
+from squashlens.records.joining import joined, restated
+from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.tasks import find
 from squashlens.theory.distances import divergence

@@ -21,14 +21,14 @@ from squashlens.engine.proving.effective import applied
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.prompts import Prompts
 from squashlens.errors import InputError
-from squashlens.joining import joined, restated
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.remedies.bench import Bench
 from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of
 from squashlens.measure.remedies.forms import stated
 from squashlens.measure.squashing.bound import path_bound
-from squashlens.results import as_variable, attributes
+from squashlens.records.joining import joined, restated
+from squashlens.records.results import as_variable, attributes
 from squashlens.sequences import GrowingSequence
 
 

@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens.results import attributes
+from squashlens.records.results import attributes
 from squashlens.theory.paired import least_p, median_interval, ratio, share_interval, sign_test
 from squashlens.theory.trends import holm
 

@@ -25,7 +25,7 @@ from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.collapse.pairs import sequence_session
 from squashlens.measure.remedies.compare import Comparison
 from squashlens.prompts import Token, one_token
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.norms import mean_interval

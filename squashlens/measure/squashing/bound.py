@@ -31,7 +31,7 @@ from squashlens.measure.squashing._attention import one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
-from squashlens.results import attributes, sealed
+from squashlens.records.results import attributes, sealed
 from squashlens.theory.paths import sweep
 
 PRINTED = ("beta1", "beta2", "beta3", "sigma_psi")  # constants of the printed formula, which are 1 unless given
@@ -95,8 +95,8 @@ def path_bound(
             tokens and memory linear in the prompt length, for long prompts; ``"analytic"`` (the default) uses norms of
             value and key terms; ``"attention"`` uses the exact norm of the attention's derivative; ``"exact"`` uses the
             norm of each block's Jacobian, by autograd for blocks of an unknown form.
-        n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from the
-            top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
+        n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from
+            the top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds;
             with measured constants it is a certified bound on the norm of the span's blocks side by side.
         vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
@@ -148,7 +148,9 @@ def path_bound(
         if given:
             raise InputError(f"{name}= has no effect with constants={constants!r}.", f"Leave {name}= out.")
     if n_composed != 1 and edges != "exact":
-        raise InputError(f"n_composed={n_composed} is possible only with exact edges.", "Use edges='exact', or leave it out.")
+        raise InputError(
+            f"n_composed={n_composed} is possible only with exact edges.", "Use edges='exact', or leave it out."
+        )
     kind = constants if isinstance(constants, str) else "paper"
     arguments: dict[str, Any] = {"constants": kind, "query": query, "from_layer": from_layer, "to_layer": to_layer}
     arguments |= {"attention": attention} | betas if constants != "measured" else {}

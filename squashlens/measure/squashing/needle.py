@@ -16,7 +16,7 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import substitution_effect
-from squashlens.results import MODEL_UNITS
+from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.ranks import bootstrap
 
 MEASURES = {

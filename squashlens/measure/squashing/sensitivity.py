@@ -16,7 +16,7 @@ from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
-from squashlens.results import as_variable, attributes, sealed
+from squashlens.records.results import as_variable, attributes, sealed
 from squashlens.theory.trends import association, difference
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")

@@ -20,7 +20,7 @@ from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
 from squashlens.engine.text.tokens import escape, require_tokenizer
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.results import attributes, sealed
+from squashlens.records.results import attributes, sealed
 
 Given = Pieces | Mapping[str, Sequence[int]]
 

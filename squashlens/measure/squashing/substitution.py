@@ -23,7 +23,7 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
-from squashlens.results import MODEL_UNITS
+from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence
 
 
@@ -83,7 +83,7 @@ def substitution_effect(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
-    >>> digits = sl.tokenize(model, "0123456789")[0, 1:].tolist()
+    >>> digits = sl.prompts.tokenize(model, "0123456789")[0, 1:].tolist()
     >>> prompt = "What is the last digit in this sequence? 0107 ="
     >>> effect = sl.substitution_effect(model, prompt, candidates=digits, progress=False)
     >>> effect["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone

@@ -17,7 +17,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import one_hot, patterns_of, written_out
-from squashlens.results import sealed
+from squashlens.records.results import sealed
 from squashlens.theory.paths import by_hops, heaviest_paths, sweep
 
 

@@ -11,9 +11,9 @@ import xarray as xr
 
 from squashlens import zoo
 from squashlens.engine.text.tokens import escape
+from squashlens.records.results import provenance
 from squashlens.reporting.collapse_sentences import falls
 from squashlens.reporting.paper.parts import COPYING
-from squashlens.results import provenance
 from squashlens.theory.trends import holm
 
 Found = Mapping[str, xr.Dataset]

@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens import figures, zoo
-from squashlens.joining import restated
 from squashlens.measure.answers.frequencies import answer_frequencies
+from squashlens.records.joining import restated
+from squashlens.records.results import provenance
 from squashlens.reporting.paper.captions import COUNTED, PANELS, STACKS, role
-from squashlens.results import provenance
 
 Found = Mapping[str, xr.Dataset]
 COLUMN = (9,)  # figures that are as wide as one column; others are as wide as the page

@@ -67,7 +67,7 @@ def _page(
     parts.append("## Provenance")
     told = {name: value for name, value in facts.items() if name not in ("call", "bos_count")}
     parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(_listed(value))}" for name, value in told.items()))
-    parts.append("Each `.nc` file in `data` has the provenance of its own result: `squashlens.open_result` reads it.")
+    parts.append("Each `.nc` file in `data` has the provenance of its own result: `squashlens.results.open` reads it.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -18,9 +18,9 @@ from squashlens.engine.hooking.hook import plain_functions
 from squashlens.engine.text.tokens import tokenizer_digest
 from squashlens.errors import CapacityError, InputError
 from squashlens.measure.session import Session
+from squashlens.records.results import save, versions
 from squashlens.remarks import remark
 from squashlens.reporting.paper.parts import Part
-from squashlens.results import save, versions
 from squashlens.saving.checksum import ATTRIBUTE
 from squashlens.saving.foreign import opened, unwrapped
 from squashlens.saving.journal import different

@@ -10,12 +10,12 @@ from squashlens.bars import bar
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError, OutputError, SquashlensError
+from squashlens.records.results import save
 from squashlens.remarks import remark
 from squashlens.reporting.collapse import check_n
 from squashlens.reporting.paper.index import Drawn, write_index
 from squashlens.reporting.paper.kept import Kept
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
-from squashlens.results import save
 from squashlens.saving.files import require_folder
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]

@@ -1,7 +1,7 @@
 """The files of a study: one for each cell, named by what its numbers depend on.
 
 The first line of a cell is a header in JSON: what was computed, the format of what follows, and a SHA-256 of both. The
-rest is the result as `squashlens.save` writes it. A cell is done if its file is there and its digest is right. Failed
+rest is the result as `results.save` writes it. A cell is done if its file is there and its digest is right. Failed
 cells have a file of their own with the reason.
 """
 

@@ -149,7 +149,7 @@ def test_standing_hooks_count(tiny: Any) -> None:
     digits = [drawn[0].position(number) for number in range(1, 13)]
     with sl.applied(tiny, sl.hooks.mask_tokens(digits)):
         blind = sl.accuracy(tiny, drawn, ones, lengths=[12], progress=False)
-    assert sl.provenance(blind)["ambient_hooks"]
+    assert sl.results.provenance(blind)["ambient_hooks"]
     assert blind.item() < 0.5
     assert sl.accuracy(tiny, drawn, ones, lengths=[12], progress=False).item() == 1
     assert fingerprint(tiny) == before
@@ -158,7 +158,7 @@ def test_standing_hooks_count(tiny: Any) -> None:
 def test_all_lengths_by_default(tiny: Any) -> None:
     found = sl.accuracy(tiny, [sl.prompts.repeated(tiny, "1", 5, **FORM)], ones, progress=False)
     assert found["length"].values.tolist() == [1, 2, 3, 4, 5]
-    facts = sl.provenance(found)
+    facts = sl.results.provenance(found)
     assert (facts["prompts"], facts["sequences"], facts["call"]["function"]) == (1, ["1 repeated"], "accuracy")
 
 

@@ -161,7 +161,7 @@ def test_shares_are_counts(said: list[str]) -> None:
     assert cell["unread"].sum().item() + read / len(said) == pytest.approx(1)
     mean = np.nanmean(errors) if read else np.nan
     np.testing.assert_allclose(cell["mean_error"], mean)
-    frequencies = sl.answer_frequencies(scored(COUNT, given, {}))
+    frequencies = sl.results.answer_frequencies(scored(COUNT, given, {}))
     assert frequencies["unread"].item() == pytest.approx(1 - read / len(said))
     assert frequencies["said"].sum().item() + frequencies["unread"].item() == pytest.approx(1)
     assert frequencies["said"].sel(value="7").item() == pytest.approx(both / len(said))
@@ -233,14 +233,14 @@ def test_answers_of_ones_own_task() -> None:
     found = scored(task, given, FACTS)
     assert found["accuracy"].sel(length=3).item() == 1
     assert found["accuracy"].sel(length=1).item() == np.mean([task.ask(1, seed=s).truth == "ccc" for s in range(9)])
-    frequencies = sl.answer_frequencies(found)
+    frequencies = sl.results.answer_frequencies(found)
     assert frequencies["value"].values.tolist() == ["a", "bb", "ccc"]
     assert frequencies["said"].values.tolist() == [[0, 0, 1]]
 
 
 def test_results_say_what_they_are() -> None:
     found = scored(COUNT, answered(COUNT, right, lengths=[3]), FACTS)
-    facts = sl.provenance(found)
+    facts = sl.results.provenance(found)
     assert facts["model"] == "scripted"
     assert facts["nested"] == FACTS["nested"]
     assert facts["task"]["name"] == "count_ones"
@@ -248,8 +248,8 @@ def test_results_say_what_they_are() -> None:
     assert facts["task"]["opening"] == OPENING
     assert facts["task"]["read_as"] == "number"
     assert facts["task"]["examples"] == COUNT.examples
-    for made in (found, sl.answer_frequencies(found)):
-        assert sl.provenance(made) == facts
+    for made in (found, sl.results.answer_frequencies(found)):
+        assert sl.results.provenance(made) == facts
         for name, variable in made.data_vars.items():
             assert variable.attrs["long_name"], name
             assert variable.attrs["units"], name
@@ -276,7 +276,7 @@ def numbers() -> xr.Dataset:
 
 def test_frequencies_of_answers() -> None:
     """Shares of all questions, by size and not by spelling, the right answers beside them."""
-    found = sl.answer_frequencies(numbers())
+    found = sl.results.answer_frequencies(numbers())
     assert found["value"].values.tolist() == ["-1", "2", "9", "10"]
     assert found["said"].dims == ("mode", "value")
     np.testing.assert_allclose(found["said"], [[1 / 6, 0, 1 / 6, 2 / 6]])
@@ -291,7 +291,7 @@ def test_frequencies_keep_modes_apart() -> None:
         return (right if question.mode == "cot" else nothing)(question)
 
     given = answered(BERNOULLI, say, lengths=[30], seeds=range(20), mode=["answer_only", "cot"])
-    found = sl.answer_frequencies(scored(BERNOULLI, given, FACTS))
+    found = sl.results.answer_frequencies(scored(BERNOULLI, given, FACTS))
     assert found["mode"].values.tolist() == ["answer_only", "cot"]
     assert found["unread"].values.tolist() == [1, 0]
     assert (found["said"].sel(mode="answer_only") == 0).all()
@@ -310,15 +310,15 @@ def test_answers_survive_their_files(ending: str, tmp_path: Path) -> None:
         COUNT, lambda q: Answer(texts[q.seed], q.seed != 4), lengths=[4], seeds=range(5), mode=["answer_only", "cot"]
     )
     found = scored(COUNT, given, FACTS)
-    frequencies = sl.answer_frequencies(found)
+    frequencies = sl.results.answer_frequencies(found)
     for number, result in enumerate((found, frequencies)):
-        back = sl.open_result(sl.save(result, tmp_path / f"{number}.{ending}"))
+        back = sl.results.open(sl.results.save(result, tmp_path / f"{number}.{ending}"))
         xr.testing.assert_identical(back, result)
         for name, variable in result.variables.items():
             assert back[name].dtype.kind in (variable.dtype.kind, "O", "U"), name
-    kept = sl.open_result(tmp_path / f"0.{ending}")
+    kept = sl.results.open(tmp_path / f"0.{ending}")
     assert isinstance(kept, xr.Dataset)
-    xr.testing.assert_identical(sl.answer_frequencies(kept), frequencies)
+    xr.testing.assert_identical(sl.results.answer_frequencies(kept), frequencies)
 
 
 def test_answers_in_another_order_are_refused() -> None:
@@ -362,7 +362,7 @@ def test_the_sequence_said_again_has_no_error() -> None:
         assert found["reading"].values.tolist() == [[["read", "echo"]]] * 2
         assert found["mean_error"].values.tolist() == [[2]] * 2
         assert (found["unread"].sel(why="echo") == 0.5).all()
-        assert sl.answer_frequencies(found)["value"].values.tolist() == ["10", "12"]
+        assert sl.results.answer_frequencies(found)["value"].values.tolist() == ["10", "12"]
 
 
 def test_results_have_their_lengths_in_order() -> None:
@@ -408,7 +408,7 @@ def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
         task = dataclasses.replace(COUNT, read=read)
         found = scored(task, answered(task, right, lengths=[3]), FACTS)
         assert found["accuracy"].item() == 1
-        named[name] = sl.provenance(found)["task"]["read_as"]
+        named[name] = sl.results.provenance(found)["task"]["read_as"]
         assert "0x" not in named[name]
     assert named["partial"] == "functools.partial(<function number>)"
     assert named["object"].endswith("Reads object>")
@@ -418,7 +418,7 @@ def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
 def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:
     found = scored(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
     assert found["answer"].item() == "2␀ ones"
-    assert sl.open_result(sl.save(found, tmp_path / "a.nc")).identical(found)
+    assert sl.results.open(sl.results.save(found, tmp_path / "a.nc")).identical(found)
 
 
 def test_both_accuracies_and_quartiles() -> None:

@@ -69,7 +69,7 @@ def test_hooks_that_do_something_else_have_another_name(
     named = []
     for hook in (first, second):
         with sl.applied(tiny, hook):
-            named.append(sl.provenance(sl.top_tokens(tiny, "How many ones are in 1 ="))["ambient_hooks"])
+            named.append(sl.results.provenance(sl.top_tokens(tiny, "How many ones are in 1 ="))["ambient_hooks"])
     assert named[0] != named[1]
     with sl.applied(tiny, first):
         sl.evaluate(tiny, COUNT, **how)
@@ -104,7 +104,7 @@ def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[s
     sl.evaluate(tiny, COUNT, **how)
     other = sl.evaluate(tiny, replace(COUNT, read=as_before), **how)
     assert asked == [4, 0]
-    assert sl.provenance(other)["task"]["read_as"] == "as_before"
+    assert sl.results.provenance(other)["task"]["read_as"] == "as_before"
     sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
     sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
     assert asked[2:] == [4, 0], "answers with less room are others, and both are kept"
@@ -132,7 +132,7 @@ def test_numpys_numbers_are_numbers(tiny: Any) -> None:
     found = raw(sl.evaluate)(tiny, COUNT, lengths=np.arange(4, 6), seeds=np.int64(3), progress=False)
     assert found["length"].values.tolist() == [4, 5]
     assert found["seed"].values.tolist() == [0, 1, 2]
-    assert sl.provenance(found)["call"]["lengths"] == [4, 5]
+    assert sl.results.provenance(found)["call"]["lengths"] == [4, 5]
 
 
 def test_a_chat_begins_as_its_template_says(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def test_a_chat_begins_as_its_template_says(tiny: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(tiny.tokenizer, "chat_template", CHAT, raising=False)
     how: dict[str, Any] = {"lengths": [4], "seeds": 2, "template": "chat", "progress": False}
     without = sl.evaluate(tiny, COUNT, **how)
-    assert sl.provenance(without)["bos_count"] == 0
+    assert sl.results.provenance(without)["bos_count"] == 0
     monkeypatch.setattr(tiny.tokenizer, "chat_template", "{{ bos_token }}" + CHAT)
-    assert sl.provenance(sl.evaluate(tiny, COUNT, **how))["bos_count"] == 1
+    assert sl.results.provenance(sl.evaluate(tiny, COUNT, **how))["bos_count"] == 1
     ids = torch.tensor(tiny.tokenizer.encode(COUNT.ask(4).prompt, add_special_tokens=False))
     assert without["prompt_tokens"].values[0, 0, 0] == len(ids)

@@ -52,7 +52,7 @@ def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any
     probe = sl.probe(tiny, BERNOULLI, lengths=LENGTHS, seeds=40, n_train=20, n_random_models=2, progress=False)
     for name in ("r2", "r2_y", "probe_right_y", "r2_random_model_y", "r2_control_y", "gain_low_y", "r2_length"):
         np.testing.assert_allclose(joined[name], probe[name], atol=2e-3)  # of other passes: one ulp may move a penalty
-    assert sl.provenance(joined)["probe"] == sl.provenance(probe)["probe"]
+    assert sl.results.provenance(joined)["probe"] == sl.results.provenance(probe)["probe"]
 
 
 def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
@@ -61,7 +61,7 @@ def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
     for seed in range(40):
         question = BERNOULLI.ask(8, seed=seed)
         twin = BERNOULLI.doubled(question)
-        ids = sl.tokenize(tiny, twin.prompt)
+        ids = sl.prompts.tokenize(tiny, twin.prompt)
         out = tiny.original_model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=4)
         text = tiny.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
         alike.append(text == model_says[seed])
@@ -83,7 +83,7 @@ def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest
     fine = sl.collapse_vs_readout(tiny, task, **how)
     assert (fine["bit_identical"] == 0).all()
     assert "r2" not in fine, "nothing to probe for where the answer is 0 every time"
-    assert sl.provenance(fine)["call"]["round_to"] is None
+    assert sl.results.provenance(fine)["call"]["round_to"] is None
     monkeypatch.setattr(module, "streams", near)
     for dtype, share in ((torch.bfloat16, 1), (torch.float16, 0), (None, 0)):
         assert (sl.collapse_vs_readout(tiny, task, round_to=dtype, **how)["bit_identical"] == share).all(), dtype
@@ -151,11 +151,11 @@ def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
     a known R² leaves; twins run without the hook."""
     first = sl.tasks.find("taught_first_random")
     task = Task("first, not said", first.template.replace("first", "last"), first.draw, first.answer, first.show)
-    digits = [int(sl.tokenize(tiny, str(digit))[0, -1]) for digit in range(10)]
+    digits = [int(sl.prompts.tokenize(tiny, str(digit))[0, -1]) for digit in range(10)]
     seen: dict[str, Any] = {}
     weight = tiny.original_model.get_input_embeddings().weight.detach()
     base, direction = torch.randn(2, tiny.cfg.d_model, generator=torch.Generator().manual_seed(1))
-    place = len(sl.tokenize(tiny, first.template.replace("first", "last").split(" {")[0])[0])
+    place = len(sl.prompts.tokenize(tiny, first.template.replace("first", "last").split(" {")[0])[0])
 
     def look(tensor: Any) -> None:
         table = weight[digits] * tensor[0, 0].norm() / weight[2].norm()

@@ -61,10 +61,10 @@ def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
     question = COUNT.ask(60, seed=8)
     one = ds.sel(length=60, seed=8, mode="answer_only")
     assert (one["prompt"].item(), one["truth"].item()) == (question.prompt, question.truth)
-    assert one["prompt_tokens"] == sl.tokenize(tiny, question.prompt).shape[1]
+    assert one["prompt_tokens"] == sl.prompts.tokenize(tiny, question.prompt).shape[1]
     assert one["answer_tokens"] == len(one["answer"].item()), "a digit is a token here"
     assert one["error"] == abs(int(one["answer"].item()) - int(question.truth)) > 0
-    facts = sl.provenance(ds)
+    facts = sl.results.provenance(ds)
     assert facts["call"]["function"] == "evaluate"
     assert facts["task"]["template"] == COUNT.template
     assert facts["call"]["seeds"] == [3, 8]
@@ -143,7 +143,7 @@ def test_hooks_are_honoured_and_named(tiny: Any) -> None:
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
         windowed = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6, progress=False)
     assert free["accuracy"] == 1 > windowed["accuracy"]
-    assert "window" in str(sl.provenance(windowed)["ambient_hooks"])
+    assert "window" in str(sl.results.provenance(windowed)["ambient_hooks"])
 
 
 def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
@@ -162,7 +162,7 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
     opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5, progress=False)
-    words = sl.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
+    words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
 
 

@@ -62,7 +62,7 @@ def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: 
     for form in ({}, {"separator": 13, "every": 3}, {"separator": 13, "every": 2, "suffix": [20, 21, 22]}):
         sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 2, prefix=[*start, 5, 11], **form)
         ds = captured.collapse(model, sequence, progress=False, norm="l1")
-        assert sl.provenance(ds)["passes"] == "shared"
+        assert sl.results.provenance(ds)["passes"] == "shared"
         assert ds["kl"].max() > 0  # every family's logits are understood
         for length in (1, 3, 4, 9, 16):
             v, star = two_passes(plain, sequence, length)
@@ -93,7 +93,7 @@ def test_one_forward_pass_for_every_length(tiny: Any) -> None:
     counted: list[int] = []
     # A hook with a name: whether a plain function may be relied on would be tried in passes of its own.
     hooks: Any = [("embed.hook_out", sl.hooks.Hook("count", "embed.hook_out", lambda t: counted.append(t.shape[1])))]
-    prefix = len(sl.tokenize(tiny, COUNT)[0])
+    prefix = len(sl.prompts.tokenize(tiny, COUNT)[0])
     with tiny.hooks(fwd_hooks=hooks):
         captured.collapse(tiny, PANELS["a"](tiny, 512), progress=False)
     assert counted == [prefix + 513]
@@ -154,7 +154,7 @@ def test_bundled_curve_is_finite_and_its_two_forms_agree(tiny: Any) -> None:
     assert (one["distance"].sel(layer=slice(1, None)) > 0).all()
     scale = np.abs(last_scale(tiny, sequence))
     assert (np.abs(one["distance"].sel(layer=6) - two["distance"].sel(layer=6)).values <= 1e-5 * scale).all()
-    assert (sl.provenance(one)["passes"], sl.provenance(two)["passes"]) == ("shared", "separate")
+    assert (sl.results.provenance(one)["passes"], sl.results.provenance(two)["passes"]) == ("shared", "separate")
 
 
 def last_scale(tiny: Any, sequence: GrowingSequence) -> np.ndarray:
@@ -293,7 +293,9 @@ def test_a_shared_pass_that_is_wrong_is_not_used(tiny: Any, monkeypatch: pytest.
     registry.forget(tiny, "prompts that share a pass")
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
     ds = captured.collapse(tiny, sequence, noise_lengths=3, progress=False)
-    assert sl.provenance(ds)["passes"].startswith("separate, since its numbers depend on what it shares a pass with")
+    assert sl.results.provenance(ds)["passes"].startswith(
+        "separate, since its numbers depend on what it shares a pass with"
+    )
     np.testing.assert_array_equal(ds["distance"], expected["distance"])
     with pytest.raises(InputError, match="passes='shared' gives wrong numbers here"):
         captured.collapse(tiny, sequence, passes="shared", progress=False)
@@ -323,12 +325,12 @@ def test_ambient_hooks_are_honoured(tiny: Any) -> None:
     with sl.applied(tiny, sl.hooks.zero_values([place])):
         auto, separate = (captured.collapse(tiny, sequence, passes=p, progress=False) for p in ("auto", "separate"))
     plain = captured.collapse(tiny, sequence, progress=False)
-    assert sl.provenance(auto)["passes"].startswith("separate, since ")
+    assert sl.results.provenance(auto)["passes"].startswith("separate, since ")
     np.testing.assert_array_equal(auto["distance"], separate["distance"])
     difference = np.abs(auto["distance"] - plain["distance"]).sel(layer=6)
     assert (difference.sel(length=slice(3, None)) > 1e-3).all()
     assert (difference.sel(length=slice(1, 1)) < 1e-3).all()  # neither of the pair has that position
-    assert any("zero_values" in hook for hook in sl.provenance(auto)["ambient_hooks"])
+    assert any("zero_values" in hook for hook in sl.results.provenance(auto)["ambient_hooks"])
 
 
 def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
@@ -341,11 +343,11 @@ def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
     for name in ds.data_vars:
         assert ds[name].attrs["units"]
         assert ds[name].attrs["long_name"]
-    assert sl.provenance(ds)["model"] == "tiny-gemma"
-    facts = sl.provenance(ds)["sequence"]
+    assert sl.results.provenance(ds)["model"] == "tiny-gemma"
+    facts = sl.results.provenance(ds)["sequence"]
     assert (facts["suffix"], facts["separators"], facts["content_tokens"]) == ("=", ",", 9)
     for ending in ("nc", "json"):
-        back = sl.open_result(sl.save(ds, tmp_path / f"collapse.{ending}"))
+        back = sl.results.open(sl.results.save(ds, tmp_path / f"collapse.{ending}"))
         for name in ds.data_vars:
             np.testing.assert_array_equal(back[name], ds[name])
     assert math.isfinite(ds["kl"].sum().item())

@@ -148,7 +148,7 @@ def test_uniform_attention_gives_known_weights(bridge_of: Any, tiny: Any) -> Non
         n = length + 1  # with BOS
         np.testing.assert_allclose(ds["attention_tv"].sel(length=length), n * (1 / n - 1 / (n + 1)), rtol=1e-5)
         np.testing.assert_allclose(ds["self_weight"].sel(length=length), 1 / (n + 1), rtol=1e-5)
-    assert sl.provenance(ds)["passes"].startswith("separate")
+    assert sl.results.provenance(ds)["passes"].startswith("separate")
 
 
 def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

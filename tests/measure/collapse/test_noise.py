@@ -77,7 +77,7 @@ def test_the_same_passes_are_no_replay(tiny: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 30, prefix=QUESTION)
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
         ds = captured.collapse(tiny, sequence, noise_lengths=4, progress=False)
-    assert sl.provenance(ds)["passes"].startswith("separate")
+    assert sl.results.provenance(ds)["passes"].startswith("separate")
     exact = ds["distance"].sel(length=slice(24, None))  # v and v* are equal in exact arithmetic from here on
     assert exact.max() > 0
     assert (exact <= 3 * ds["noise_floor"].max("replayed")).all()

@@ -220,8 +220,8 @@ def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
         alone = captured.collapse(model, sequence, lengths=[2, 4, 8], scale="relative", noise_lengths=2, progress=False)
         for name in alone.data_vars:
             np.testing.assert_array_equal(ds[name].sel(run=run), alone[name])
-    assert sl.provenance(ds)["dtype"] == ["float32", "bfloat16", "float32"]
-    assert sl.provenance(ds)["quantized"] == [None, None, "int8"]
+    assert sl.results.provenance(ds)["dtype"] == ["float32", "bfloat16", "float32"]
+    assert sl.results.provenance(ds)["quantized"] == [None, None, "int8"]
     assert len({float(d) for d in ds["distance"].sel(layer=3, length=8)}) == 3
     assert (ds["collapsed_from"].sel(layer=0) == 2).all()
     assert ds["refused"].item() == ""

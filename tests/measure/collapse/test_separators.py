@@ -239,10 +239,10 @@ def test_baselines_are_those_of_collapse(tiny: Any) -> None:
 
 def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
-    drawn = {sl.provenance(ablated(tiny, ones, seed=seed))["substitute"] for seed in range(4)}
+    drawn = {sl.results.provenance(ablated(tiny, ones, seed=seed))["substitute"] for seed in range(4)}
     assert len(drawn) > 1
     assert not drawn & {"1", "0", ",", "<bos>", "<pad>", "<eos>"}
-    assert sl.provenance(ablated(tiny, ones, substitute="."))["substitute"] == "."
+    assert sl.results.provenance(ablated(tiny, ones, substitute="."))["substitute"] == "."
 
 
 def ablated(model: Any, sequence: Any, **options: Any) -> Any:
@@ -300,7 +300,9 @@ def test_a_vocabulary_without_a_free_token(bridge_of: Any) -> None:
     crowded = sl.prompts.build(model, [7, 8, 9], alphabet=list(range(60)), prefix=[2], separator=13, every=2)
     with pytest.raises(InputError, match="contains every token of the vocabulary"):
         sl.separator_ablation(model, crowded, kinds=["substitute"], progress=False)
-    assert "substitute" not in sl.provenance(sl.separator_ablation(model, crowded, kinds=["delete"], progress=False))
+    assert "substitute" not in sl.results.provenance(
+        sl.separator_ablation(model, crowded, kinds=["delete"], progress=False)
+    )
 
 
 def test_references_must_fit(tiny: Any) -> None:
@@ -330,7 +332,7 @@ def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
         ds = captured.collapse(
             model, sequence, by_head="value", baselines=["contrast"], noise_lengths=3, progress=False
         )
-        assert sl.provenance(ds)["passes"] == "shared"
+        assert sl.results.provenance(ds)["passes"] == "shared"
         results.append(
             (
                 ds,

@@ -81,7 +81,7 @@ def test_the_bundled_model(tiny: Any) -> None:
     assert ds.sizes == {"mask": 2, "positions": 2, "layer": 7}
     other = sl.statements.shares_and_counts(tiny, ["1", "1", "0"], times=2)
     assert other["distance_y"].sel(mask="none", positions="none") < 1e-3 * apart
-    assert sl.provenance(ds)["call"]["content"] == ["1", "0"]
+    assert sl.results.provenance(ds)["call"]["content"] == ["1", "0"]
 
 
 def test_more_than_a_window_holds_is_refused(bridge_of: Callable[..., Any]) -> None:

@@ -251,7 +251,7 @@ def test_a_pass_for_each_prompt_gives_the_same(model_of: Any, monkeypatch: pytes
     shared, alone = ways
     for name in ("naive", "naive_y", "distance", "distance_y"):
         np.testing.assert_allclose(shared[name], alone[name], atol=5e-5)
-    assert (sl.provenance(shared)["passes"], sl.provenance(alone)["passes"]) == ("shared", "separate")
+    assert (sl.results.provenance(shared)["passes"], sl.results.provenance(alone)["passes"]) == ("shared", "separate")
 
 
 def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tmp_path: Path) -> None:
@@ -261,15 +261,15 @@ def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tm
     for name in bare.data_vars:
         np.testing.assert_array_equal(bare[name], held[name])
         np.testing.assert_array_equal(bare[name], measured[name])
-    said = sl.provenance(bare)
+    said = sl.results.provenance(bare)
     assert said["vocabulary_size"] == len(splitter("threes"))
     assert said["tokenizer"] == type(splitter("threes")).__name__
     assert said["call"]["separator"] == dict(FORMS)
-    assert sl.provenance(measured)["vocabulary_size"] == said["vocabulary_size"]
+    assert sl.results.provenance(measured)["vocabulary_size"] == said["vocabulary_size"]
     assert measured["between"].values.tolist() == list(FORMS.values())
     for ending in ("nc", "json"):
-        path = sl.save(measured, tmp_path / f"it.{ending}")
-        assert sl.open_result(path).identical(measured)
+        path = sl.results.save(measured, tmp_path / f"it.{ending}")
+        assert sl.results.open(path).identical(measured)
 
 
 @pytest.mark.parametrize(

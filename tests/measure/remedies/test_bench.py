@@ -172,23 +172,23 @@ def test_labels_provenance_and_table(found: Any, asked: Any, families: Any, tmp_
     assert found["kl"].attrs["units"] == found["kl_median"].attrs["units"] == found["kl_high"].attrs["units"] == "nats"
     assert found["distance_median"].attrs["units"] == "1"
     assert all(set(values.attrs) == {"long_name", "units"} for values in found.data_vars.values())
-    facts = sl.provenance(found)
+    facts = sl.results.provenance(found)
     assert facts["ambient_hooks"][0] == []
     assert facts["call"]["function"] == "compare"
     assert facts["texts"] == TEXTS
-    sl.save(found, tmp_path / "found.nc")
-    assert sl.open_result(tmp_path / "found.nc").identical(found)
+    sl.results.save(found, tmp_path / "found.nc")
+    assert sl.results.open(tmp_path / "found.nc").identical(found)
     with pytest.raises(InputError):
-        sl.provenance(found.assign_coords(change=list("abcde")))
+        sl.results.provenance(found.assign_coords(change=list("abcde")))
     for result, columns in (
         (found, ["jacobian_first", "jacobian_last", "kl", "p_holm"]), (asked, ["accuracy", "kl", "p_holm"])
     ):  # fmt: skip
-        table = sl.table(result)
+        table = sl.results.table(result)
         ratios = ["distance_ratio", "distance_ratio_low", "distance_ratio_high"]
         assert table.columns.tolist() == [*ratios, *columns]
         assert len(table) == result.sizes["change"] * 2 * result.sizes["length"]
         np.testing.assert_array_equal(table["kl"].iloc[-1], result["kl_median"][-1])
-    both = sl.table({"first": found, "second": found})
+    both = sl.results.table({"first": found, "second": found})
     assert both.index.names == ["label", "change", "family", "length"]
 
 

@@ -9,9 +9,9 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.joining import joined
 from squashlens.measure.remedies.changes import AS_IT_IS
-from squashlens.results import signed
+from squashlens.records.joining import joined
+from squashlens.records.results import signed
 from tests import captured
 from tests.references import fingerprint, last_streams, raw
 
@@ -98,10 +98,10 @@ def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> Non
     assert len(set(np.round(bounds, 3))) >= 5  # rounding alone moves it less
     assert compared["accuracy"].sel(change=AS_IT_IS).min() == 1
     assert compared["accuracy"].sel(change="window", length=12) == 0  # apart, but broken
-    facts = sl.provenance(compared)
+    facts = sl.results.provenance(compared)
     assert facts["ambient_hooks"][0] == []
     assert len(facts["ambient_hooks"][1]) == 6
-    assert sl.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
+    assert sl.results.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
     assert all(set(values.attrs) == {"long_name", "units"} for values in compared.data_vars.values())
 
 
@@ -149,7 +149,7 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
 
 def test_hooks_are_gone_afterwards_also_after_an_exception(tiny: Any, digits: Any) -> None:
     before = fingerprint(tiny)
-    ids = sl.tokenize(tiny, "How many ones are in the following sequence? 1101 =")
+    ids = sl.prompts.tokenize(tiny, "How many ones are in the following sequence? 1101 =")
     logits = tiny(ids)
     changes: Any = {"window": sl.hooks.sliding_window(4), "wiped": sl.hooks.zero_values([3])}
     options: Any = {"lengths": [3], "n_samples": 1, "progress": False}
@@ -207,10 +207,10 @@ def test_joined_facts_are_those_of_each() -> None:
     expected = {
         "model": "a", "call": {"seed": [1, 2], "norm": "l1"}, "hooks": [[], ["mask"]], "extra": [{"x": 1}, {"y": 1}],
     }  # fmt: skip
-    assert sl.provenance(found) == expected
+    assert sl.results.provenance(found) == expected
     assert found["d"].attrs == {"long_name": "D", "units": "model"}
     for number, name in enumerate(parts):
-        assert sl.provenance(parts[name]) == sl.provenance(found.sel(change=name)) == said[number]
+        assert sl.results.provenance(parts[name]) == sl.results.provenance(found.sel(change=name)) == said[number]
     with pytest.raises(ValueError, match="exact"):
         joined({"z": parts["z"], "b": parts["b"].isel(length=[0])}, "change")
 

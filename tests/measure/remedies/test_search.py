@@ -116,7 +116,7 @@ def test_separators_of_the_sequence_are_taken_out(llama: Any) -> None:
     found, expected = searched((model, with_commas)), searched((model, plain))
     for name in expected.data_vars:
         np.testing.assert_array_equal(found[name], expected[name])
-    assert sl.provenance(found)["sequence"]["separators_after"] == []
+    assert sl.results.provenance(found)["sequence"]["separators_after"] == []
 
 
 def test_chance_is_random_placement(llama: Any) -> None:
@@ -309,7 +309,7 @@ def test_another_answer_is_another_search(tiny: Any, digits: Any, tmp_path: Path
 
 
 def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
-    table = sl.table(prescribed)
+    table = sl.results.table(prescribed)
     assert list(table.columns) == ["separation", "gain", "cost", "accuracy"]
     assert table.index.names == ["separator", "every"]
     assert len(table) == 7
@@ -321,14 +321,14 @@ def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
             assert table.loc[(separator, every), name] == prescribed[name].sel(separator=separator, every=every)
     bare = [prescribed["separation_none"].item(), 1.0, 0.0, prescribed["accuracy_none"].item()]
     assert table.iloc[-1].tolist() == bare
-    unasked = sl.table(prescribed.drop_vars(["accuracy", "accuracy_none"]))
+    unasked = sl.results.table(prescribed.drop_vars(["accuracy", "accuracy_none"]))
     assert list(unasked.columns) == ["separation", "gain", "cost"]
     assert unasked.iloc[-1].tolist() == bare[:3]
 
 
 def test_results_survive_a_file(prescribed: xr.Dataset, tmp_path: Path) -> None:
     for ending in ("nc", "json"):
-        back = sl.open_result(sl.save(prescribed, tmp_path / f"x.{ending}"))
+        back = sl.results.open(sl.results.save(prescribed, tmp_path / f"x.{ending}"))
         xr.testing.assert_identical(back, prescribed)
 
 

@@ -108,7 +108,7 @@ def test_the_audit_judges_attributions(bridge_of: Callable[..., Any]) -> None:
     assert judged == pytest.approx(expected)
     reasons = dict(zip(found["estimate"].values, found["refused"].values, strict=True))
     assert not any(reason for name, reason in reasons.items() if name != "AttnLRP")
-    table = sl.table(found, reference="leave-one-out KL")
+    table = sl.results.table(found, reference="leave-one-out KL")
     assert table.loc["occlusion", "raw"] == pytest.approx(expected)
 
 

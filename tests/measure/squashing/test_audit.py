@@ -132,7 +132,7 @@ def test_rungs_and_positions_by_choice(bridge_of: Callable[..., Any], tmp_path: 
     assert found["estimate"].values.tolist() == names
     assert found.sizes["position"] == 5
     assert found["agreement_low"].isnull().all()
-    again = sl.open_result(sl.save(found, tmp_path / "audit.nc"))
+    again = sl.results.open(sl.results.save(found, tmp_path / "audit.nc"))
     assert again.equals(found)
     with pytest.raises(InputError, match="estimates= has 'best'"):
         raw(sl.audit)(model, IDS[0], estimates=["best"], **SHARED)

@@ -208,7 +208,7 @@ def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
             elif size < 1e-6:
                 bound = certified(model, edges, 1)
                 assert (bound.values >= truth).all()
-                said = sl.provenance(bound)["certificate"]
+                said = sl.results.provenance(bound)["certificate"]
                 assert said["missing"] > size / 100
                 assert bound.attrs["failure_probability"] > 0
 
@@ -290,7 +290,7 @@ def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain
         with pytest.warns(UserWarning, match="in bfloat16 the model computes something else"):
             bound = certified(model, edges, group)
         assert (bound.values >= truth).all()
-        assert sl.provenance(bound)["dtype"] == "bfloat16"
+        assert sl.results.provenance(bound)["dtype"] == "bfloat16"
     with pytest.warns(UserWarning, match="exact arithmetic"):
         np.testing.assert_allclose(certified(model, "exact", 3).values, truth, rtol=1e-9)
 

@@ -183,7 +183,8 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
     shared: Any = {"bos": "as-given", "progress": False}
     truth = sl.jacobian_norms(model, IDS, **shared).values
     bounds = {
-        g: sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=g, **shared).values for g in (1, 2, 3)
+        g: sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=g, **shared).values
+        for g in (1, 2, 3)
     }
     np.testing.assert_allclose(bounds[3], truth, rtol=1e-4)  # of a model whose norms run in float32
     assert (bounds[2] >= truth).all()
@@ -236,7 +237,7 @@ def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], 
     monkeypatch.setattr(certified, "FEW", 4)
     for kind in KINDS:
         found = sl.path_bound(model, IDS[:4], edges=kind, **shared)
-        assert sl.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)
+        assert sl.results.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)
         ratio = found.values / exact[kind].values
         assert ratio.min() >= 1 - 1e-9
         assert ratio.max() <= 1.1 + 1e-9

@@ -37,7 +37,7 @@ def random_gemma(blocks: int, folder: Path) -> Any:
 def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
     found = sl.audit(model, prompts, positions=content, estimates=RUNGS, progress=False, **options)
     assert (found["tightness"].min(("prompt", "position")).dropna("estimate") >= 1 - 1e-4).all()
-    return sl.table(found)
+    return sl.results.table(found)
 
 
 @pytest.mark.parametrize(

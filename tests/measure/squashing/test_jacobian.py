@@ -120,7 +120,7 @@ def test_ambient_hooks_are_honoured_and_named(tiny: Any) -> None:
     with tiny.hooks(fwd_hooks=hooks):
         found = sl.jacobian_norms(tiny, prompt, progress=False)
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-5)  # with patterns here, without them there
-    named = sl.provenance(found)["ambient_hooks"]
+    named = sl.results.provenance(found)["ambient_hooks"]
     assert len(named) == 6
     assert all("my_detach" in n for n in named)
     with sl.applied(tiny, sl.hooks.freeze_attention()):
@@ -177,12 +177,12 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     whole = sl.jacobian_norms(model, IDS, method="sketch", n_probes=99, **shared)  # more than d: nothing is left out
     np.testing.assert_allclose(whole.values, exact["spectral"].values, rtol=1e-6)
     estimate, upper = estimates[-1], sketched(49, "frobenius", "sketch_upper")
-    said = sl.provenance(upper)["sketch"]
+    said = sl.results.provenance(upper)["sketch"]
     assert upper.attrs["failure_probability"] == 1e-6
     np.testing.assert_allclose(upper.values, said["factor"] * 6**0.5 * estimate.values, rtol=1e-4)
     assert "low" not in upper.coords
     assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 49)
-    low, high = sl.provenance(estimate)["sketch"]["interval_95"]
+    low, high = sl.results.provenance(estimate)["sketch"]["interval_95"]
     inside = [(low**2 * s <= truth) & (truth <= high**2 * s) for s in squares]
     assert np.mean(inside) >= 0.95
 
@@ -221,7 +221,7 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7, "progress": False}
     held = sl.jacobian_norms(tiny, prompt, **read)
-    assert sl.provenance(held)["rows"] == "hold"
+    assert sl.results.provenance(held)["rows"] == "hold"
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
@@ -229,7 +229,7 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
         monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
         found = sl.jacobian_norms(tiny, prompt, **read)
         np.testing.assert_array_equal(found.values, held.values)
-        assert sl.provenance(found)["rows"] == rows
+        assert sl.results.provenance(found)["rows"] == rows
     calls = []
     original = _products.Products.along
     monkeypatch.setattr(
@@ -249,7 +249,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
                 tiny, "How many ones are in 1101 =", norm="frobenius", method="sketch", rtol=rtol, seed=seed,
                 progress=False,
             )  # fmt: skip
-            about = sl.provenance(found)["sketch"]
+            about = sl.results.provenance(found)["sketch"]
             half = (found["high"] - found["low"]) / (2 * found)
             assert about["reached"] <= rtol
             assert float(half.max()) == pytest.approx(about["reached"])
@@ -281,7 +281,7 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
     assert lows[1] > 0.05
     np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
     whole = sl.jacobian_norms(model, IDS, tightness=3.0, seed=4, **shared)  # pyright: ignore
-    assert sl.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
+    assert sl.results.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
     np.testing.assert_allclose(whole.values, truth, rtol=1e-9)
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
 
@@ -293,9 +293,9 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.Mo
     for tightness, free in ((6.0, 10**12), (3.0, 0), (1.01, 10**12)):
         monkeypatch.setattr(_rows, "available", lambda device, free=free: free)  # none: rows are written to a file
         found = sl.jacobian_norms(tiny, prompt, tightness=tightness, **shared)[:10]  # pyright: ignore
-        said = sl.provenance(found)["sketch"]
+        said = sl.results.provenance(found)["sketch"]
         assert said["tightness"] == tightness
-        call = sl.provenance(found)["call"]
+        call = sl.results.provenance(found)["call"]
         assert (call["tightness"], call["seed"], call["n_probes"]) == (tightness, 0, 32)
         assert said["estimated_tightness"] == found.attrs["estimated_tightness"] <= tightness
         ratio = (found / exact).values

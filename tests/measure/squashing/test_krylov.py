@@ -30,7 +30,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5)
     np.testing.assert_allclose(found["low"].values[PLACES], truth, rtol=2e-5)
     assert np.isnan(found.values[[0, 2, 3, 5]]).all()
-    said = sl.provenance(found)["lanczos"]
+    said = sl.results.provenance(found)["lanczos"]
     assert said["products"] == 2 * 3 * said["steps"] <= 2 * 3 * 16
 
 
@@ -45,7 +45,7 @@ def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
     below = (found["low"] / exact).values[:, [2, 9]]
     assert ((below <= 1 + 1e-4) & (below >= 0.965)).all()
     assert (found.values[:, 10:] == 0).all()
-    assert sl.provenance(found)["lanczos"]["products"] < 128, "fewer than d"
+    assert sl.results.provenance(found)["lanczos"]["products"] < 128, "fewer than d"
 
 
 def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     model = bridge_of("gemma2")
     among = [5, 6, 30]
     found = sl.needle(
-        model, PROMPTS, AT, [("a", 1), ("b", 1), ("a", 1), ("b", 2)], certified=True, candidates=among, n_replacements=9,
-        bos="as-given", progress=False,
+        model, PROMPTS, AT, [("a", 1), ("b", 1), ("a", 1), ("b", 2)], certified=True, candidates=among,
+        n_replacements=9, bos="as-given", progress=False,
     )  # fmt: skip
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
         ids, one = torch.tensor(prompt), found.isel(prompt=k)
@@ -59,7 +59,7 @@ def test_what_replaces_a_token_does_not_depend_on_how_prompts_are_batched(bridge
         sl.needle(bridge_of("gemma2"), prompts, *places, candidates=among, **shared) for among in (None, everything)
     )
     np.testing.assert_allclose(left_out["effect"], named["effect"], rtol=1e-6)
-    assert sl.provenance(named)["call"]["candidates"] == everything
+    assert sl.results.provenance(named)["call"]["candidates"] == everything
 
 
 def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:

@@ -47,7 +47,7 @@ def test_frobenius_norms_and_chosen_queries_under_hooks(bridge_of: Callable[...,
             truth = sl.jacobian_norms(model, IDS, norm="frobenius", **place, **SHARED)
             np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-5)
         pattern = sl.capture(model, IDS, progress=False, bos="as-given").to_xarray()["pattern"][:, 0]
-    assert len(sl.provenance(found)["ambient_hooks"]) > 0
+    assert len(sl.results.provenance(found)["ambient_hooks"]) > 0
     np.testing.assert_allclose(found["sink_rate"], pattern[..., 1:, 0].mean("query"), rtol=1e-5)
     plain = sl.profile(model, IDS, queries=[-1, 2], layers=[1], norm="frobenius", n_random_models=0, **SHARED)
     assert abs(plain["jacobian"] / found["jacobian"] - 1).max() > 0.01, "the hooks do something here"
@@ -65,7 +65,7 @@ def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[
             assert (found["certified"].sel(query=query, layer=layer) >= sl.jacobian_norms(model, IDS, **place)).all()
     assert found["certified"].sel(layer=3).isnull().all()
     assert "certified" in found["quantity"].values
-    said = sl.provenance(found)["certificate"]
+    said = sl.results.provenance(found)["certificate"]
     assert 0 < said["failure_probability"] <= 1e-6
     assert 0 < said["rounding"] < 1e-6
 
@@ -83,7 +83,7 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
     if norm == "spectral":
         assert (found["jacobian_low"] <= exact * (1 + 1e-5)).all()
         assert float(found["jacobian_low"].sum()) > 0
-    assert sl.provenance(found)["sketch"]["failure_probability"] == 1e-6
+    assert sl.results.provenance(found)["sketch"]["failure_probability"] == 1e-6
 
 
 def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_an_exponent_at_an_end_is_marked(tiny: Any) -> None:
     met = (exponents < 0.0101) | (exponents > 15.9)
     np.testing.assert_array_equal(found["exponent_at_end"], met)
     assert met.any(), "some of these few values follow no power law"
-    call = sl.provenance(found)["call"]
+    call = sl.results.provenance(found)["call"]
     assert (call["n_probes"], call["queries"], call["seed"]) == (32, [-1, -2], 0)
 
 

@@ -17,7 +17,7 @@ PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 @pytest.mark.parametrize("query", [-1, 12])
 def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> None:
     ds = sl.sensitivity(tiny, PROMPT, query=query, progress=False)
-    n = len(sl.tokenize(tiny, PROMPT)[0])
+    n = len(sl.prompts.tokenize(tiny, PROMPT)[0])
     reach = query % n + 1
     alone = {
         "path_bound": sl.path_bound(tiny, PROMPT, query=query),
@@ -60,7 +60,7 @@ def test_next_token_is_the_plain_models(tiny: Any) -> None:
 
     plain = AutoModelForCausalLM.from_pretrained(sl.zoo.folder("tiny-gemma")).eval()
     with torch.no_grad():
-        probabilities = plain(sl.tokenize(tiny, PROMPT)).logits[0, -1].double().softmax(dim=-1)
+        probabilities = plain(sl.prompts.tokenize(tiny, PROMPT)).logits[0, -1].double().softmax(dim=-1)
     answer = sl.top_tokens(tiny, PROMPT, k=5)
     np.testing.assert_allclose(answer.values, probabilities.topk(5).values.numpy(), rtol=1e-5)
     assert answer["token_id"].values.tolist() == probabilities.topk(5).indices.tolist()

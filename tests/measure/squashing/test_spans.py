@@ -62,7 +62,7 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     shared: Any = {"query": 9, "progress": False}
     words = sl.sensitivity(tiny, prompt, spans="words", **shared)
-    assert sl.provenance(words)["spans"] == [[1], [2], [3], [4], [5], [6, 7, 8, 9]]
+    assert sl.results.provenance(words)["spans"] == [[1], [2], [3], [4], [5], [6, 7, 8, 9]]
     assert words["token"].values.tolist() == ["How", "many", "ones", "are", "in", "1101"]
     for name, one in (("path_bound", sl.path_bound(tiny, prompt, query=9)),
                       ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform"))):  # fmt: skip
@@ -73,7 +73,7 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     assert exact.values[-1] == 0, "the last word comes after the query"
     bound = sl.path_bound(tiny, prompt, constants="measured", spans="words", **shared)
     assert (bound.values[:-1] >= exact.values[:-1]).all()
-    assert "certificate" in sl.provenance(bound)
+    assert "certificate" in sl.results.provenance(bound)
     assert int(words["compared_tokens"]) == 5, "the word with the query is left out"
     figure: Any = sl.figures.of(words)
     assert len(figure.data) > 4
@@ -85,7 +85,7 @@ def test_a_sketch_of_spans_that_stops_early_has_both_ends(tiny: Any) -> None:
     prompt, shared = "How many ones are in 1101 =", {"spans": "words", "progress": False}
     exact = sl.jacobian_norms(tiny, prompt, **shared).values  # pyright: ignore
     found = sl.jacobian_norms(tiny, prompt, method="sketch_upper", tightness=4.0, **shared)  # pyright: ignore
-    assert sl.provenance(found)["sketch"]["n_probes"] < 128
+    assert sl.results.provenance(found)["sketch"]["n_probes"] < 128
     assert (found.values >= exact * (1 - 1e-4)).all()
     assert (found["low"].values <= exact * (1 + 1e-4)).all()
     estimate = sl.jacobian_norms(
@@ -104,7 +104,7 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
     found = sl.substitution_effect(model, IDS, n_replacements=200, spans=spans, batch_size=4, **shared)
     assert found["token"].values.tolist() == ["pair", "one", "up to the query"]
     assert found["span_size"].values.tolist() == [2, 1, 2]
-    assert sl.provenance(found)["spans"] == [[1, 3], [4], [5, 6]]
+    assert sl.results.provenance(found)["spans"] == [[1, 3], [4], [5, 6]]
 
     def outcome(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():

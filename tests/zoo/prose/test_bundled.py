@@ -78,7 +78,7 @@ def test_every_number_again(measured: dict[str, Any]) -> None:
 @settings(deadline=None, max_examples=25)
 @given(st.text(min_size=1, max_size=24).filter(lambda t: t.strip() and "<" not in t))
 def test_any_text_is_tokenized_and_measured(model: Any, text: str) -> None:
-    ids = sl.tokenize(model, text)
+    ids = sl.prompts.tokenize(model, text)
     assert model.tokenizer.decode(ids[0, 1:]) == text
     bound = sl.path_bound(model, text)
     assert bound.sizes["position"] == ids.shape[1]
@@ -98,7 +98,7 @@ def test_windows_and_soft_caps_take_effect(model: Any) -> None:
 
 def test_the_loss_is_that_of_the_plain_model(model: Any) -> None:
     reader = open_reader(FOLDER)
-    ids = sl.tokenize(model, TEXT)
+    ids = sl.prompts.tokenize(model, TEXT)
     with torch.no_grad():
         logs = model(ids)[0, :-1].log_softmax(-1)
     nats = -logs.gather(1, ids[0, 1:, None])[:, 0].numpy()

@@ -16,7 +16,7 @@ from squashlens.engine.running.unembed import most_likely
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.rounding import Stored, rounding
 from squashlens.measure.collapse.metric import Metric
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 
 Blocks = Collection[int] | Literal["all"]
 

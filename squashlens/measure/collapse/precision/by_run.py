@@ -16,11 +16,11 @@ from squashlens.bars import bar
 from squashlens.engine.capturing.pairs import capture_pairs
 from squashlens.engine.loading.load import load
 from squashlens.errors import InputError, SquashlensError
-from squashlens.joining import joined
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.pairs import from_then_on
+from squashlens.records.joining import joined
+from squashlens.records.results import attributes
 from squashlens.remarks import remark
-from squashlens.results import attributes
 from squashlens.sequences import GrowingSequence
 
 Run = Literal["float32", "bfloat16", "float16", "int8"]

@@ -23,7 +23,7 @@ from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 
 RANKS = 5  # tokens that a direction raises or lowers most
 COPIES = 4  # of the blocks: rows, the result, and what a singular value decomposition needs

@@ -21,7 +21,7 @@ from squashlens.measure.squashing.profiles.profile import profile
 from squashlens.measure.squashing.profiles.pullbacks import Pullback, Rows, norms_of, require_held
 from squashlens.measure.squashing.spans import Given, Spans, recorded
 from squashlens.measure.squashing.substitution import substitution_effect
-from squashlens.results import Variable, provenance, signed
+from squashlens.records.results import Variable, provenance, signed
 
 Method = Literal["exact", "none"]
 BY_QUERY = ("query", "layer", "position")

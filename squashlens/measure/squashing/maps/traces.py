@@ -14,7 +14,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import patterns_of, written_out
 from squashlens.measure.squashing.walks import strongest
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 
 PATHS, RANKS = 5, 3  # strongest paths of a query, and most important ways of a cell
 LONGEST = 1024  # tokens of a prompt whose patterns are kept whole

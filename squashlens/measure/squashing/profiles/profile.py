@@ -26,7 +26,7 @@ from squashlens.measure.squashing._attention import patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.profiles.pullbacks import Pullback, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
-from squashlens.results import Variable
+from squashlens.records.results import Variable
 from squashlens.theory.compositions import compositions
 from squashlens.theory.decay import ByDistance, Law
 
@@ -147,7 +147,7 @@ def _queries(session: Session, given: Literal["all"] | Sequence[int]) -> Int[Ten
     if len(session.ids) != 1 or session.positions < 2:
         raise InputError(
             f"profile takes a single prompt of at least 2 tokens, and not {len(session.ids)} × {session.positions}.",
-            "Give one prompt; join results of several with `squashlens.concat`.",
+            "Give one prompt; join results of several with `squashlens.results.concat`.",
         )
     if isinstance(given, str):
         one_of(given, Literal["all"], "queries")

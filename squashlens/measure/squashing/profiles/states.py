@@ -10,8 +10,8 @@ from squashlens.engine.anatomy import context_length, n_blocks, pattern_site, re
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.measure.session import Session
+from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
-from squashlens.results import MODEL_UNITS, Variable
 from squashlens.theory.attention import Attention
 from squashlens.theory.distances import distance
 from squashlens.theory.spread import heads_of, heads_of_attention, spectrum

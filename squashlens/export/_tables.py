@@ -8,12 +8,12 @@ import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.facts import told
-from squashlens.markup import Markup, escaped
+from squashlens.export._markup import Markup, escaped
 from squashlens.measure.remedies.differences import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
-from squashlens.results import labels_of, provenance, stored_facts
+from squashlens.records.facts import told
+from squashlens.records.results import labels_of, provenance, stored_facts
 from squashlens.saving.rows import rows_of
 from squashlens.saving.stored import Result
 
@@ -64,12 +64,12 @@ def table(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> bound, null = sl.path_bound(model, "11 ="), sl.path_bound(model, "11 =", attention="uniform")
-    >>> found = sl.table({"bound": bound, "null": null})
+    >>> found = sl.results.table({"bound": bound, "null": null})
     >>> found.columns.tolist()
     ['label', 'model', 'prompt', 'hooks', 'position', 'token', 'token_id', 'variable', 'value', 'unit']
     >>> found.pivot(index=["position", "token"], columns="label", values="value").shape
     (4, 2)
-    >>> print(sl.table(bound, escape="latex")["token"][0])
+    >>> print(sl.results.table(bound, escape="latex")["token"][0])
     \\textless{}bos\\textgreater{}
     """
     several = {"": result} if isinstance(result, Result) else result

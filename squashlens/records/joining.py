@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.facts import together
-from squashlens.results import R, sealed, stored_facts
+from squashlens.records.facts import together
+from squashlens.records.results import R, sealed, stored_facts
 
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 

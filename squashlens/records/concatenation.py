@@ -9,9 +9,9 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.facts import settled, told
-from squashlens.joining import ARRAY, joined
-from squashlens.results import R, labels_of, provenance, stored_facts
+from squashlens.records.facts import settled, told
+from squashlens.records.joining import ARRAY, joined
+from squashlens.records.results import R, labels_of, provenance, stored_facts
 from squashlens.saving.stored import Result
 
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
@@ -45,10 +45,10 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> prompts = {"short": "11 =", "long": "1101 ="}
-    >>> both = sl.concat({name: sl.path_bound(model, text) for name, text in prompts.items()}, dim="prompt")
+    >>> both = sl.results.concat({name: sl.path_bound(model, text) for name, text in prompts.items()}, dim="prompt")
     >>> both.dims, both["token"].sel(prompt="short").values.tolist()
     (('prompt', 'position'), ['<bos>', '1', '1', '=', '', ''])
-    >>> sl.provenance(both.sel(prompt="short"))["call"]["prompt"]
+    >>> sl.results.provenance(both.sel(prompt="short"))["call"]["prompt"]
     '11 ='
     """
     _require_labels(result)
@@ -107,7 +107,7 @@ def _require_one_measurement(facts: Sequence[Mapping[str, Any]], labels: Sequenc
             raise InputError(
                 f"These are results of different measurements: {short_repr(labels[0])} of "
                 f"{' and '.join(functions[0])}, {short_repr(label)} of {' and '.join(function)}.",
-                "Join results of one measurement. `squashlens.table` takes a dict of different ones.",
+                "Join results of one measurement. `squashlens.results.table` takes a dict of different ones.",
             )
 
 
