@@ -118,7 +118,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "Dataset": xr.Dataset,
 }
 
-WINGS = ("figures", "hooks", "paths", "prompts", "synthetic", "tasks", "statements", "zoo", "hosted")
+WINGS = ("figures", "hooks", "paths", "prompts", "results", "synthetic", "tasks", "statements", "zoo", "hosted")
 
 
 @cache

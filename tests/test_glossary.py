@@ -12,8 +12,8 @@ from squashlens.checks.arguments import description
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-MOST_NAMES = 45  # at the top level
-MOST_PARAMETERS = 111  # different names; the target of 60 would need one name for several meanings
+MOST_NAMES = 39  # at the top level
+MOST_PARAMETERS = 101  # different names; the target of 60 would need one name for several meanings
 
 
 def section(heading: str) -> str:

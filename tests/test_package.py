@@ -161,7 +161,8 @@ def test_constraints_pin_everything_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["errors", "export", "figures", "hooks", "paths", "prompts", "statements", "synthetic", "tasks", "zoo"]
+    "name",
+    ["errors", "export", "figures", "hooks", "paths", "prompts", "results", "statements", "synthetic", "tasks", "zoo"],
 )
 def test_public_modules_show_only_their_public_names(name: str) -> None:
     """Helpers and imported modules do not appear in tab completion."""
