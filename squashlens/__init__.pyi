@@ -15,7 +15,7 @@ from .measure.collapse.separators import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
 from .measure.remedies.search import search_separators
-from .measure.squashing.audit import audit
+from .measure.squashing.audits.audit import audit
 from .measure.squashing.bound import path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms

@@ -19,8 +19,8 @@ from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
 from squashlens.errors import InputError
-from squashlens.quotations import COPY, COUNT
 from squashlens.sequences import GrowingSequence, Ids, Pair
+from squashlens.tasks.quotations import COPY, COUNT
 
 __all__ = [
     "GrowingSequence",

@@ -22,7 +22,7 @@ import torch
 
 import squashlens as sl
 from squashlens import cli
-from squashlens.cli import _options
+from squashlens.cli._reading import _options
 from squashlens.cli._verbs import VERBS
 from tests.odd import TookTooLong, innermost, limited, run, sampled
 

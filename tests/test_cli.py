@@ -18,9 +18,11 @@ import pytest
 import tyro
 
 import squashlens as sl
-from squashlens.cli import _complaints, _exceptions, _labels, _run, _spelling, _study, main
-from squashlens.cli._interventions import interventions
-from squashlens.cli._options import Option, options, parameters
+from squashlens.cli import _run, _study, main
+from squashlens.cli._printing import _labels
+from squashlens.cli._reading import _complaints, _exceptions, _spelling
+from squashlens.cli._reading._interventions import interventions
+from squashlens.cli._reading._options import Option, options, parameters
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
 from tests import odd, odd_cli

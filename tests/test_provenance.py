@@ -14,7 +14,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.inputs.facts import notes_of
 from squashlens.records import facts
 from squashlens.records.joining import joined
 from squashlens.records.results import sealed

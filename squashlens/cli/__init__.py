@@ -57,9 +57,9 @@ def _command(given: list[str]) -> None:
     if given == ["--version"]:
         print(f"squashlens {version('squashlens')}")
     elif first in VERBS:
-        from squashlens.cli._options import options, parameters, values
+        from squashlens.cli._reading._options import options, parameters, values
+        from squashlens.cli._reading._spelling import as_typed, flag
         from squashlens.cli._run import run
-        from squashlens.cli._spelling import as_typed, flag
 
         verb = VERBS[first]
         flags = [flag(name) for name in options(verb)]
@@ -93,7 +93,7 @@ def _subcommand(verb: Verb | str, complete: bool) -> Any:
 
     name, summary = (verb, OTHERS[verb]) if isinstance(verb, str) else (verb.name, verb.summary)
     if complete and not isinstance(verb, str):
-        from squashlens.cli._options import parameters
+        from squashlens.cli._reading._options import parameters
 
         kind = parameters(verb)
     else:
@@ -112,7 +112,7 @@ def _parsed(kind: Any, given: list[str], prog: str, description: str | None = No
     import tyro
 
     def refuse(event: Any) -> None:
-        from squashlens.cli._complaints import complaint
+        from squashlens.cli._reading._complaints import complaint
 
         raise complaint(event, given, prog, flags)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from squashlens._typing import full_name
 from squashlens.checks.results import EACH
-from squashlens.cli._before import check
-from squashlens.cli._exceptions import PANELS, SETS
-from squashlens.cli._interventions import interventions
-from squashlens.cli._options import options
-from squashlens.cli._spelling import flag
+from squashlens.cli._reading._before import check
+from squashlens.cli._reading._exceptions import PANELS, SETS
+from squashlens.cli._reading._interventions import interventions
+from squashlens.cli._reading._options import options
+from squashlens.cli._reading._spelling import flag
 from squashlens.cli._verbs import Verb
 from squashlens.errors import InputError
 
@@ -24,7 +24,7 @@ TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "conten
 def run(verb: Verb, given: dict[str, Any]) -> None:
     """Measure what a verb measures, with the values of its options."""
     import squashlens as sl
-    from squashlens.cli._tables import show
+    from squashlens.cli._printing._tables import show
     from squashlens.engine.text.vocabulary import refuse_words_of
 
     tasks = given.get("task", ("",))

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import tyro
 
 from squashlens._typing import short_repr
-from squashlens.cli._help import about, first_sentence, help_for
+from squashlens.cli._reading._help import about, first_sentence, help_for
 from squashlens.errors import InputError
 
 ACTIONS = ("plan", "run", "status", "combine", "retry")

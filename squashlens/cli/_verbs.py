@@ -37,7 +37,7 @@ class Verb:
     @property
     def summary(self) -> str:
         """The first sentence of the function's docstring, read from its source without importing it."""
-        from squashlens.cli._help import first_sentence
+        from squashlens.cli._reading._help import first_sentence
 
         stub = PACKAGE / (f"{self.where}.py" if self.where else "__init__.pyi")
         source = _sources(stub)[self.name]

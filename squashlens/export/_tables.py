@@ -11,7 +11,7 @@ from squashlens.errors import InputError
 from squashlens.export._markup import Markup, escaped
 from squashlens.measure.remedies.differences import remedies_table
 from squashlens.measure.remedies.search import separator_table
-from squashlens.measure.squashing.audit import audit_table
+from squashlens.measure.squashing.audits.audit import audit_table
 from squashlens.records.facts import told
 from squashlens.records.results import labels_of, provenance, stored_facts
 from squashlens.saving.rows import rows_of

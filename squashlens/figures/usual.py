@@ -17,7 +17,7 @@ from squashlens.figures.collapse.mechanism import mechanism
 from squashlens.figures.collapse.precision import bits_needed, runs
 from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
-from squashlens.figures.drawing.panels import Share, composed
+from squashlens.figures.drawing.layouts.panels import Share, composed
 from squashlens.figures.remedies.bench import remedies
 from squashlens.figures.remedies.changes import changes
 from squashlens.figures.squashing.attribution import attribution

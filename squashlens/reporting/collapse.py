@@ -43,7 +43,7 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.collapse.mechanism import mechanism
     from squashlens.measure.collapse.separators import separator_ablation
-    from squashlens.theory.trends import holm
+    from squashlens.theory.statistics.trends import holm
 
     panels = prompts.figure5(model, n)
     pairs = {

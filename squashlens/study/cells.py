@@ -9,8 +9,15 @@ from typing import Any
 
 from squashlens._typing import full_name
 from squashlens.errors import InputError
-from squashlens.study.description import Grid
-from squashlens.study.measurements import LOADING, identity_of, parameters, require_arguments, scanned, takes_model
+from squashlens.study.describing.description import Grid
+from squashlens.study.describing.measurements import (
+    LOADING,
+    identity_of,
+    parameters,
+    require_arguments,
+    scanned,
+    takes_model,
+)
 from squashlens.study.scans.datasets import Source, source_of
 
 Span = tuple[int, int]

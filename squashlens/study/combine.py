@@ -21,7 +21,7 @@ from squashlens.records.facts import HEADS, over_axes
 from squashlens.records.results import sealed
 from squashlens.study.cells import Cell
 from squashlens.study.contents import Contents, Variable, contents
-from squashlens.study.description import Grid
+from squashlens.study.describing.description import Grid
 from squashlens.study.storing.store import Store
 
 KEPT = 256 << 20  # bytes of files of which the contents stay in memory

@@ -19,7 +19,7 @@ from squashlens.errors import InputError, OutputError
 from squashlens.study.cells import Cell
 from squashlens.study.combine import axis_name
 from squashlens.study.contents import Contents, contents
-from squashlens.study.description import Grid, table_of
+from squashlens.study.describing.description import Grid, table_of
 from squashlens.study.extras import extra
 from squashlens.study.scans.shards import column_of
 from squashlens.study.storing.places import Remote

@@ -13,7 +13,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.study import combine, plan, sql
 from squashlens.study.cells import Cell, cells_of
-from squashlens.study.description import read
+from squashlens.study.describing.description import read
 from squashlens.study.engines.drive import drive
 from squashlens.study.engines.local import Local
 from squashlens.study.engines.worker import task_of

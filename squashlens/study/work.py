@@ -21,9 +21,9 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
-from squashlens.study.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.cells import Cell, Model
-from squashlens.study.measurements import BATCHES, function_of, parameters, scanned
+from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
+from squashlens.study.describing.measurements import BATCHES, function_of, parameters, scanned
 from squashlens.study.scans.shards import shard
 from squashlens.study.storing.store import Store, folder_of
 

@@ -6,9 +6,9 @@ representations, and `lengths_up_to` makes lengths to measure at. No model is lo
 """
 
 from squashlens.synthetic.convergence import convergence
-from squashlens.synthetic.draws import lengths_up_to
-from squashlens.synthetic.forward import LastTokens, last_tokens
-from squashlens.synthetic.stack import PAPER, Stack
+from squashlens.synthetic.stacks.draws import lengths_up_to
+from squashlens.synthetic.stacks.forward import LastTokens, last_tokens
+from squashlens.synthetic.stacks.stack import PAPER, Stack
 from squashlens.synthetic.survey import survey
 from squashlens.synthetic.variation import softmax_total_variation, softmax_variation
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from squashlens._typing import Distance, one_of
 from squashlens.checks.arguments import validated
 from squashlens.records.results import Variable, signed
-from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.forward import last_tokens
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
+from squashlens.synthetic.stacks.forward import last_tokens
+from squashlens.synthetic.stacks.stack import Stack
 from squashlens.theory.distances import distance
 
 HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from squashlens.records.results import versions
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.stack import Stack
 
 
 def facts(

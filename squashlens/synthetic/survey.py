@@ -15,9 +15,9 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
-from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
+from squashlens.synthetic.stacks.stack import Stack
 
 OPTIONS = tuple(field.name for field in fields(Stack))
 TOP, FIRST = "top layer", "first layer"

@@ -14,9 +14,9 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
-from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.facts import facts
 from squashlens.synthetic.fits import FEWEST, mean_of, power_law, tail_of
+from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 
 LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is finite

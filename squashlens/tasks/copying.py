@@ -7,7 +7,7 @@ In every sequence of the figure the right answer is 0: the last digit of 1…10 
 from collections.abc import Sequence
 from random import Random
 
-from squashlens.quotations import HINT, LAST, LAST_ANSWER
+from squashlens.tasks.quotations import HINT, LAST, LAST_ANSWER
 from squashlens.tasks.reading import digit
 from squashlens.tasks.task import Items, Task
 

@@ -8,7 +8,7 @@ items.
 from collections.abc import Callable, Sequence
 from random import Random
 
-from squashlens.quotations import COUNT_ANSWER, ONES, SUM, SUM_EXAMPLES, WORD
+from squashlens.tasks.quotations import COUNT_ANSWER, ONES, SUM, SUM_EXAMPLES, WORD
 from squashlens.tasks.reading import counted
 from squashlens.tasks.task import Items, Task
 

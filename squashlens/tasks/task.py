@@ -19,9 +19,9 @@ from typing import Any
 from squashlens._typing import Mode, one_of, positive, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.quotations import EXAMPLES, STEPS
 from squashlens.tasks.echo import FAR, is_echo, symbols
 from squashlens.tasks.numerals import unread
+from squashlens.tasks.quotations import EXAMPLES, STEPS
 from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number, words
 
 PLACE = "{sequence}"

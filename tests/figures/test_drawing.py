@@ -12,7 +12,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.layouts.page import Page
 from squashlens.figures.drawing.text import width_of, wrapped
 from tests import odd, typeset
 

@@ -18,7 +18,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.layouts.page import Page
 from squashlens.figures.drawing.text import unbroken, width_of, wrapped
 from squashlens.records.joining import restated
 from tests.figures import specimens
@@ -160,7 +160,7 @@ def test_maps_of_nothing() -> None:
 @pytest.mark.parametrize("length", [40, 150, 600])
 def test_logarithmic_axes_have_labels_that_fit(low: float, high: float, length: int) -> None:
     """As many labels as plotly would draw: at least one, and none over another."""
-    from squashlens.figures.drawing.ticks import set_ticks
+    from squashlens.figures.drawing.layouts.ticks import set_ticks
 
     figure = go.Figure(go.Scatter(x=[0, 1], y=[low, high]))
     figure.update_yaxes(type="log")
@@ -182,7 +182,7 @@ def test_logarithmic_axes_have_labels_that_fit(low: float, high: float, length: 
 
 
 def test_error_bars_count_for_the_ticks() -> None:
-    from squashlens.figures.drawing.ticks import set_ticks
+    from squashlens.figures.drawing.layouts.ticks import set_ticks
 
     figure = go.Figure(go.Scatter(x=[1, 2], y=[0, 1], error_x={"array": [1e4, 1e4]}))
     figure.update_xaxes(type="log")
@@ -192,7 +192,7 @@ def test_error_bars_count_for_the_ticks() -> None:
 
 def test_lines_across_a_panel_count_for_the_ticks() -> None:
     """Plotly shows them, and makes the axis longer."""
-    from squashlens.figures.drawing.ticks import set_ticks
+    from squashlens.figures.drawing.layouts.ticks import set_ticks
 
     figure = go.Figure(go.Scatter(x=[1, 2], y=[0, 1]))
     figure.update_xaxes(type="log").add_vline(x=1e4)

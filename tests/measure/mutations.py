@@ -10,5 +10,5 @@ MUTATIONS = (
     Mutation("the chance of one prompt for that of all", "records/joining.py", '"failure_probability": sum', '"failure_probability": max', "test_unequal.py"),
     Mutation("padding not said", "measure/unequal.py", '{"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {}', "{}", "test_unequal.py"),
     Mutation("prompts checked when their turn comes", "engine/text/tokens.py", "    for row in rows:\n        tokenize(", "    for row in rows[:1]:\n        tokenize(", "test_unequal.py"),
-    Mutation("padding drawn", "figures/drawing/selection.py", 'if "n_tokens" in result.coords:', "if False:", "test_unequal.py"),
+    Mutation("padding drawn", "figures/drawing/inputs/selection.py", 'if "n_tokens" in result.coords:', "if False:", "test_unequal.py"),
 )  # fmt: skip

@@ -19,7 +19,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the gradient of another logit",
-        "measure/squashing/proxies.py",
+        "measure/squashing/audits/proxies.py",
         "torch.autograd.grad(logits.max(), leaf)",
         "torch.autograd.grad(leaf.sum(), leaf)",
         "test_programs.py",

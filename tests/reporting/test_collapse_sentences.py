@@ -10,7 +10,7 @@ import xarray as xr
 from squashlens.errors import InputError
 from squashlens.reporting import collapse as section
 from squashlens.reporting import collapse_sentences as say
-from squashlens.theory.trends import association
+from squashlens.theory.statistics.trends import association
 
 N = 20
 

@@ -7,7 +7,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.measurements import MEASUREMENTS, NOT_GIVEN, function_of, parameters
+from squashlens.study.describing.measurements import MEASUREMENTS, NOT_GIVEN, function_of, parameters
 
 SQUARE = "tests.study.fakes:square"
 BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}

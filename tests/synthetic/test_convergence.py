@@ -25,8 +25,8 @@ from squashlens.synthetic import (
     survey,
 )
 from squashlens.synthetic.convergence import HALVING, never_decays, rate
-from squashlens.synthetic.draws import draw
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
+from squashlens.synthetic.stacks.draws import draw
 
 LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
 QUIET: dict[str, Any] = {"progress": False}

@@ -12,10 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from squashlens.errors import InputError
 from squashlens.synthetic import PAPER, Stack, last_tokens
-from squashlens.synthetic import forward as forward_module
-from squashlens.synthetic import layers as layers_module
-from squashlens.synthetic.draws import draw
-from squashlens.synthetic.encodings import alibi, rotate, sinusoids, t5_bucket
+from squashlens.synthetic.stacks import forward as forward_module
+from squashlens.synthetic.stacks import layers as layers_module
+from squashlens.synthetic.stacks.draws import draw
+from squashlens.synthetic.stacks.encodings import alibi, rotate, sinusoids, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.synthetic import Stack, convergence, lengths_up_to, softmax_total_variation
-from squashlens.synthetic.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.fits import tail_of
+from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 
 ANALYSES = Path(__file__).parents[2] / "analyses"
 SCRIPTS = ("fig8_synthetic_convergence", "fig9_total_variation", "encodings_and_depth")

@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation("items by name", "tasks/task.py", 'Random(f"{length} {seed}")', 'Random(f"{length} {seed} {self.name}")', "test_tasks.py"),
     Mutation("any number of items", "tasks/task.py", "if len(items) != length or not", "if not", "test_tasks.py"),
     Mutation("v* without its last item", "tasks/task.py", "(*question.items, question.items[-1])", "question.items", "test_tasks.py"),
-    Mutation("a slip of the paper mended", "quotations.py", 'where \'xxxx\' is your answer.."', 'where \'xxxx\' is your answer."', "test_tasks.py"),
+    Mutation("a slip of the paper mended", "tasks/quotations.py", 'where \'xxxx\' is your answer.."', 'where \'xxxx\' is your answer."', "test_tasks.py"),
     Mutation("echoes without a slip", "tasks/echo.py", "PER_SLIP = 4", "PER_SLIP = 100", "test_tasks.py"),
     Mutation("counts taken for echoes", "tasks/echo.py", "FAR = 10", "FAR = 1", "test_tasks.py"),
     Mutation("a sequence said again counts", "tasks/task.py", ' if self._echoed(question, said, found.why == "read") else found', " if False else found", "test_tasks.py"),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from squashlens.theory import compositions as module
 from squashlens.theory.attention import Attention
-from squashlens.theory.compositions import compositions
-from squashlens.theory.paths import Uniform
+from squashlens.theory.bounds import compositions as module
+from squashlens.theory.bounds.compositions import compositions
+from squashlens.theory.bounds.paths import Uniform
 
 
 @pytest.mark.parametrize("window", [None, 4])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from squashlens.theory.decay import ByDistance, fitted
+from squashlens.theory.statistics.decay import ByDistance, fitted
 
 
 @settings(deadline=None, max_examples=30)

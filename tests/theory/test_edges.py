@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from squashlens.theory.edges import (
+from squashlens.theory.bounds.edges import (
     Maps,
     analytic_edges,
     attention_edges,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from squashlens.theory import attention as blocks
-from squashlens.theory.edges import with_rounding
-from squashlens.theory.local_edges import LocalEdges, triangle_indices
+from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices
 from tests.theory.test_attention import drawn, held, written
 
 N, HEADS = 11, 4

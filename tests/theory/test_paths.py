@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.theory.paths import Uniform, Visible, sweep, uniform_attention
+from squashlens.theory.bounds.paths import Uniform, Visible, sweep, uniform_attention
 from tests.references import path_sum
 
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
-from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
+from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spearman
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:

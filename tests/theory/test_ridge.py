@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import RidgeCV
 
-from squashlens.theory import ridge as module
-from squashlens.theory.ridge import PENALTIES, ridge
+from squashlens.theory.statistics import ridge as module
+from squashlens.theory.statistics.ridge import PENALTIES, ridge
 
 
 def problem(rows: int, d: int, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal, stats
 
-from squashlens.theory import trends
-from squashlens.theory.trends import association, difference, holm
+from squashlens.theory.statistics import trends
+from squashlens.theory.statistics.trends import association, difference, holm
 
 
 def series(seed: int, lag_one: float, *shape: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.theory.paths import by_hops, heaviest_paths, sweep, visible_attention
+from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep, visible_attention
 
 
 def causal(n: int, blocks: int, seed: int) -> list[torch.Tensor]:

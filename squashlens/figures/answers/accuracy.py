@@ -9,8 +9,8 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.answers.modes import Found, labelled, mode_named, modes_of, only, percent
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label

@@ -10,12 +10,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.answers.modes import Found, labelled, mode_named, modes_of, only, percent
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import notes_of
+from squashlens.figures.drawing.inputs.given import draws
+from squashlens.figures.drawing.layouts.ticks import text_axis
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK
-from squashlens.figures.drawing.ticks import text_axis
 from squashlens.records.results import facts_of
 
 OVER = ("mode", "value")

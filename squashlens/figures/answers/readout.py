@@ -7,8 +7,8 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.answers.accuracy import LENGTH
 from squashlens.figures.answers.modes import labelled, percent
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.maps import interval, layer_map
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped

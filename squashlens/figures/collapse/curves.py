@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import chosen, relative_distance
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.maps import layer_map
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS

@@ -7,8 +7,8 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.facts import norm_named, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import norm_named, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, evenly
 

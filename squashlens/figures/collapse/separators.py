@@ -8,8 +8,8 @@ from plotly.subplots import make_subplots
 from squashlens._typing import Ablation
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.maps import layer_map
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label

@@ -9,8 +9,8 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK

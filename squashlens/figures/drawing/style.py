@@ -10,9 +10,9 @@ from plotly.colors import hex_to_rgb, unlabel_rgb
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import listed
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import Layout
-from squashlens.figures.drawing.page import Page, block_of, traces_of
-from squashlens.figures.drawing.parts import list_once
+from squashlens.figures.drawing.layouts.layout import Layout
+from squashlens.figures.drawing.layouts.page import Page, block_of, traces_of
+from squashlens.figures.drawing.layouts.parts import list_once
 from squashlens.figures.drawing.text import escaped, unbroken
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName, only_colours
 

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS

@@ -7,13 +7,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.drawing.facts import norm_named, notes_of
-from squashlens.figures.drawing.given import draws
-from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
+from squashlens.figures.drawing.inputs.facts import norm_named, notes_of
+from squashlens.figures.drawing.inputs.given import draws
+from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
+from squashlens.figures.drawing.layouts.ticks import token_axis
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import numbered
 from squashlens.figures.drawing.themes import COLOURS, INK
-from squashlens.figures.drawing.ticks import token_axis
 
 NAMES = {
     "path_bound": "path bound (Thm 5.1)",

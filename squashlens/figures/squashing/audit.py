@@ -6,8 +6,8 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import require_reference
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS

@@ -4,13 +4,13 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
-from squashlens.figures.drawing.selection import TOKENS, tokens_of
+from squashlens.figures.drawing.inputs.facts import notes_of
+from squashlens.figures.drawing.inputs.given import draws
+from squashlens.figures.drawing.inputs.selection import TOKENS, tokens_of
+from squashlens.figures.drawing.layouts.ticks import token_axis
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import series
-from squashlens.figures.drawing.ticks import token_axis
 
 
 @draws("squashlens.jacobian", "singular_value share: position direction", "token: position")

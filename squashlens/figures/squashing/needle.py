@@ -10,8 +10,8 @@ from plotly.subplots import make_subplots
 from squashlens._typing import short_repr
 from squashlens.checks.results import listed
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import norm_named, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import norm_named, notes_of
+from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.maps import interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped

@@ -6,14 +6,14 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import notes_of
+from squashlens.figures.drawing.inputs.given import draws
+from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
+from squashlens.figures.drawing.layouts.ticks import token_axis
 from squashlens.figures.drawing.maps import share_map
-from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS, evenly
-from squashlens.figures.drawing.ticks import token_axis
 
 MANY = 60  # tokens whose grid points would merge into lines
 

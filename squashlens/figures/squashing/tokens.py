@@ -5,14 +5,14 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.inputs.facts import notes_of
+from squashlens.figures.drawing.inputs.given import draws
+from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
+from squashlens.figures.drawing.layouts.ticks import token_axis
 from squashlens.figures.drawing.maps import interval, token_heatmap
-from squashlens.figures.drawing.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label, numbered
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.figures.drawing.ticks import token_axis
 
 WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 

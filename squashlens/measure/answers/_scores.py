@@ -10,7 +10,7 @@ from squashlens._typing import Direction
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers._splits import Answers, Split
-from squashlens.theory.ridge import ridge
+from squashlens.theory.statistics.ridge import ridge
 
 CONFIDENCE = 0.95
 

@@ -19,7 +19,7 @@ from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_know
 from squashlens.measure.collapse.pairs import captured, coords
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
-from squashlens.theory.trends import association
+from squashlens.theory.statistics.trends import association
 
 
 @measured

@@ -40,7 +40,7 @@ from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
-from squashlens.theory.trends import Association, association
+from squashlens.theory.statistics.trends import Association, association
 
 PARTS = ("residual", "attention", "mlp")
 

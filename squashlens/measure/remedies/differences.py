@@ -9,8 +9,8 @@ import xarray as xr
 from torch import Tensor
 
 from squashlens.records.results import attributes
-from squashlens.theory.paired import least_p, median_interval, ratio, share_interval, sign_test
-from squashlens.theory.trends import holm
+from squashlens.theory.statistics.paired import least_p, median_interval, ratio, share_interval, sign_test
+from squashlens.theory.statistics.trends import holm
 
 SIZES = {"distance": "D", "jacobian_norm": "norm of the Jacobian"}
 

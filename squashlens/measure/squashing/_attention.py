@@ -11,7 +11,7 @@ from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.theory.attention import Attention
-from squashlens.theory.paths import Pattern, Uniform, Visible, uniform_attention, visible_attention
+from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, uniform_attention, visible_attention
 
 
 def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:

@@ -32,7 +32,7 @@ from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import attributes, sealed
-from squashlens.theory.paths import sweep
+from squashlens.theory.bounds.paths import sweep
 
 PRINTED = ("beta1", "beta2", "beta3", "sigma_psi")  # constants of the printed formula, which are 1 unless given
 

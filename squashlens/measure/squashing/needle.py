@@ -17,7 +17,7 @@ from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.records.results import MODEL_UNITS
-from squashlens.theory.ranks import bootstrap
+from squashlens.theory.statistics.ranks import bootstrap
 
 MEASURES = {
     "jacobian": ("norm of the Jacobian at the token", "1"),

@@ -17,7 +17,7 @@ from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import as_variable, attributes, sealed
-from squashlens.theory.trends import association, difference
+from squashlens.theory.statistics.trends import association, difference
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 
@@ -52,15 +52,15 @@ def sensitivity(
 
     Returns:
         Dataset. Over (position) up to the query, all dimensionless: `path_bound`, with the constants 1; `null`, the
-        same under uniform attention; `bound_over_null`, their ratio; `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `jacobian_frozen`,
-        the same with attention patterns held constant, as the theorem assumes. Over (estimate), with these five as
+        same under uniform attention; `bound_over_null`, their ratio; `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `jacobian_frozen`, the
+        same with attention patterns held constant, as the theorem assumes. Over (estimate), with these five as
         coordinate: `rank_agreement`, Spearman's ρ with the Jacobian, and `position_trend`, Spearman's ρ with the
         position. Each has `…_low` and `…_high`, the ends of a 95 % interval, and `…_p`, the p-value of no association,
         Holm-corrected for the estimates tested; both allow for dependence between neighbouring tokens
-        (`squashlens.theory.trends`). Scalars: `agreement_over_null`, ρ of the path bound minus ρ of the null, with
-        `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave out the
-        query token and a leading BOS, whose values are of another kind. ρ is NaN for a constant quantity or with
-        fewer than three tokens; intervals need four tokens.
+        (`squashlens.theory.statistics.trends`). Scalars: `agreement_over_null`, ρ of the path bound minus ρ of the
+        null, with `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave
+        out the query token and a leading BOS, whose values are of another kind. ρ is NaN for a constant quantity or
+        with fewer than three tokens; intervals need four tokens.
 
         Several prompts have a leading dimension `prompt`, and each has the numbers of a call for it alone. After a
         prompt's own tokens, whose number is the coordinate `length`, values are NaN, `token` is "" and `token_id` is

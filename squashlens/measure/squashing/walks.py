@@ -18,7 +18,7 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import one_hot, patterns_of, written_out
 from squashlens.records.results import sealed
-from squashlens.theory.paths import by_hops, heaviest_paths, sweep
+from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep
 
 
 @measured

@@ -14,7 +14,7 @@ from squashlens.engine.text.tokens import escape
 from squashlens.records.results import provenance
 from squashlens.reporting.collapse_sentences import falls
 from squashlens.reporting.paper.parts import COPYING
-from squashlens.theory.trends import holm
+from squashlens.theory.statistics.trends import holm
 
 Found = Mapping[str, xr.Dataset]
 LONG = 160  # characters of a prompt

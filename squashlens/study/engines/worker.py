@@ -14,7 +14,7 @@ from typing import Any
 
 from squashlens.errors import InputError, SquashlensError
 from squashlens.study.cells import Cell, cells_of
-from squashlens.study.description import read
+from squashlens.study.describing.description import read
 from squashlens.study.storing.store import Store
 from squashlens.study.work import Worker, part_of, threads_set
 

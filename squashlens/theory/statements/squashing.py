@@ -15,8 +15,8 @@ from torch import Tensor
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
+from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.norms import spectral_norms
-from squashlens.theory.paths import sweep
 from squashlens.theory.statements.statement import Statement, distributions
 
 ROUNDING = 1e-9

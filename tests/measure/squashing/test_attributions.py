@@ -13,8 +13,8 @@ from scipy.stats import spearmanr
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.squashing.attributions import attribution
-from squashlens.measure.squashing.estimates import ATTRIBUTIONS
+from squashlens.measure.squashing.audits.attributions import attribution
+from squashlens.measure.squashing.audits.estimates import ATTRIBUTIONS
 from tests.cases import CONFIGS, random_model
 from tests.oracles.test_closed_form import TOKEN, averaging_llama, closed_form
 from tests.references import plain_outputs

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.squashing.proxies import one_cotangent, rollout
+from squashlens.measure.squashing.audits.proxies import one_cotangent, rollout
 from tests.cases import COMMON, CONFIGS, random_model, save_random
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
@@ -170,7 +170,7 @@ def test_half_precision_is_refused_before_any_work(bridge_of: Any, monkeypatch: 
     def fail(*_: Any) -> None:
         raise AssertionError("work was done")
 
-    monkeypatch.setattr(importlib.import_module("squashlens.measure.squashing.audit"), "_warm_up", fail)
+    monkeypatch.setattr(importlib.import_module("squashlens.measure.squashing.audits.audit"), "_warm_up", fail)
     with pytest.raises(InputError, match="The model is bfloat16, so that its Jacobian is not the exact one"):
         raw(sl.audit)(bridge_of("gemma", torch.bfloat16), torch.tensor([2, 7, 11]), bos="as-given", progress=False)
     model = bridge_of("llama")
@@ -194,6 +194,6 @@ def test_arguments_are_checked_before_any_work(
     def work(*_: Any, **__: Any) -> None:
         raise AssertionError("the work was begun")
 
-    monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", work)
+    monkeypatch.setattr("squashlens.measure.squashing.audits.audit._warm_up", work)
     with pytest.raises(InputError, match=complaint):
         sl.audit(tiny, "110 =", **options)

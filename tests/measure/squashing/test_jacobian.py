@@ -138,7 +138,7 @@ def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
 
 def test_attention_only_net_with_identity_values_equals_the_path_bound() -> None:
     """Where the theorem's premises hold exactly, its sum is the Jacobian."""
-    from squashlens.theory.paths import sweep
+    from squashlens.theory.bounds.paths import sweep
 
     torch.manual_seed(0)
     n, d, blocks = 6, 4, 3

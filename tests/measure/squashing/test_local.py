@@ -20,8 +20,8 @@ from squashlens.measure.squashing.certificates import certified
 from squashlens.measure.squashing.certificates import local as _local
 from squashlens.measure.squashing.certificates.edges import maps_of
 from squashlens.measure.squashing.certificates.local import local_edges, require_local_form
-from squashlens.theory.edges import deviations
-from squashlens.theory.local_edges import LocalEdges
+from squashlens.theory.bounds.edges import deviations
+from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59, 8, 14])

@@ -41,10 +41,10 @@ from squashlens.measure.squashing.certificates.edges import (
     share_of,
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
-from squashlens.theory.edges import with_rounding
+from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.paths import Pattern, pushed
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 from squashlens.theory.norms import spectral_norms
-from squashlens.theory.paths import Pattern, pushed
 
 SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
 FEW = 64  # an operator with up to this many columns is applied to every unit vector

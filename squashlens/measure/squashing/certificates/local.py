@@ -17,7 +17,7 @@ from squashlens.engine.agreement import IN_FLOAT64
 from squashlens.engine.differentiating.local import Chunk, Derivative, LocalBlock
 from squashlens.engine.differentiating.spans import differentiable, vjps
 from squashlens.errors import UnsoundModelError
-from squashlens.theory.local_edges import LocalEdges, triangle_indices
+from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices
 from squashlens.theory.norms import away_from_singular
 
 SAMPLES = 16  # random directions times tokens, for each coordinate of a metric

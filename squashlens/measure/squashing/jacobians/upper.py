@@ -28,7 +28,7 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import FIRST, Products
 from squashlens.measure.squashing.jacobians.rows import Spectral, collected, of_span, padded
 from squashlens.measure.squashing.spans import Spans
-from squashlens.theory.edges import with_rounding
+from squashlens.theory.bounds.edges import with_rounding
 from squashlens.theory.norms import (
     FOLDS,
     crossed,

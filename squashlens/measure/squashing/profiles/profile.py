@@ -27,8 +27,8 @@ from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.profiles.pullbacks import Pullback, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.records.results import Variable
-from squashlens.theory.compositions import compositions
-from squashlens.theory.decay import ByDistance, Law
+from squashlens.theory.bounds.compositions import compositions
+from squashlens.theory.statistics.decay import ByDistance, Law
 
 Ways = Literal["none", "exact", "sketch_upper"]
 Kept = Literal["positions", "distances"]

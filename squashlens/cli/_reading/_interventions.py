@@ -17,7 +17,7 @@ EXAMPLE = "Write for example 'sliding_window(8, sink=1)', or 'sliding_window(8) 
 
 def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
     """The hooks of each intervention, by its text."""
-    from squashlens.study.arguments import require_hooks
+    from squashlens.study.describing.arguments import require_hooks
 
     found: dict[str, list[Any]] = {}
     for text in typed:

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from squashlens._typing import StackNorm
-from squashlens.synthetic.draws import Drawn, Weights
-from squashlens.synthetic.encodings import alibi, rotate, sinusoids, t5_bucket
-from squashlens.synthetic.packing import Pack
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.draws import Drawn, Weights
+from squashlens.synthetic.stacks.encodings import alibi, rotate, sinusoids, t5_bucket
+from squashlens.synthetic.stacks.packing import Pack
+from squashlens.synthetic.stacks.stack import Stack
 
 EPS = 1e-6  # ε under the root of a norm
 CELLS = 2**22  # limit of entries of a block of attention rows: 32 MiB in float64

@@ -9,12 +9,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import NoRoomError
-from squashlens.figures.drawing.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page, reference, traces_of
-from squashlens.figures.drawing.parts import list_once
+from squashlens.figures.drawing.layouts.layout import NoRoomError
+from squashlens.figures.drawing.layouts.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page, reference, traces_of
+from squashlens.figures.drawing.layouts.parts import list_once
+from squashlens.figures.drawing.layouts.ticks import numbers_of, values_along
 from squashlens.figures.drawing.style import dressed, recoloured
 from squashlens.figures.drawing.text import escaped, unbroken
-from squashlens.figures.drawing.ticks import numbers_of, values_along
 
 Share = Literal["both", "x", "y", "none"]
 REFERRING = ("anchor", "matches", "overlaying", "scaleanchor")  # attributes of an axis that name another

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens.theory.attention import Attention
-from squashlens.theory.paths import Pattern
+from squashlens.theory.bounds.paths import Pattern
 
 ROWS = 256  # of a whole pattern that are multiplied together
 

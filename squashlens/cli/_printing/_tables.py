@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.cli._labels import COORDINATES, FRAMES, NO_UNITS, VALUES
-from squashlens.cli._notes import NOTES
+from squashlens.cli._printing._labels import COORDINATES, FRAMES, NO_UNITS, VALUES
+from squashlens.cli._printing._notes import NOTES
 
 ROWS, COLUMNS, WIDTH = 24, 8, 18
 EACH = ("prompt", "mode", "separator", "every")  # dimensions with a table for each of their values

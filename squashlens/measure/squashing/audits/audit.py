@@ -23,11 +23,11 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.attributions import captum_for
-from squashlens.measure.squashing.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
+from squashlens.measure.squashing.audits.attributions import captum_for
+from squashlens.measure.squashing.audits.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import require_choices
-from squashlens.theory.ranks import bootstrap, partial_spearman, spearman
+from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spearman
 
 WAYS = ("raw", "partial", "over_null")
 COST = "time divided by that of the exact Jacobian"

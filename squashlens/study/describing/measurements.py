@@ -19,7 +19,7 @@ from squashlens._typing import Quantized, one_of, short_repr
 from squashlens.checks.arguments import converted
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
-from squashlens.study.arguments import MAKES, plain_of, require_hooks
+from squashlens.study.describing.arguments import MAKES, plain_of, require_hooks
 
 OF_MODELS = (
     "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",

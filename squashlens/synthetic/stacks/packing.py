@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.stack import Stack
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing import parts
-from squashlens.figures.drawing.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page
-from squashlens.figures.drawing.space import groups_of, least_sizes, shared, within
+from squashlens.figures.drawing.layouts import parts
+from squashlens.figures.drawing.layouts.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page
+from squashlens.figures.drawing.layouts.space import groups_of, least_sizes, shared, within
+from squashlens.figures.drawing.layouts.ticks import overhang
 from squashlens.figures.drawing.text import height_of, wrapped
 from squashlens.figures.drawing.themes import ASSUMED, INCH
-from squashlens.figures.drawing.ticks import overhang
 
 HEAD = 1.1  # size of the title of a block, in units of the font size
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given

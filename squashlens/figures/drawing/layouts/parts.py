@@ -6,10 +6,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.page import PANEL_TITLE, Page, axes_of, reference, traces_of
+from squashlens.figures.drawing.layouts.page import PANEL_TITLE, Page, axes_of, reference, traces_of
+from squashlens.figures.drawing.layouts.ticks import numbers_of, set_ticks
 from squashlens.figures.drawing.text import height_of, unbroken, width_of, wrapped
 from squashlens.figures.drawing.themes import SMALL
-from squashlens.figures.drawing.ticks import numbers_of, set_ticks
 
 TITLE, NOTES = 1.2, 0.9  # sizes of text, in units of the font size
 WORD = 7.0  # the most that a word keeps a panel from being narrower, in units of the font size

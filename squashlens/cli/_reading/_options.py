@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from squashlens.cli._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF, Dtype
-from squashlens.cli._help import about, help_for, plain
-from squashlens.cli._spelling import as_typed
+from squashlens.cli._reading._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF, Dtype
+from squashlens.cli._reading._help import about, help_for, plain
+from squashlens.cli._reading._spelling import as_typed
 from squashlens.cli._verbs import WRITING, Verb
 
 

@@ -24,7 +24,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.running.unembed import log_probabilities, logits_of, require_understood
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.relevance import relevances
+from squashlens.measure.squashing.audits.relevance import relevances
 from squashlens.theory.distances import divergence
 
 EMBEDDING = "embed.hook_out"

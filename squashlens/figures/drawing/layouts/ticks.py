@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.page import axes_of, traces_of
+from squashlens.figures.drawing.layouts.page import axes_of, traces_of
 from squashlens.figures.drawing.text import LINE, height_of, numbered, width_of, wrapped
 
 STEEP = -60  # degrees, of labels that do not fit side by side

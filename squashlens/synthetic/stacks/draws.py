@@ -12,8 +12,8 @@ from torch import Tensor
 from squashlens._typing import positive, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.synthetic.encodings import BUCKETS, sinusoids
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.encodings import BUCKETS, sinusoids
+from squashlens.synthetic.stacks.stack import Stack
 
 # Each kind of number has a separate random stream. Numbers are drawn row by row, so a longer sequence begins with the
 # shorter one, and a deeper stack begins with the shallower one.

@@ -11,10 +11,10 @@ from torch.nn import functional
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.engine.memory import device_named
-from squashlens.synthetic.draws import Drawn, chosen_lengths, chosen_seeds, draw
-from squashlens.synthetic.layers import Attention, blocks
-from squashlens.synthetic.packing import Pair, pairs
-from squashlens.synthetic.stack import Stack
+from squashlens.synthetic.stacks.draws import Drawn, chosen_lengths, chosen_seeds, draw
+from squashlens.synthetic.stacks.layers import Attention, blocks
+from squashlens.synthetic.stacks.packing import Pair, pairs
+from squashlens.synthetic.stacks.stack import Stack
 from squashlens.theory.distances import total_variation
 
 NUMBERS = 2**24  # the largest number of coordinates (seeds × tokens × width) that are computed together

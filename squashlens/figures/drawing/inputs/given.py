@@ -12,7 +12,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.panels import composed
+from squashlens.figures.drawing.layouts.panels import composed
 from squashlens.records.results import facts_of
 
 R = TypeVar("R")

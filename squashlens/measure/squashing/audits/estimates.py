@@ -12,10 +12,10 @@ import xarray as xr
 
 from squashlens._typing import Attribution, Bridge, Freezable, Target, choices_of
 from squashlens.errors import InputError
-from squashlens.measure.squashing.attributions import attribution
+from squashlens.measure.squashing.audits.attributions import attribution
+from squashlens.measure.squashing.audits.proxies import one_cotangent, rollout
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.proxies import one_cotangent, rollout
 from squashlens.measure.squashing.substitution import substitution_effect
 
 TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"

@@ -1,0 +1,1 @@
+"""What the terminal shows: tables, their labels, and notes."""

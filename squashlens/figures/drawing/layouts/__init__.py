@@ -1,0 +1,1 @@
+"""Where the parts of a figure are: space in pixels, axes, panels and pages."""

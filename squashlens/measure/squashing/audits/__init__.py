@@ -1,0 +1,1 @@
+"""The audit: all estimates of influence compared, with proxies and attribution methods."""

@@ -1,0 +1,1 @@
+"""What a study is told: descriptions, measurements, and their arguments."""

@@ -1,0 +1,1 @@
+"""A random attention stack: its description, its weights, and its forward pass."""

@@ -1,0 +1,1 @@
+"""Rank correlations, trends, tests of paired samples and regressions."""
