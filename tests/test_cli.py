@@ -539,8 +539,8 @@ def test_a_sketch_says_how_far_it_got(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["path_bound", "--prompt", PROMPT, "--constants", "measured", "--edges", "exact", "--group", "6", "--freeze",
-          "attention", "norms", "--no-progress"])  # fmt: skip
+    main(["path_bound", "--prompt", PROMPT, "--constants", "measured", "--edges", "exact", "--n-composed", "6",
+          "--freeze", "attention", "norms", "--no-progress"])  # fmt: skip
     bound = capsys.readouterr().out
     main(["jacobian_norms", "--prompt", PROMPT, "--freeze", "attention", "norms", "--no-progress"])
     jacobian = capsys.readouterr().out

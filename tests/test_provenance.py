@@ -142,10 +142,10 @@ def test_a_single_number_that_was_computed_has_none(tiny: Any) -> None:
         sl.results.provenance(odd.result("collapse")["distance"] * 2)
 
 
-def test_a_file_that_plain_xarray_opened_needs_open_result(tiny: Any, tmp_path: Path) -> None:
+def test_a_file_that_plain_xarray_opened_needs_the_function_that_opens_results(tiny: Any, tmp_path: Path) -> None:
     path = sl.results.save(sl.path_bound(tiny, "110 ="), tmp_path / "x.nc")
     with xr.open_dataset(path, engine="h5netcdf") as opened:
-        with pytest.raises(InputError, match=r"Open files with `squashlens\.open_result`"):
+        with pytest.raises(InputError, match=r"Open files with `squashlens\.results\.open`"):
             sl.results.provenance(opened["path_bound"])
         other = tmp_path / "other.nc"
         opened["path_bound"].to_netcdf(other, engine="h5netcdf")
