@@ -167,7 +167,7 @@ class Task:
             InputError: if lengths, seeds or mode are empty or repeat a value.
         """
         lengths, seeds = list(map(whole, lengths)), list(map(whole, seeds))
-        modes = [mode] if isinstance(mode, str) else list(mode)
+        modes: list[Mode] = [mode] if isinstance(mode, str) else list(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             if not values or len(set(values)) != len(values):
                 raise InputError(

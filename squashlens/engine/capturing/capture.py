@@ -209,7 +209,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
         "tokens_per_pass": tokens_per_pass,
     }  # fmt: skip
     of_prompt = {"layers": layers, "out": out, "bos": bos}
-    kept = {keep} if isinstance(keep, str) else set(keep)
+    kept: set[Tensors] = {keep} if isinstance(keep, str) else set(keep)
     for one in kept:
         one_of(one, Tensors, "keep")
     if isinstance(prompt, GrowingSequence):

@@ -106,9 +106,9 @@ def load(
     >>> model.cfg.n_layers
     6
     """
-    device_map = device if isinstance(device, Mapping) or device in SPREADS else None
-    usual = device is None or device_map is not None
-    device = device_named("cuda" if usual and torch.cuda.is_available() else "cpu" if usual else device)
+    place = None if isinstance(device, Mapping) or device in SPREADS else device
+    device_map = device if place is None else None
+    device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = _dtype_to_run_in(dtype)
     source = resolve(name)
     require_quantizer(quantize, dtype)

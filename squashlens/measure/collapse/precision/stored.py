@@ -130,7 +130,7 @@ def precision(
         )  # fmt: skip
     _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
     chosen = choices_of(Stored) if round_to is None else round_to
-    formats = [chosen] if isinstance(chosen, str) else list(chosen)
+    formats: list[Stored] = [chosen] if isinstance(chosen, str) else list(chosen)
     metric = Metric(norm, scale)
     check_formats(formats)
     model = _loaded(model)
