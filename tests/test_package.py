@@ -171,6 +171,24 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
     assert all(hasattr(module, public) for public in module.__all__)
 
 
+def test_opening_a_result_does_not_import_torch() -> None:
+    """In a process of its own; what needs torch is imported when it is used."""
+    found = subprocess.run(
+        [
+            sys.executable, "-c",
+            "import sys, squashlens as sl\n"
+            "sl.results.open, sl.results.save, sl.results.provenance, sl.results.concat\n"
+            "assert 'torch' not in sys.modules\n"
+            "sl.results.table\n"
+            "assert 'torch' in sys.modules\n",
+        ],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    with pytest.raises(AttributeError, match="no attribute 'open_result'"):
+        getattr(importlib.import_module("squashlens.results"), "open_result")  # noqa: B009
+
+
 def test_help_shows_the_models_class_and_does_not_import_it() -> None:
     """In a process of its own, in which nothing has imported TransformerLens."""
     found = subprocess.run(
