@@ -195,4 +195,7 @@ MUTATIONS = (
     Mutation("all lengths of a captured sequence", "engine/capturing/pairs.py", "given.lengths if isinstance(given, PairCapture) else range", "range", "test_pair_capture.py"),
     Mutation("all memory taken for free", "engine/memory.py", "psutil.virtual_memory().available", "psutil.virtual_memory().total", "test_budget.py::test_what_fits_exactly_is_taken"),
     Mutation("what fits exactly is refused", "engine/memory.py", "if n_bytes > free:", "if n_bytes >= free:", "test_budget.py::test_what_fits_exactly_is_taken"),
+    Mutation("patterns of pairs kept always", "engine/capturing/capture.py", 'patterns="patterns" in kept, progress', "patterns=True, progress", "test_capture.py::test_a_capture_of_a_sequence_keeps_residual_streams"),
+    Mutation("pairs without residual streams", "engine/capturing/capture.py", 'if "residuals" not in kept:', "if False:", "test_capture.py::test_a_capture_of_a_sequence_keeps_residual_streams"),
+    Mutation("a way to spread taken for a device", "engine/loading/load.py", "device_map = device if place is None else None", "device_map = None", "test_load.py::test_a_way_to_spread_a_model_goes_to_transformers"),
 )  # fmt: skip

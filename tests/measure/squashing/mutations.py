@@ -106,4 +106,5 @@ MUTATIONS = (
     Mutation("intervals exchanged", "figures/squashing/needle.py", "error_y=interval(mean, low, high", "error_y=interval(mean, high, low", "test_needle.py::test_the_figure_draws_means_and_intervals"),
     Mutation("frozen bounds of the whole Jacobian", "measure/squashing/audits/estimates.py", '"bound", measure, TRUTH + _named(freeze))', '"bound", measure, TRUTH)', "test_audit.py::test_rungs_and_positions_by_choice"),
     Mutation("an interval's width for its half", "measure/squashing/jacobians/products.py", "/ (2 * mean.sqrt())", "/ mean.sqrt()", "test_jacobian.py::test_a_sketch_stops_when_its_interval_is_narrow_enough"),
+    Mutation("rows added that are computed anew", "measure/squashing/jacobians/rows.py", "    if once:\n", "    if False:\n", "test_jacobian.py::test_a_spectral_norm_that_does_not_fit_is_refused"),
 )  # fmt: skip
