@@ -300,7 +300,8 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
     spec, said, settings = log.eval, outputs.values(), {}
     for config in (spec.model_generate_config, log.plan.config):
         settings |= config.model_dump(exclude_none=True, exclude={"extra_headers"})
-    asked = {f"{over}s": list(dict.fromkeys(getattr(q, over) for q in outputs)) for over in ("mode", "length", "seed")}
+    names = {"mode": "mode", "lengths": "length", "seeds": "seed"}
+    asked = {name: list(dict.fromkeys(getattr(q, over) for q in outputs)) for name, over in names.items()}
     return {
         "model": "/".join(map(_pathless, spec.model.split("/", 1))),
         "answered_by": sorted({_pathless(output.model) for output in said}),
