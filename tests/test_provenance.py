@@ -149,7 +149,7 @@ def test_a_file_that_plain_xarray_opened_needs_the_function_that_opens_results(t
             sl.results.provenance(opened["path_bound"])
         other = tmp_path / "other.nc"
         opened["path_bound"].to_netcdf(other, engine="h5netcdf")
-    with pytest.raises(InputError, match=r"`squashlens\.save`"):
+    with pytest.raises(InputError, match=r"`squashlens\.results\.save`"):
         sl.results.provenance(sl.results.open(other)["path_bound"])
 
 
