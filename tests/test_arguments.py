@@ -103,6 +103,9 @@ REFUSED = [
 ]
 
 
+CHOICES = Literal["a", "b"] | Iterable[Literal["a", "b"]] | None
+
+
 def named(value: Any) -> str:
     """A value as it is shown, without the address of a generator, which differs between workers."""
     return re.sub(r" at 0x\w+", "", str(value))
@@ -141,6 +144,9 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
         ((1.0,), tuple[float, float], "has 1 items. Give a tuple of 2 items.$"),
         ({1, 2j}, Iterable[int], "is a set whose items cannot be sorted"),
         ("a\0b", Path, "null character"),
+        ("c", CHOICES, "it='c' is not a choice. Use one of: 'a', 'b'.$"),
+        (["a", "c"], CHOICES, r"it\[1\]='c' is not a choice. Use one of: 'a', 'b'.$"),
+        (3, CHOICES, "it=3 is not a choice. Use one of: 'a', 'b'.$"),
     ],
     ids=lambda part: named(short_repr(part)),
 )

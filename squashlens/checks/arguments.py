@@ -145,6 +145,8 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
         except InputError as error:
             errors.append(error)
     wanted = [option for option in options if option is not NoneType]
+    if len(wanted) == 2 and get_origin(wanted[0]) is Literal and get_args(wanted[1]) == (wanted[0],):
+        wanted = [wanted[isinstance(value, list | tuple | Set)]]  # one choice or several: the error of what was given
     # For one kind or None, the error of that kind says more than the list of kinds.
     raise errors[options.index(wanted[0])] if len(wanted) == 1 else _wrong_kind(value, hint, argument)
 
