@@ -25,7 +25,8 @@ WORKERS ?= 2
 # Without bytecode every program that a test starts would compile PyTorch and transformers again, for half a minute.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
-PURE := tests/theory tests/tasks tests/test_results.py tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
+TYPED := theory or llama
+PURE := tests/theory tests/tasks tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
 .PHONY: report paper test quick lint typed unit processors test-all js site docs lab engines compare bench cuda rehearse \
@@ -62,18 +63,22 @@ quick: .venv/.ok
 
 # The shapes that annotations name, checked at every call: the mathematics, and one family through everything else.
 typed: .venv/.ok
-	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" tests -k "theory or llama"
+	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" -k "$(TYPED)"
 
+# All others.
 unit: .venv/.ok
-	$(PYTEST) -m "not slow and not cuda" --deselect tests/theory
+	$(PYTEST) -m "not slow and not cuda" -k "not ($(TYPED))"
 
-test: lint typed unit
+# The checks without tests use one core, so they run beside the first tests.
+test: .venv/.ok
+	$(MAKE) -j 2 --output-sync=target lint typed
+	$(MAKE) unit
 
 processors: .venv/.ok
 	$(BIN)/python -m tests.processors
 
 test-all: lint
-	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" tests -k "theory or llama"
+	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" -k "$(TYPED)"
 	$(PYTEST) -m "not cuda"
 	$(BIN)/python -m tests.mutate
 

@@ -96,15 +96,25 @@ OTHERS: dict[str, Any] = {
 }
 
 
+# One family for each way to build a block: windows, caps and norms on both sides; grouped heads and gates; LayerNorm,
+# biases and learned positions; norms on queries and keys; norms behind the branches only; branches side by side.
+DISTINCT = ("gemma2", "llama", "gpt2", "qwen3", "olmo2", "neox")
+
+
+def few(families: Iterable[str]) -> list[Any]:
+    """These families; those that are built like a distinct one run with the slow tests."""
+    return [pytest.param(name, marks=() if name in DISTINCT else pytest.mark.slow) for name in families]
+
+
 FREEZABLE = ("attention", "norms", "gates")
 FREEZE_SETS: list[Any] = [s for k in range(4) for s in itertools.combinations(FREEZABLE, k)]
 
 
 def with_freeze_sets(families: Iterable[str]) -> list[Any]:
-    """Every family with nothing frozen, with everything, and with one of the other sets in turn; all pairs if slow."""
+    """Every family with one of the sets in turn, and two with nothing frozen and with everything; all pairs if slow."""
     found = []
     for number, family in enumerate(families):
-        usual = ((), FREEZABLE, FREEZE_SETS[1 + number % 6])
+        usual = [FREEZE_SETS[number % len(FREEZE_SETS)], *([(), FREEZABLE] if family in ("gemma2", "gpt2") else [])]
         for freeze in FREEZE_SETS:
             marks = () if freeze in usual else pytest.mark.slow
             found.append(pytest.param(family, freeze, id=f"{family}-{'+'.join(freeze)}", marks=marks))

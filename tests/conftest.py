@@ -6,6 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["OMP_NUM_THREADS"] = "1"  # for the programs tests start: workers fill the cores already
 
 import contextlib
+import gc
 import json
 import shutil
 import sys
@@ -63,6 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("mutated" if mutated else "many" if slow else "few")
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: it is not looked through again for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Modules without tests or examples are not imported to look for some."""
     if collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest")):
@@ -93,6 +100,15 @@ def tiny() -> Any:
     import squashlens as sl
 
     return sl.load("tiny-gemma", device="cpu", progress=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _results_of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A folder for the results that many tests look at (see `tests.odd.result`)."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = tmp_path_factory.getbasetemp().parent / "results"  # which the workers share
+        folder.mkdir(exist_ok=True)
+        os.environ["SQUASHLENS_TEST_RESULTS"] = str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -146,13 +162,6 @@ def plain_of(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
         return held[name]
 
     return plain
-
-
-@pytest.fixture(autouse=True)
-def _names_for_doctests(doctest_namespace: dict[str, Any], tmp_path: Path) -> None:
-    import torch
-
-    doctest_namespace.update(torch=torch, tmp_path=tmp_path)
 
 
 @pytest.fixture(scope="session")

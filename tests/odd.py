@@ -11,6 +11,7 @@ import io
 import itertools
 import math
 import os
+import pickle
 import random
 import select
 import shutil
@@ -163,8 +164,23 @@ def pairs() -> Any:
 
 @cache
 def result(name: str) -> Any:
-    """One result of every measurement that a figure draws, small."""
-    m, quiet = model(), {"progress": False}
+    """One result of every measurement that a figure draws, small; no name gives all names.
+
+    Processes that are told of a folder measure each of them once together.
+    """
+    shared = os.environ.get("SQUASHLENS_TEST_RESULTS")
+    if not shared or not name:
+        return _measured(name)
+    path = Path(shared, f"{name}.pickle")
+    if not path.exists():
+        draft = Path(shared, f"{name}.{os.getpid()}")
+        draft.write_bytes(pickle.dumps(_measured(name)))
+        draft.rename(path)
+    return pickle.loads(path.read_bytes())  # noqa: S301
+
+
+def _measured(name: str) -> Any:
+    m, quiet = model() if name else None, {"progress": False}
     task = sl.tasks.find("taught_count_bernoulli")
     makers: dict[str, Callable[[], Any]] = {
         "sensitivity": lambda: sl.sensitivity(m, PROMPT, **quiet),

@@ -3,11 +3,14 @@
 import copy
 import inspect
 import itertools
+import os
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import plotly.io
 import torch
 from torch import Tensor
 
@@ -318,3 +321,16 @@ def fingerprint(model: Any) -> dict[str, Any]:
         "decoding": model.original_model.generation_config.to_dict(),
         "devices": {n: str(p.device) for n, p in model.named_parameters()},
     }
+
+
+def process_state() -> tuple[Any, ...]:
+    """What a call must leave as it was: generators, settings of PyTorch, and the template of figures.
+
+    Python's generator is left out where types are checked, since the type checker draws from it.
+    """
+    numpy_state: Any = np.random.get_state()
+    return (
+        None if os.environ.get("SQUASHLENS_TYPED") else random.getstate(), numpy_state[1].tolist(),
+        torch.random.get_rng_state().tolist(), torch.is_grad_enabled(), torch.get_default_dtype(),
+        plotly.io.templates.default, torch.get_num_threads(),
+    )  # fmt: skip

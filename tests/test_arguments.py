@@ -205,7 +205,7 @@ def test_every_public_function_is_validated() -> None:
 
 
 def test_odd_values_are_refused_by_name_or_right() -> None:
-    assert odd.walked("tests.odd", "--sample", "700", seconds=600) == []
+    assert odd.walked("tests.odd", "--sample", "300", seconds=600) == []
 
 
 @pytest.mark.slow

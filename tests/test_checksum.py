@@ -72,7 +72,7 @@ def test_bits_of_a_netcdf_file(tmp_path: Path) -> None:
     numbers = [whole.index(np.array(each).tobytes()) for each in ([1.0, np.nan], np.array([3, 4], dtype=np.int32))]
     texts = [whole.index(each) for each in (b'"model": "m"', b"a\x00" if b"a\x00" in whole else b"bc", b"scalar")]
     for place in [*range(numbers[0], numbers[0] + 8), *range(numbers[1], numbers[1] + 8), *texts]:
-        for bit in range(7):
+        for bit in (0, 3, 6):
             broken = bytearray(whole)
             broken[place] ^= 1 << bit
             path.write_bytes(broken)

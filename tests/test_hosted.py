@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import inspect_ai
 import numpy as np
 import pytest
 import xarray as xr
+from inspect_ai._cli.main import inspect as inspect_command
 from inspect_ai.log import EvalLog, read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.model._model_output import StopReason
@@ -324,19 +326,19 @@ def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
         hosted.ask("count_twos")
 
 
-def test_the_command_line(tmp_path: Path) -> None:
-    """As a user would; only the count of tokens, for which mockllm would download a vocabulary, is stood in for."""
-    stub = "class Encoding:\n    def encode(self, text, **_):\n        return text.split()\n"
-    (tmp_path / "tiktoken.py").write_text(f"{stub}def get_encoding(name):\n    return Encoding()\n")
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspect's own command, in this process; it finds the task among installed packages.
+
+    Only the count of tokens, for which mockllm would download a vocabulary, is stood in for.
+    """
+    encoding = SimpleNamespace(encode=lambda text, **_: text.split())
+    monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=lambda _: encoding))  # pyright: ignore
+    monkeypatch.chdir(tmp_path)
     command = [
-        str(Path(sys.executable).with_name("inspect")), "eval", "squashlens/count_ones", "--model", "mockllm/model",
-        "-T", "lengths=10,20", "-T", "seeds=2", "-T", "mode=cot,answer_only", "--log-dir", str(tmp_path / "logs"),
-        "--display", "none",
+        "eval", "squashlens/count_ones", "--model", "mockllm/model", "-T", "lengths=10,20", "-T", "seeds=2",
+        "-T", "mode=cot,answer_only", "--log-dir", str(tmp_path / "logs"), "--display", "none",
     ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    inspect_command(command, standalone_mode=False)
     (path,) = (tmp_path / "logs").glob("*.eval")
     found = hosted.from_log(path)
     assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": len(reading.WHY) - 1}

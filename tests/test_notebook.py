@@ -120,7 +120,12 @@ def test_the_first_cells(own: Any) -> None:
     assert state(own) == before
 
 
-@pytest.mark.parametrize("verb", VERBS)
+# One for each way through the engine; the others, which are made of these, are slow tests.
+WAYS = ("path_bound", "certified", "jacobian_norms", "substitution_effect", "hops", "top_tokens", "capture", "collapse",
+        "separator_ablation", "compare", "precision", "accuracy", "evaluate")  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", [v if v in WAYS else pytest.param(v, marks=pytest.mark.slow) for v in VERBS])
 def test_every_measurement_after_run_with_cache(own: Any, verb: str) -> None:
     """The same numbers as before it, and under own hooks too; nothing is left on the bridge."""
     own.run_with_cache(sl.prompts.tokenize(own, PROMPT))

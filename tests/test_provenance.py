@@ -118,17 +118,24 @@ OPENED = {  # a file has only which values and labels are as they were measured
 }
 
 
+# Also in a file: those that read otherwise there, and one of each kind.
+FILED = {*OPENED, "negated", "a mean", "relabelled", "swapped variables", "swapped labels"}
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_values_that_were_computed_and_labels_that_were_replaced_have_none(name: str, tmp_path: Path) -> None:
     """xarray keeps the attributes of a result in what is computed from it."""
     change, message = CHANGES[name]
     changed = change(odd.result("collapse"))
     assert "provenance" in changed.attrs
-    opened = sl.results.open(sl.results.save(changed, tmp_path / "x.nc"))
-    xr.testing.assert_identical(opened, changed)
-    for one in (changed, opened, pickle.loads(pickle.dumps(changed))):  # noqa: S301
-        with pytest.raises(InputError, match=OPENED.get(name, message) if one is opened else message):
+    for one in (changed, pickle.loads(pickle.dumps(changed))):  # noqa: S301
+        with pytest.raises(InputError, match=message):
             sl.results.provenance(one)
+    if name in FILED:
+        opened = sl.results.open(sl.results.save(changed, tmp_path / "x.nc"))
+        xr.testing.assert_identical(opened, changed)
+        with pytest.raises(InputError, match=OPENED.get(name, message)):
+            sl.results.provenance(opened)
     assert (
         sl.results.provenance(odd.result("collapse"))["call"]["function"] == "collapse"
     )  # the result itself has it still

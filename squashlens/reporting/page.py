@@ -74,7 +74,7 @@ def report(
         InputError: if `out` cannot be written or `n` is too small.
 
     >>> import squashlens as sl
-    >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html", progress=False)
+    >>> path = sl.report("tiny-gemma", n=8, out=tmp_path / "page.html", progress=False)
     >>> path.name
     'page.html'
     """

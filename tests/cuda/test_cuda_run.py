@@ -66,6 +66,7 @@ def test_when_the_time_is_up_what_is_left_is_named(tmp_path: Path) -> None:
     assert held["failures"] == [{"part": "gemma-2b", "reason": "not begun: the time is up"}]
 
 
+@pytest.mark.slow
 def test_the_rehearsal_runs_where_one_part_fails(tmp_path: Path) -> None:
     """The whole command with the real worker, on one shape; the exit code says that a part failed."""
     options = ["--rehearse", "--folder", str(tmp_path), "--models", "gemma-2b", "--break", "sketch=memory"]
@@ -86,6 +87,19 @@ def test_the_rehearsal_runs_where_one_part_fails(tmp_path: Path) -> None:
     text = (tmp_path / "page.md").read_text()
     assert "| gemma-2b | forward, 32768 tokens | 5.01 GB |" in text
     assert "OutOfMemoryError: out of memory, on purpose" in text
+
+
+def test_the_real_worker_times_what_is_not_skipped(capfd: pytest.CaptureFixture[str]) -> None:
+    """In this process, small on the CPU: a part that runs and one that fails; the whole command is a slow test."""
+    names = {work.name: work.kind for work in shapes.works("gemma-2b", True)}
+    kept = [next(name for name, kind in names.items() if kind == wanted) for wanted in ("forward", "sketch")]
+    works.main(["gemma-2b", "--cpu", "--break", "sketch=memory", "--skip", *(names.keys() - {*kept})])
+    lines = [line.removeprefix(command.MARK) for line in capfd.readouterr().out.splitlines() if command.MARK in line]
+    said = [json.loads(line) for line in lines]
+    assert [one["begin"] for one in said if "begin" in one] == ["model", *kept]
+    timed = next(one for one in said if one.get("done") == kept[0])
+    assert min(timed["seconds"], timed["peak"], timed["ratio"]) > 0
+    assert [one["reason"] for one in said if "failed" in one] == ["OutOfMemoryError: out of memory, on purpose"]
 
 
 def test_only_tests_that_are_marked_are_found() -> None:

@@ -157,7 +157,6 @@ CALLS: dict[str, dict[str, Call]] = {
 SPEAKING: dict[str, dict[str, Call]] = {
     "tokenization": {"one": lambda s, f: sl.tokenization(s.model, n=3, progress=False)},
     "precision": {
-        **CALLS["precision"],
         "runs": lambda s, f: sl.precision(
             s.opened, s.sequence(4), runs=["bfloat16"], lengths=[2, 4], noise_lengths=1, device=device_of(s), **QUIET
         )[["distance"]]  # in half precision a flag or a first length may fall either way

@@ -18,13 +18,13 @@ import squashlens as sl
 from squashlens.engine import memory
 from squashlens.engine.capturing.on_disk import description
 from squashlens.errors import CapacityError, InputError, StaleCaptureError
-from tests.cases import CONFIGS, FAMILIES, random_model, save_random
+from tests.cases import CONFIGS, FAMILIES, few, random_model, save_random
 from tests.references import plain_outputs, raw
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 4, 21]])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_equals_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     run = sl.capture(bridge_of(family), IDS, bos="one")
     plain = random_model(CONFIGS[family])

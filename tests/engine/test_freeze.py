@@ -15,7 +15,7 @@ from squashlens.engine.hooking.freeze import freezing, slope_at_zero
 from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session
-from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, random_model, save_random, with_freeze_sets
+from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, random_model, save_random, with_freeze_sets
 from tests.references import frozen_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31]])
@@ -42,7 +42,7 @@ def completeness(model: Any, freeze: Any, query: int = -1) -> float:
     return ((found - output[0]).norm() / output[0].norm()).item()
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
 def test_everything_frozen_is_linear_and_nothing_less(family: str, tmp_path: Path) -> None:
     model = without_biases((CONFIGS | MORE)[family], tmp_path)
     assert completeness(model, FREEZABLE) < 1e-5
@@ -51,7 +51,7 @@ def test_everything_frozen_is_linear_and_nothing_less(family: str, tmp_path: Pat
         assert completeness(model, [name for name in FREEZABLE if name != left_out]) > 1e-3, left_out
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_forward_passes_stay_as_they_are(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
     with torch.no_grad():

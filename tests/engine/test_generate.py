@@ -14,7 +14,7 @@ import squashlens as sl
 from squashlens.engine.running import generate as module
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.errors import InputError
-from tests.cases import CONFIGS, MORE
+from tests.cases import CONFIGS, MORE, few
 from tests.references import fingerprint
 
 ROOM = 10
@@ -44,7 +44,7 @@ def by_transformers(plain: Any, prompt: Prompt, **options: Any) -> Continuation:
     return Continuation(tuple(out[:ends]), ends is not None)
 
 
-@pytest.mark.parametrize("family", [*CONFIGS, *MORE])
+@pytest.mark.parametrize("family", few([*CONFIGS, *MORE]))
 def test_greedy_is_what_transformers_says_token_by_token(
     bridge_of: Callable[..., Any], folder_of: Callable[[str], Path], family: str
 ) -> None:

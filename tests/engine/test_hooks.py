@@ -11,7 +11,7 @@ from transformers import GPTNeoXConfig
 import squashlens as sl
 from squashlens.engine.proving import effective
 from squashlens.errors import InputError, UnsoundModelError
-from tests.cases import FAMILIES, save_random
+from tests.cases import FAMILIES, few, save_random
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 
@@ -20,7 +20,7 @@ def patterns(model: Any) -> dict[int, torch.Tensor]:
     return sl.capture(model, IDS, keep="patterns", bos="as-given").patterns
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("places", [(0,), (2, 5), (0, 1, 7)])
 def test_masked_rows_renormalise_and_keep_their_diagonal(family: str, places: tuple[int, ...], bridge_of: Any) -> None:
     """Block 0, whose inputs no mask changes: every weight is the old one over what is left of its row."""
@@ -48,7 +48,7 @@ def test_blocks_below_are_left_alone(bridge_of: Any) -> None:
     assert (after[1][..., 3:, 2] == 0).all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_zeroed_values_leave_attention_and_give_nothing(family: str, bridge_of: Any) -> None:
     model, seen = bridge_of(family), []
     before = patterns(model)[0]

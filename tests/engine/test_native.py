@@ -27,7 +27,14 @@ IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
 EDGES = ("local", "analytic", "attention", "exact")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# The others have what one of these has too.
+DISTINCT = ("layer_norm", "attention_only", "like_llama", "capped", "program")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=() if kind in DISTINCT else pytest.mark.slow) for kind in KINDS],
+)
 def model(request: pytest.FixtureRequest) -> Any:
     return native(request.param)
 
@@ -94,7 +101,7 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
         assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
 
 
-@pytest.mark.parametrize("kind", ["layer_norm", "attention_only", "like_llama"])
+@pytest.mark.parametrize("kind", [pytest.param("layer_norm", marks=pytest.mark.slow), "attention_only", "like_llama"])
 def test_frozen_models_are_linear_and_bounded(kind: str) -> None:
     """Without biases and with everything frozen, Σ_i J_i v⁽⁰⁾_i = y_n; and the certificate is above those norms."""
     model = native(kind)
@@ -214,7 +221,7 @@ def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any
     ],
     ids=repr,
 )  # fmt: skip
-@pytest.mark.parametrize("kind", ["attention_only", "like_llama"])
+@pytest.mark.parametrize("kind", [pytest.param("attention_only", marks=pytest.mark.slow), "like_llama"])
 def test_every_intervention_can_be_measured_under(kind: str, hook: Any) -> None:
     model = native(kind)
     with sl.applied(model, hook):
@@ -313,16 +320,15 @@ def test_a_twin_is_what_boot_native_draws() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
-    for kind in ("layer_norm", "like_llama"):
-        model = native(kind, dtype=dtype)
-        truth = torch.linalg.matrix_norm(jacobian(Plain(model), IDS), ord=2).numpy()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of half precision, which a certificate does not speak of
-            found = sl.path_bound(model, IDS, constants="measured", progress=False)
-        assert (found.values >= truth * (1 - 1e-2 * (dtype.itemsize < 4) - 1e-9)).all()
-        loose = {torch.float64: 1e-5, torch.float16: 5e-2, torch.bfloat16: 0.3}[dtype]
-        norms = sl.jacobian_norms(model, IDS, progress=False)
-        np.testing.assert_allclose(norms.values, truth, rtol=loose, atol=loose * truth.max())
+    model = native("like_llama", dtype=dtype)
+    truth = torch.linalg.matrix_norm(jacobian(Plain(model), IDS), ord=2).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of half precision, which a certificate does not speak of
+        found = sl.path_bound(model, IDS, constants="measured", progress=False)
+    assert (found.values >= truth * (1 - 1e-2 * (dtype.itemsize < 4) - 1e-9)).all()
+    loose = {torch.float64: 1e-5, torch.float16: 5e-2, torch.bfloat16: 0.3}[dtype]
+    norms = sl.jacobian_norms(model, IDS, progress=False)
+    np.testing.assert_allclose(norms.values, truth, rtol=loose, atol=loose * truth.max())
 
 
 def test_what_is_too_long_or_unknown_is_refused(model: Any) -> None:
@@ -335,7 +341,7 @@ def test_what_is_too_long_or_unknown_is_refused(model: Any) -> None:
         sl.path_bound(model, torch.tensor([int(model.cfg.d_vocab)]))
 
 
-@pytest.mark.parametrize("kind", ["attention_only", "program"])
+@pytest.mark.parametrize("kind", [pytest.param("attention_only", marks=pytest.mark.slow), "program"])
 def test_other_verbs_run(kind: str) -> None:
     model, few = native(kind), IDS[:4]
     with warnings.catch_warnings():

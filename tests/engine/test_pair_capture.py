@@ -63,8 +63,15 @@ def test_measurements_of_a_capture_run_no_pass(
         assert counted
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "neox"])
-@pytest.mark.parametrize("name", REDUCTIONS)
+# Every reduction and every family in the default run, every pair of them in the slow one.
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        pytest.param(name, family, marks=() if (i - j) % 4 == 0 else pytest.mark.slow)
+        for i, name in enumerate(REDUCTIONS)
+        for j, family in enumerate(("llama", "gemma2", "gpt2", "neox"))
+    ],
+)
 def test_a_capture_says_what_its_sequence_says(name: str, family: str, bridge_of: Callable[..., Any]) -> None:
     model, measure = bridge_of(family), REDUCTIONS[name]
     at_once, apart = measure(model, sl.capture(model, tail(model), progress=False)), measure(model, tail(model))

@@ -14,7 +14,7 @@ from squashlens.engine.running import passes
 from squashlens.engine.running.passes import read
 from squashlens.errors import CapacityError, InputError
 from squashlens.sequences import Branch
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES, few
 from tests.references import last_streams, raw
 
 TRUNK = (2, *torch.randint(3, 60, (17,), generator=torch.Generator().manual_seed(1)).tolist())
@@ -23,7 +23,7 @@ SITES = ["blocks.0.hook_resid_pre", "blocks.2.hook_resid_post", "ln_final.hook_o
 SITES += [pattern_site(2)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
     branches = [
@@ -42,7 +42,7 @@ def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_
             torch.testing.assert_close(readings.values[site][place], row, rtol=0, atol=1e-5 * row.abs().max().item())
 
 
-@pytest.mark.parametrize("family", ["gemma", "gemma3", "mistral", "gpt2"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_routes_agree_on_anything(family: str, bridge_of: Any, data: st.DataObject) -> None:

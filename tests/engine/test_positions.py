@@ -171,8 +171,9 @@ def test_dynamic_frequencies_are_for_prompts_beyond_the_context(both_of: Any) ->
         next(generate(model, [Prompt(tuple(range(3, 33)), 12)]))
 
 
-@pytest.mark.parametrize("content", [[7] * 24, CONTENT], ids=["constant", "varied"])
-@pytest.mark.parametrize(("family", "from_"), [("llama", 17), ("gpt2", 22), ("llama", 28)])
+@pytest.mark.parametrize(
+    ("family", "from_", "content"), [("llama", 17, [7] * 24), ("gpt2", 22, CONTENT), ("llama", 28, CONTENT)]
+)
 def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int], bridge_of: Any) -> None:
     """Embeddings that are scaled from some length of the pass on, which no configuration says."""
     model = bridge_of(family)

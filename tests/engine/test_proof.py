@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPTJConfig, OlmoConfig, StableLmC
 import squashlens as sl
 from squashlens.engine.proving import proof
 from squashlens.errors import UnsoundModelError
-from tests.cases import COMMON, CONFIGS, FAMILIES, random_model, save_random
+from tests.cases import COMMON, CONFIGS, FAMILIES, few, random_model, save_random
 
 NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
 FAULTY: dict[str, tuple[Any, str]] = {
@@ -38,13 +38,13 @@ def foreign(config: Any, folder: Path) -> Any:
         return build_bridge_from_module(inner, type(inner).__name__, hf_config=inner.config, tokenizer=None)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_good_families_are_verified(family: str, bridge_of: Callable[..., Any]) -> None:
     assert proof.status(bridge_of(family)) == "verified"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_good_families_are_verified_in_other_dtypes(
     family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]
 ) -> None:
@@ -55,7 +55,7 @@ def test_good_families_are_verified_in_other_dtypes(
     assert bound.dtype == "float64"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
     bridge = foreign(CONFIGS[family], tmp_path)
     assert proof.status(bridge) == "unverified"

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, GraniteConfig, Phi3Config, PreTrainedTok
 import squashlens as sl
 from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError
-from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, save_random
+from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, few, save_random
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<other>")  # ids 0 to 3, digits from 4 on
 FAMILIES: dict[str, Any] = {
@@ -46,7 +46,7 @@ def load(folder: Path) -> Any:
     return sl.load(folder, device="cpu", progress=False)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_prompts_begin_as_the_tokenizer_begins(family: str, tmp_path: Path) -> None:
     """With nothing, one BOS, one that is the EOS too (before and behind a text), two tokens, and class settings."""
     cases: dict[str, tuple[list[int], dict[str, Any]]] = {

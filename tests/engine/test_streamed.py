@@ -17,7 +17,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
-from tests.cases import COMMON, CONFIGS, MORE, save_random
+from tests.cases import COMMON, CONFIGS, MORE, few, save_random
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
 
@@ -48,8 +48,8 @@ def open_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return get
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [*CONFIGS, *MORE])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", few([*CONFIGS, *MORE]))
 def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, open_model: Any) -> None:
     model = open_model(name, dtype)
     assert implementation(model) == "streamed"

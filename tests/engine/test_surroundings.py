@@ -18,7 +18,7 @@ from squashlens.engine.proving import registry
 from squashlens.engine.proving.fingerprint import Walk
 from squashlens.engine.proving.surroundings import replaced_functions
 from squashlens.errors import BusyModelError, InputError
-from tests.cases import CONFIGS, MORE, save_random
+from tests.cases import CONFIGS, MORE, few, save_random
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
@@ -56,7 +56,7 @@ def test_modes_of_pytorch_that_look_are_not(bridge_of: Any) -> None:
         np.testing.assert_allclose(plain, sl.path_bound(model, IDS, **SHARED), rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", [*CONFIGS, *MORE])
+@pytest.mark.parametrize("family", few([*CONFIGS, *MORE]))
 def test_libraries_as_they_are_have_nothing_replaced(family: str, bridge_of: Any) -> None:
     assert replaced_functions(Walk.over(bridge_of(family))) == []
 

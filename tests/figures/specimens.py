@@ -1,13 +1,16 @@
 """Figures to look at: one of each measurement, as small as it can be, and some with long prompts and many names."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens.figures.drawing.inputs import given
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import odd
@@ -340,3 +343,19 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "probe": probe, "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
 }  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
+
+
+@cache
+def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
+    """The figures of a set, and the names of the functions that drew them, known by the dimensions they ask for."""
+    drawers = {name: getattr(sl.figures, name) for name in sl.figures.__all__}
+    asking = {id(drawer.__draws__[1]): name for name, drawer in drawers.items() if hasattr(drawer, "__draws__")}
+    called, require = set[str](), given.require
+
+    def note(result: Any, name: str, maker: str, dims: Any) -> None:
+        called.add(asking[id(dims)])
+        require(result, name, maker, dims)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(given, "require", note)
+        return SETS[kind](), called

@@ -1,9 +1,6 @@
 """The specimens that are looked at: one of every figure, short and long, with the dimensions of real results."""
 
-import inspect
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,27 +10,14 @@ import squashlens as sl
 from tests import odd
 from tests.figures import specimens
 
-NO_DRAWING = {"of", "panels", "save", "styled"}
+NO_DRAWING = {"of", "panels", "save", "styled", "statements"}  # the last is called by name in each set
 # Drawn as they are measured, or like another.
 NOT_MADE_UP = {"jacobian_norms", "substitution_effect", "collapse relative", "convergence"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])
 def test_every_figure_has_a_specimen(kind: str) -> None:
-    drawers = {inspect.unwrap(getattr(sl.figures, name)).__code__: name for name in sl.figures.__all__}
-    specimens.SETS[kind]()  # what is measured once is kept, and makes the second time fast
-    called = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code in drawers:
-            called.add(drawers[frame.f_code])
-
-    sys.setprofile(note)
-    try:
-        specimens.SETS[kind]()
-    finally:
-        sys.setprofile(None)
-    assert {*sl.figures.__all__} - called <= NO_DRAWING
+    assert {*sl.figures.__all__} - specimens.drawn(kind)[1] <= NO_DRAWING
 
 
 @pytest.mark.parametrize("name", [name for name in odd.result("") if name not in specimens.NO_FIGURE])

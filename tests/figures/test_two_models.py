@@ -56,10 +56,19 @@ def test_each_panel_has_its_own_result(found: dict[str, Any]) -> None:
     assert {page.layout[name].matches for name in ("yaxis3", "yaxis5")} == {"y"}  # one scale
 
 
+@pytest.fixture(scope="module")
+def page(found: dict[str, Any]) -> Any:
+    return sl.figures.styled(sl.figures.panels(found, columns=3), theme="paper", width="page", title="")
+
+
 @pytest.mark.browser
-def test_a_picture_of_them_has_its_fonts(found: dict[str, Any], browser: Any, tmp_path: Path) -> None:
-    page = sl.figures.styled(sl.figures.panels(found, columns=3), theme="paper", width="page", title="")
+def test_nothing_of_their_page_is_cut(page: Any, browser: Any) -> None:
     assert looks.faults(looks.opened(browser), {"page": page}) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_picture_of_them_has_its_fonts(page: Any, browser: Any, tmp_path: Path) -> None:
     fonts = typeset.fonts_of(sl.figures.save(page, tmp_path / "page.pdf"))
     assert fonts
     assert all(fonts.values()), fonts

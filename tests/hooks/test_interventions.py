@@ -11,7 +11,7 @@ from transformers import DynamicCache
 import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import InputError
-from tests.cases import CONFIGS, FAMILIES, random_model, save_random
+from tests.cases import CONFIGS, FAMILIES, few, random_model, save_random
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 N = IDS.shape[1]
@@ -31,7 +31,7 @@ def renormalised(weights: torch.Tensor) -> torch.Tensor:
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of: Callable[..., Any]) -> None:
     """Block 0, whose input no mask changes: the old weights over what is left; the other head as it was."""
     model = bridge_of(family)
@@ -52,7 +52,7 @@ def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of:
         assert torch.equal(after[:, 0], before[:, 0])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_temperature_and_uniform(family: str, bridge_of: Callable[..., Any]) -> None:
     """Weights to the power 1/T, also of a family that caps or windows its logits; evenly over what is seen."""
     model = bridge_of(family)
@@ -91,7 +91,7 @@ def test_imposed_window_is_the_native_one(bridge_of: Callable[..., Any], tmp_pat
         torch.testing.assert_close(logits(free), logits(native), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
     plain = logits(model)
@@ -106,7 +106,7 @@ def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[...,
     assert torch.equal(logits(model), plain)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, bridge_of: Callable[..., Any]) -> None:
     """The other tokens, at their old positions, without the masked ones."""
     model = bridge_of(family)
@@ -127,7 +127,7 @@ def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, brid
     torch.testing.assert_close(masked, short, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
     before = patterns(model)[0]

@@ -9,7 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES, few
 from tests.references import model_with_streams, raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
@@ -22,7 +22,7 @@ def logits(model: Any) -> torch.Tensor:
         return model(IDS, use_cache=False)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]) -> None:
     model, plain = bridge_of(family), plain_of(family)
     with torch.no_grad():

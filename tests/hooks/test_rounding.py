@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.hooks.rounding import rounded
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES, few
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -42,7 +42,7 @@ def test_beyond_the_range_is_refused() -> None:
     assert rounded(torch.tensor([torch.inf]), "float16").item() == torch.inf
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("what", ["residual", "keys", "values", "patterns"])
 def test_the_pass_goes_on_with_rounded_numbers(family: str, what: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)

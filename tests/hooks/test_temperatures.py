@@ -23,7 +23,7 @@ import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import InputError, RangeError, UnsoundModelError
 from squashlens.hooks.temperatures import ADAPTIVE
-from tests.cases import COMMON, FAMILIES, MORE, random_model, save_random
+from tests.cases import COMMON, FAMILIES, MORE, few, random_model, save_random
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4, 8, 8, 8, 8]])
 Row = Callable[[list[float], int], float]  # the factor for a row: its visible logits, and the query's position
@@ -88,7 +88,7 @@ def logits(model: Any, *hooks: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
         return model(ids, use_cache=False)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
 def test_every_rule_is_a_plain_model_changed_by_hand(
     family: str, bridge_of: Any, plain_of: Any, by_hand: Callable[[Any, Row], torch.Tensor]
 ) -> None:
@@ -170,7 +170,7 @@ def test_the_rule_of_llama_4_is_that_of_its_own_module(tokens: int) -> None:
         assert (relative[True] - relative[False]).nan_to_num(0, 0, 0).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_a_factor_of_one_changes_no_bit(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
     plain = logits(model)

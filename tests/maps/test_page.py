@@ -276,13 +276,11 @@ def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], sch
 def test_a_notebook_that_was_executed_and_exported_keeps_it(watched: Any, tmp_path: Path, tiny: Any) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
-    preprocessors = pytest.importorskip("nbconvert.preprocessors", reason="nbconvert is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    result = sl.results.save(sl.squash_map(tiny, PROMPT, progress=False).result, tmp_path / "map.nc")
-    lines = f"import squashlens as sl\nsl.squash_map(sl.results.open({str(result)!r}))"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(lines)])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    preprocessors.ExecutePreprocessor(timeout=300).preprocess(notebook, {"metadata": {"path": str(tmp_path)}})
+    shell = pytest.importorskip("IPython.core.interactiveshell", reason="ipykernel is not installed").InteractiveShell
+    data, metadata = shell.instance().display_formatter.format(sl.squash_map(tiny, PROMPT, progress=False))
+    shell.clear_instance()
+    shown = nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=1)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("sl.squash_map(...)", outputs=[shown])])
     text, _ = nbconvert.HTMLExporter(template_name="basic").from_notebook_node(notebook)
     (tmp_path / "exported.html").write_text(f"<!doctype html><title>x</title>{text}", encoding="utf-8")
     one = watched()

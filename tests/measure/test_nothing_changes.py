@@ -1,20 +1,15 @@
 """No public call alters the model: weights, dtypes, modes, gradients, hooks, device; nor the process."""
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import plotly.io
 import pytest
 import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
 from tests import captured
-from tests.references import fingerprint
+from tests.references import fingerprint, process_state
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 ONES = sl.tasks.find("taught_count_bernoulli")
@@ -60,16 +55,18 @@ def look(tensor: torch.Tensor, hook: Any) -> None:
     """A user's hook that only looks."""
 
 
-def process_state() -> tuple[Any, ...]:
-    numpy_state: Any = np.random.get_state()
-    return (
-        torch.random.get_rng_state().tolist(), numpy_state[1].tolist(), torch.is_grad_enabled(),
-        torch.get_default_dtype(), plotly.io.templates.default, torch.get_num_threads(),
-    )  # fmt: skip
+# Beside a hook of the user's, which most measurements treat alike.
+AMBIENT = ("path_bound", "path_bound_measured", "jacobian", "collapse", "separator_ablation", "evaluate", "refused")
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("ambient", [False, True])
+@pytest.mark.parametrize(
+    ("name", "ambient"),
+    [
+        pytest.param(name, ambient, marks=pytest.mark.slow if ambient and name not in AMBIENT else ())
+        for name in CALLS
+        for ambient in (False, True)
+    ],
+)
 def test_model_and_process_are_as_before(tiny: Any, name: str, ambient: bool) -> None:
     if ambient:
         tiny.add_hook("blocks.0.hook_resid_pre", look)
@@ -82,20 +79,6 @@ def test_model_and_process_are_as_before(tiny: Any, name: str, ambient: bool) ->
         torch.testing.assert_close(tiny(sl.prompts.tokenize(tiny, PROMPT)), logits, rtol=0, atol=0)
     finally:
         tiny.reset_hooks()
-
-
-def test_the_process_without_the_tests_own_type_checks(tmp_path: Path) -> None:
-    """Those draw from Python's generator, so its state is looked at in a process of its own."""
-    probe = (
-        "import random, numpy, torch\n"
-        "state = lambda: (random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist())\n"
-        "import squashlens as sl\n"
-        "before = state()\n"
-        f"sl.report('tiny-gemma', prompt={PROMPT!r}, out={str(tmp_path / 'r.html')!r}, progress=False)\n"
-        "assert state() == before"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_applied_restores_after_an_exception(tiny: Any) -> None:

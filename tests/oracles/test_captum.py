@@ -11,7 +11,6 @@ import squashlens as sl
 from tests.cases import CONFIGS, MORE, random_model
 from tests.references import first_residual, plain_outputs
 
-captum = pytest.importorskip("captum.attr", reason="captum is not installed")
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
 
@@ -20,6 +19,7 @@ def test_squared_gradients_of_all_coordinates_sum_to_the_frobenius_norm(
     family: str, bridge_of: Callable[..., Any]
 ) -> None:
     """Σ_k ‖∇y_{n,k}‖² = ‖J_i‖_F², with one call of `captum.attr.Saliency` for each coordinate k of the plain model."""
+    captum = pytest.importorskip("captum.attr", reason="captum is not installed")
     plain, query = random_model((CONFIGS | MORE)[family]).double(), 5
 
     def y(embeddings: torch.Tensor) -> torch.Tensor:

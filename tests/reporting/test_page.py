@@ -15,14 +15,26 @@ from squashlens.errors import InputError
 from squashlens.records.results import sealed
 from squashlens.reporting import page
 from squashlens.reporting.page import render
+from tests.references import process_state
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
 
 
 @pytest.fixture(scope="module")
-def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("page") / "report.html"
-    return sl.report(tiny, prompt=PROMPT, out=out, n=12, progress=False)
+def report(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    """A report, and the state of the process before and after it."""
+    out, before = tmp_path_factory.mktemp("page") / "report.html", process_state()
+    return sl.report(tiny, prompt=PROMPT, out=out, n=12, progress=False), before, process_state()
+
+
+@pytest.fixture
+def written(report: tuple[Path, Any, Any]) -> Path:
+    return report[0]
+
+
+def test_it_leaves_the_process_as_it_was(report: tuple[Path, Any, Any]) -> None:
+    _, before, after = report
+    assert after == before
 
 
 def test_it_reads_as_an_argument(written: Path) -> None:

@@ -13,7 +13,7 @@ from tests.study.faults import injected
 
 def test_nothing_is_lost_or_computed_twice_when_processes_are_killed(tmp_path: Path) -> None:
     """Two drivers share a store. Every kill costs at most the cells in hand of the workers that it ends."""
-    made, begun, killed = injected(tmp_path, cells=150, kills=2, drivers=2, workers=2, seconds=0.05)
+    made, begun, killed = injected(tmp_path, cells=150, kills=2, drivers=2, workers=1, seconds=0.05)
     assert made.status()[["done", "failed", "left"]].to_numpy().tolist() == [[150, 0, 0]]
     area = made.combine()["area"].isel(place=0)
     assert (area == area["x"] ** 2).all()

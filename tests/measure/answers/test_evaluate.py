@@ -27,7 +27,8 @@ from tests.references import fingerprint, raw
 COUNT = sl.tasks.find("taught_count_bernoulli")
 CARD = pd.read_csv(sl.zoo.folder("tiny-gemma") / "accuracy.csv")
 # A length it can do, one it half can, one it cannot.
-ROWS = [("count", 28), ("count", 52), ("sum", 52), ("first", 80), ("last", 80), ("copy", 8), ("copy", 30)]
+ROWS = [("count", 28), ("count", 52), ("sum", 52), ("first", 80), ("last", 80), ("copy", 8)]
+ROWS += [pytest.param("copy", 30, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("name", "length"), ROWS)

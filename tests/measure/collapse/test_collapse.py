@@ -14,7 +14,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse import metric as _metric
 from squashlens.prompts import GrowingSequence
 from tests import captured
-from tests.cases import FAMILIES, random_model
+from tests.cases import FAMILIES, few, random_model
 from tests.references import last_streams
 
 COUNT, COPY = "How many ones are in the following sequences?", "Can you copy the following number?"
@@ -55,7 +55,7 @@ def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny
         assert expected[1:].min() > 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
     start = [] if family == "qwen2" else [2]

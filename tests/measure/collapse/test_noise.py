@@ -32,8 +32,7 @@ def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) 
     return total / r + distance / again_r * np.abs(r - again_r) / r
 
 
-@pytest.mark.parametrize("scale", ["absolute", "relative"])
-@pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
+@pytest.mark.parametrize(("norm", "scale"), [("linf", "relative"), ("l1", "absolute"), ("l2", "relative")])
 def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",", every=3)
     ds = captured.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale, progress=False)
@@ -102,8 +101,7 @@ def test_no_replay_no_floor(tiny: Any) -> None:
         assert ds[name].isnull().all()
 
 
-@pytest.mark.parametrize("passes", ["shared", "separate"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("passes", "dtype"), [("shared", "float32"), ("separate", "float32"), ("shared", "bfloat16")])
 def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> None:
     """GPT-2 without position embeddings on one token repeated: v and v* are equal in exact arithmetic."""
     model = bridge_of("gpt2", getattr(torch, dtype))

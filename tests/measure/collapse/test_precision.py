@@ -13,7 +13,7 @@ from squashlens.errors import InputError, ModelAccessError
 from squashlens.measure.collapse.pairs import from_then_on
 from squashlens.measure.collapse.precision.stored import _bits_needed
 from tests import captured
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES, few
 from tests.references import last_streams, layers_of, raw
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7]
@@ -30,7 +30,7 @@ def in_python(x: float, bits: int) -> float:
     return math.ldexp(round(mantissa * 2 ** (bits + 1)), exponent - bits - 1)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Collapsed and bits needed from the plain model's own last tokens, number by number."""
     model, plain = bridge_of(family), plain_of(family)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
-from tests.cases import OTHERS, save_random
+from tests.cases import OTHERS, few, save_random
 from tests.references import raw
 
 FAMILIES = ["gemma", "gemma2", "llama", "qwen3", "gpt2", "neox", "mistral", "olmo2"]
@@ -32,7 +32,7 @@ def plain_streams(plain: Any, ids: list[int], mask: str, positions: str) -> list
     return [state[0].numpy() for state in out.hidden_states]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_each_cell_is_what_the_plain_model_gives(
     bridge_of: Callable[..., Any], folder_of: Callable[[str], Path], family: str
 ) -> None:

@@ -170,7 +170,7 @@ def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
     assert apart["tokens"].values.tolist() == [1, 3, 5]
 
 
-@pytest.mark.parametrize("prompt", ["", "count: "])
+@pytest.mark.parametrize("prompt", [pytest.param("", marks=pytest.mark.slow), "count: "])
 @pytest.mark.parametrize(("kind", "family"), MODELS)
 def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: str, model_of: Any) -> None:
     """A forward pass for each text, as somebody without squashlens would run it."""

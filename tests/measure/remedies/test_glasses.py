@@ -9,6 +9,7 @@ import torch
 
 import squashlens as sl
 from tests import captured
+from tests.cases import few
 
 GLASSES = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen3", "gpt2")
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
@@ -61,7 +62,7 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(family: str, hook: str, br
     np.testing.assert_array_equal(again, plainly)
 
 
-@pytest.mark.parametrize("family", GLASSES)
+@pytest.mark.parametrize("family", few(GLASSES))
 def test_every_study(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
     start = [] if family == "qwen3" else [2]

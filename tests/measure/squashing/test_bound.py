@@ -10,7 +10,7 @@ import torch
 import squashlens as sl
 from squashlens.engine.anatomy import windows
 from squashlens.errors import InputError
-from tests.cases import CONFIGS, FAMILIES, random_model
+from tests.cases import CONFIGS, FAMILIES, few, random_model
 from tests.references import path_sum, plain_outputs, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
@@ -23,7 +23,7 @@ def plain_patterns(family: str, ids: torch.Tensor = IDS) -> list[np.ndarray]:
     return [a[0].double().mean(dim=0).numpy() for a in attentions]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("query", [-1, 2])
 def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., Any]) -> None:
     constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
@@ -42,7 +42,7 @@ def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
     np.testing.assert_allclose(found.sel(to_layer="y"), found.sel(to_layer="3") / 2, rtol=1e-12)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
     seen = [p > 0 for p in plain_patterns(family, LONGER)]  # what each block lets each token see

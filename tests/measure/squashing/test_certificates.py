@@ -18,7 +18,7 @@ from squashlens.engine.hooking.freeze import freezing
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.certificates import certified as measured
 from squashlens.measure.squashing.certificates.local import require_apart
-from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, random_model
+from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, few, random_model
 from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
@@ -77,10 +77,8 @@ def test_the_twin_has_no_float32_inside(family: str) -> None:
 
 
 SAMPLE = [
-    ("gemma", 10.0, (), "analytic"), ("gemma3", 1.0, ("norms",), "attention"), ("gpt2", 3.0, (), "local"),
-    ("neox", 1.0, (), "analytic"), ("olmo2", 10.0, ("attention",), "attention"), ("phi3", 3.0, (), "local"),
-    ("cohere", 1.0, (), "analytic"), ("mixtral", 1.0, (), "exact"), ("falcon", 3.0, (), "analytic"),
-    ("bloom", 1.0, (), "attention"),
+    ("gemma3", 10.0, ("norms",), "attention"), ("gpt2", 3.0, (), "local"), ("neox", 1.0, (), "analytic"),
+    ("olmo2", 10.0, ("attention",), "attention"), ("mixtral", 1.0, (), "exact"), ("bloom", 1.0, (), "attention"),
 ]  # fmt: skip
 
 
@@ -189,8 +187,7 @@ def mixing(size: float, to: int, source: int) -> Callable[[torch.Tensor], torch.
     return mix
 
 
-@pytest.mark.parametrize("size", [1e-7, 1e-4, 0.3])
-@pytest.mark.parametrize(("to", "source"), [(5, 0), (4, 1), (1, 0)])
+@pytest.mark.parametrize(("size", "to", "source"), [(1e-7, 5, 0), (1e-7, 1, 0), (1e-4, 4, 1), (0.3, 4, 1)])
 def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
     size: float, to: int, source: int, bridge_of: Any, plain_of: Any
 ) -> None:
@@ -243,7 +240,7 @@ def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: A
                 certified(model, edges, 8, query=query)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt2", "mistral", "phi"])
+@pytest.mark.parametrize("family", few(["gemma2", "gpt2", "mistral", "phi"]))
 def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
     with in_float64(model):

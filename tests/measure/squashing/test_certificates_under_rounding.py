@@ -22,7 +22,7 @@ def bound(model: Any, *hooks: Any, **kind: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_a_format_and_its_bits_give_one_certificate(family: str, kind: dict[str, Any], bridge_of: Any) -> None:
     """bfloat16 keeps 7 bits behind the leading one, float16 10, in the range of these numbers."""
     model = bridge_of(family)

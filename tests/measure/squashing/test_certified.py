@@ -32,6 +32,7 @@ from tests.cases import (
     FREEZE_SETS,
     MORE,
     draw,
+    few,
     random_model,
     with_freeze_sets,
 )
@@ -61,7 +62,7 @@ def bare(bound: Any) -> Any:
     return bound.values / (1 + bound.attrs["rounding"])
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
 def test_the_bound_holds(family: str) -> None:
     """Every edge kind, every freeze set, weights from small to where softmax saturates; against a Jacobian with the
     model's own roundings. `test_certificates` has the exact one."""
@@ -217,8 +218,8 @@ def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> N
     )
 
 
-@pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 @pytest.mark.parametrize("edges", KINDS)
+@pytest.mark.parametrize("family", ["gemma3", pytest.param("gemma", marks=pytest.mark.slow), "gpt2"])
 def test_float32_and_float64_agree(family: str, edges: Any, bridge_of: Callable[..., Any]) -> None:
     wide, narrow = (
         sl.path_bound(bridge_of(family, t), IDS, constants="measured", edges=edges, bos="as-given", progress=False)
@@ -306,7 +307,7 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("edges", KINDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_cuda_equals_cpu(family: str, edges: Any, bridge_of: Callable[..., Any], folder_of: Any) -> None:
     shared: Any = {"constants": "measured", "edges": edges, "bos": "as-given", "progress": False}
     expected = sl.path_bound(bridge_of(family), IDS, **shared)

@@ -23,6 +23,7 @@ from squashlens.measure.squashing.certificates.local import local_edges, require
 from squashlens.theory.bounds.edges import deviations
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
+from tests.cases import few
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59, 8, 14])
 N = len(IDS)
@@ -34,7 +35,7 @@ def made(model: Any, freeze: Any = (), size: int = 4) -> LocalEdges:
 
 
 @pytest.mark.parametrize("freeze", [(), ("attention",), ("norms", "gates")], ids="+".join)
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "gpt2", "llama"])
+@pytest.mark.parametrize("family", few(["gemma", "gemma2", "gemma3", "gpt2", "llama"]))
 def test_edges_are_the_formula(family: str, freeze: Any, bridge_of: Callable[..., Any]) -> None:
     """‖∂F S^{-½}‖ Σ_h α (‖S_hh^{½} ∂w‖ + ‖S_hh^{½}(w − z)‖ ‖∂s/∂v‖) from the maps of the bridge's own pass."""
     model = bridge_of(family, torch.float64)

@@ -8,7 +8,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.cases import FAMILIES
+from tests.cases import FAMILIES, few
 from tests.references import path_sum, plain_outputs, raw
 from tests.theory.test_walks import walks
 
@@ -20,7 +20,7 @@ def mean_patterns(plain: Any) -> list[np.ndarray]:
     return [a[0].mean(dim=0).detach().double().numpy() for a in plain_outputs(plain, IDS).attentions]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) -> None:
     patterns = mean_patterns(plain_of(family))
     expected = walks([torch.tensor(p) for p in patterns], 3)
