@@ -13,6 +13,7 @@
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
 # make wheels    what to carry to a machine without a network, for `make cuda WHEELS=runs/wheels` (a minute)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
+# make versions  chosen tests with the oldest and newest dependencies and on every Python, into docs/versions.md
 # make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)
 # make card-prose   build the text, measure the bundled tiny-prose and write its model card (five minutes)
 # make test-all  also the slow tests and the mutations, each of which must turn a test red
@@ -29,7 +30,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report paper test quick lint typed unit processors test-all js site docs lab engines compare bench cuda rehearse \
+.PHONY: report paper test quick lint typed unit processors versions test-all js site docs lab engines compare bench cuda rehearse \
   wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -76,6 +77,10 @@ test: .venv/.ok
 
 processors: .venv/.ok
 	$(BIN)/python -m tests.processors
+
+# Gigabytes are installed. `make versions ONLY="oldest pyright"` tries some again and keeps what is known of the others.
+versions: .venv/.ok
+	$(BIN)/python -m tests.versions $(ONLY)
 
 test-all: lint
 	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" -k "$(TYPED)"
