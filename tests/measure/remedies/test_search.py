@@ -199,7 +199,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return count
 
 
-@pytest.mark.parametrize("limit", [0, 3, 5, 8])
+@pytest.mark.parametrize("limit", [0, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))])
 def test_a_search_goes_on_where_it_was_broken_off(limit: int, llama: Any, counted: Any, tmp_path: Path) -> None:
     """Nothing twice, and to the bit what an unbroken search finds."""
     whole = searched(llama)
