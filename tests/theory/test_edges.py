@@ -110,6 +110,15 @@ def test_blocks_equal_jacrev_and_edges_hold(seed: int, scale: float, sink: bool)
                 torch.testing.assert_close(looser[j], exact[j])
 
 
+@pytest.mark.parametrize("queries", [range(N), range(2, N)])
+def test_pulled_back_is_the_sum_of_rows_of_the_jacobian(queries: range) -> None:
+    maps, whole, without, _ = toy(0, 1.0)
+    directions = torch.randn(4, len(queries), D, dtype=torch.float64)
+    for held, truth in ((maps, whole), (frozen(maps), without)):
+        found = held.pulled(queries, directions)
+        torch.testing.assert_close(found, torch.einsum("ujo,jiod->uid", directions, truth[list(queries)]))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 10.0]))
 def test_each_term_bounds_its_part(seed: int, scale: float) -> None:

@@ -16,6 +16,7 @@ beyond it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from einops import rearrange, repeat
@@ -73,8 +74,17 @@ class OpenBlock:
         cotangents = scores.new_zeros(n, len(heads), *scores.shape)
         for place, j in enumerate(queries):
             cotangents[place, heads, 0, heads, j, : j + 1] = 1
-        rows = torch.cat(list(self._through("hook_k", cotangents.flatten(0, 1))))
-        return rearrange(rows, "(query head) key d -> query head key d", query=n)
+        leaf = self.leaves["hook_k"]
+        by_key = torch.cat([part for (part,) in vjps(scores, [leaf], cotangents.flatten(0, 1), self.batch)])
+        by_key = rearrange(by_key, "many 1 key ... -> key many (...)")
+        return rearrange(by_key @ self._key_map, "key (query head) d -> query head key d", query=n)
+
+    @cached_property
+    def _key_map(self) -> Float[Tensor, "key coordinate in"]:
+        """∂k_i/∂v_i of every token."""
+        output = self.seen["hook_k"]
+        rows = torch.cat([rows for (rows,) in vjps(output, [self.span.leaf], every_token(output), self.batch)])
+        return rearrange(rows, "coordinate 1 key d -> key coordinate d").contiguous()
 
     def query_rows(self, weights: Float[Tensor, "head query key value"]) -> Float[Tensor, "query head value in"]:
         """Σ_k weights_jk ∂s_jk/∂v_j through the query, for every token j and every coordinate that is weighted."""
@@ -83,13 +93,13 @@ class OpenBlock:
         for head, by_coordinate in enumerate(rearrange(weights, "head j k value -> head value j k")):
             cotangents = scores.new_zeros(len(by_coordinate), *scores.shape)
             cotangents[:, 0, head] = by_coordinate.to(scores.dtype)
-            found.append(torch.cat(list(self._through("hook_q", cotangents))))
+            found.append(torch.cat(list(self._through_queries(cotangents))))
         return rearrange(torch.stack(found), "head value j d -> j head value d")
 
-    def _through(self, side: str, cotangents: Tensor) -> Iterator[Float[Tensor, "many token in"]]:
-        """VJPs of the logits through one side, the other held: first to the projection, then to the stream."""
-        for (projected,) in vjps(self.seen["hook_attn_scores"], [self.leaves[side]], cotangents, self.batch):
-            yield from (rows[:, 0] for (rows,) in vjps(self.seen[side], [self.span.leaf], projected, self.batch))
+    def _through_queries(self, cotangents: Tensor) -> Iterator[Float[Tensor, "many token in"]]:
+        """VJPs of the logits through the queries, the keys held: first to the projection, then to the stream."""
+        for (projected,) in vjps(self.seen["hook_attn_scores"], [self.leaves["hook_q"]], cotangents, self.batch):
+            yield from (rows[:, 0] for (rows,) in vjps(self.seen["hook_q"], [self.span.leaf], projected, self.batch))
 
     def _to_heads(self, by_group: Float[Tensor, "key group ..."]) -> Float[Tensor, "key head ..."]:
         """Query head h reads key/value group h // (heads / groups)."""

@@ -22,7 +22,7 @@ less than 1.
 Source: Barbero et al. 2024, Theorem 5.1; these are its constants for a real model. Derivation in docs/bound.md.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -78,9 +78,8 @@ class Maps:
     def metric(self) -> Float[Tensor, "stack stack"]:
         """S, the mean of ∂Fᵀ∂F over the wanted queries, with a small diagonal added so that it can be inverted."""
         rows = slice(None) if self.wanted is None else list(self.wanted)
-        closing = rearrange(self.closing[rows], "j out h c -> j out (h c)")
-        mean = einsum(closing, closing, "j out a, j out b -> a b") / len(closing)
-        return away_from_singular(mean, 1e-12)
+        closing = rearrange(self.closing[rows], "j out h c -> (j out) (h c)")
+        return away_from_singular(closing.mT @ closing / len(self.closing[rows]), 1e-12)
 
     @cached_property
     def root(self) -> Float[Tensor, "stack stack"]:
@@ -89,9 +88,15 @@ class Maps:
 
     @cached_property
     def closing_factor(self) -> Float[Tensor, " query"]:
-        """‖∂F/∂z_j S^{-½}‖ for every token: from the largest generalised eigenvalue of ``∂Fᵀ∂F`` and S."""
-        closing = rearrange(self.closing, "j out h c -> j out (h c)")
-        return spectral_norms(torch.linalg.solve_triangular(self.root, closing.mT, upper=False))
+        """‖∂F/∂z_j S^{-½}‖ for every wanted query, from the largest generalised eigenvalue of ``∂Fᵀ∂F`` and S.
+
+        It is infinite for the others, so that no edge into them can be too small.
+        """
+        rows = slice(None) if self.wanted is None else list(self.wanted)
+        closing = rearrange(self.closing[rows], "j out h c -> j out (h c)")
+        found = closing.new_full((len(self.closing),), torch.inf)
+        found[rows] = spectral_norms(torch.linalg.solve_triangular(self.root, closing.mT, upper=False))
+        return found
 
     def transfer(self, query: int, keys: slice) -> Float[Tensor, "seen stack in"]:
         """∂z_j/∂v_i for one j and several i, with the heads stacked."""
@@ -116,18 +121,25 @@ class Maps:
         found[here] += self.direct[query]
         return found
 
-    def pulled(self, query: int, directions: Float[Tensor, "direction out"]) -> Float[Tensor, "direction key in"]:
-        """``uᵀ ∂v'_j/∂v_i`` for one j, every i ≤ j, and several u."""
-        closing = directions @ rearrange(self.closing[query], "out h c -> out (h c)")
-        found = einsum(closing, self.transfer(query, slice(0, query + 1)), "u s, i s d -> u i d")
-        found[:, query] += directions @ self.direct[query]
-        return found
-
-    def rows(
-        self, queries: Sequence[int], directions: Float[Tensor, "direction out"]
-    ) -> Iterator[Float[Tensor, "direction key in"]]:
-        """`pulled` for several queries, one after the other."""
-        return (self.pulled(j, directions) for j in queries)
+    def pulled(
+        self, queries: Sequence[int], directions: Float[Tensor, "direction row out"]
+    ) -> Float[Tensor, "direction key in"]:
+        """``Σ_j u_jᵀ ∂v'_j/∂v_i`` over some queries j, for every i and several u, each with a row for each j."""
+        here = torch.tensor(queries, device=self.pattern.device)
+        heads = self.pattern.shape[0]
+        by_query = rearrange(directions, "u j out -> j u out")
+        closed = by_query @ rearrange(self.closing[here], "j out h c -> j out (h c)")
+        closed = rearrange(closed, "j u (h c) -> u h j c", h=heads)
+        mixed = rearrange(self.pattern[:, here].mT @ closed, "u h i c -> i u (h c)")
+        found = rearrange(mixed @ rearrange(self.value_map, "i h c d -> i (h c) d"), "i u d -> u i d")
+        own = by_query @ self.direct[here]
+        if self.key_rows is not None and self.query_rows is not None:
+            for place, j in enumerate(queries):
+                slopes = einsum(closed[:, :, place], self.deviation(j), "u h c, i h c -> u h i") * self.pattern[:, j]
+                found += einsum(slopes, self.key_rows(j).double(), "u h i, h i d -> u i d")
+            queried = rearrange(self.query_rows[here], "j h c d -> j (h c) d")
+            own = own + rearrange(closed, "u h j c -> j u (h c)") @ queried
+        return found.index_add(1, here, rearrange(own, "j u d -> u j d"))
 
 
 Norms = Callable[[Float[Tensor, "many out in"]], Float[Tensor, " many"]]
@@ -202,13 +214,16 @@ def value_norms(maps: Maps) -> Float[Tensor, "query key"]:
     squared = torch.zeros_like(alpha[0])
     frobenius = torch.zeros_like(alpha[0])
     for h in range(heads):
+        # Products with all later heads at once: the derivatives of a head alone lie apart in memory.
+        inner = closing[:, :, h].mT @ rearrange(closing[:, :, h:], "j o k e -> j o (k e)")
+        outer = value_map[:, h] @ rearrange(value_map[:, h:], "i k e d -> i (k e) d").mT
+        inner = rearrange(inner, "j c (k e) -> k j (c e)", k=heads - h)
+        outer = rearrange(outer, "i c (k e) -> k (c e) i", k=heads - h)
         for k in range(h, heads):
             twice = (1 if h == k else 2) * alpha[h] * alpha[k]
             crossed = spectral_norms(root[:, h].mT @ blocks[h, k] @ root[:, k])
             squared += twice * crossed
-            inner = einsum(closing[:, :, h], closing[:, :, k], "j o c, j o e -> j c e")
-            outer = einsum(value_map[:, h], value_map[:, k], "i c d, i e d -> i c e")
-            frobenius += twice * einsum(inner, outer, "j c e, i c e -> j i")
+            frobenius += twice * (inner[k - h] @ outer[k - h])
     together = maps.closing_factor[:, None] * squared.clamp(min=0).sqrt()
     # Traces have signs, so heads can cancel up to rounding. The rounding is proportional to the terms without signs,
     # which are at most products of Frobenius norms: ε for each of the d + n successive sums.

@@ -36,8 +36,8 @@ from squashlens.measure.squashing.certificates.edges import (
     edges_of,
     maps_of,
     missing,
+    pulled_through,
     require_small,
-    rows_of,
     share_of,
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
@@ -112,9 +112,8 @@ def _in_float64(
             wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
     n, steps = query + 1, max(map(len, stretches.values()))
     each = 2 if edges == "local" else n  # norms per query
-    pairs = len(session.ids) * sum(len(queries) * n for queries in wanted.values())
     norms = Norms(total=len(session.ids) * sum(len(queries) * each for queries in wanted.values()), steps=steps)
-    work = _Work(session, wanted, freeze, norms, steps, pairs, progress)
+    work = _Work(session, wanted, freeze, norms, steps, progress)
     size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
     if size is None:
         _check_cost(session, group, wanted, n, progress)
@@ -147,7 +146,7 @@ def certified_rows(
     require_one_device(session.model)
     with certifying(session.model):
         norms = Norms(total=pairs, steps=len(chain))
-        work = _Work(session, wanted, (), norms, len(chain), pairs, progress)
+        work = _Work(session, wanted, (), norms, len(chain), progress)
         _check_cost(session, 1, wanted, n, progress)
         rows = torch.nn.functional.one_hot(torch.tensor(queries), session.positions).double()
         for (bottom, _), matrix in _matrices(work, 0, "analytic", 1, None):
@@ -166,7 +165,6 @@ class _Work:
     freeze: Sequence[str]
     norms: Norms
     steps: int
-    pairs: int
     progress: bool
     rounding: float = 0.0
     form: float = 0.0  # probability that the edges miss more of a block than was found
@@ -180,9 +178,10 @@ class _Work:
         self.rounding = max(self.rounding, found)
         return found
 
-    def chance(self, queries: Sequence[int]) -> float:
-        """The share of one stretch in the failure probability of the probes."""
-        return FAILURE * len(queries) * self.session.positions / self.pairs
+    @property
+    def chance(self) -> float:
+        """The share of one stretch on one prompt in the failure probability of the probes."""
+        return FAILURE / (len(self.wanted) * len(self.session.ids))
 
     def completed(
         self, edges: Float[Tensor, "query key"], lost: Float[Tensor, "query key"]
@@ -234,8 +233,8 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
         if bottom in cut:
             with _allowed_where(edges == "exact"):
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
-                lost = missing(bottom, jittered_span, to, maps.rows, queries, work.chance(queries), batch)
                 derived = edges_of(maps, edges, queries, norms)
+                lost = missing(bottom, jittered_span, to, maps.pulled, derived, queries, work.chance, batch)
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)
         if found is None:
@@ -266,7 +265,8 @@ def _by_autograd(
     (bottom, to), queries = stretch, work.wanted[stretch]
     span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
     found = edges_by_autograd(span, to, queries, work.norms, batch, work.progress)
-    lost = missing(bottom, jittered_span, to, rows_of(span, to, batch), queries, work.chance(queries), batch)
+    known = pulled_through(span, to, batch)
+    lost = missing(bottom, jittered_span, to, known, found, queries, work.chance, batch)
     return work.completed(found, lost)
 
 
@@ -325,7 +325,8 @@ def _check_cost(session: Session, group: int, wanted: Mapping[Stretch, range], n
     """Raise if the maps of a block do not fit; print the cost relative to that of the exact Jacobian."""
     model = session.model
     d, device = width(model), device_of(model)
-    size = 4 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
+    # Maps of a block: direct, closing, values, keys and queries; and rows of keys, of which there are as many.
+    size = 6 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
     require_room(size, device, "The maps of one block", "Use edges='local', or a shorter prompt.")
     if progress and (size > 1e9 or group > 1):
         products = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 2

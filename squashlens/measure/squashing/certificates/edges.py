@@ -1,9 +1,9 @@
 """The edges of the measured bound for each block, and probes for parts of the derivative that they do not cover."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Edges, Target
@@ -44,8 +44,9 @@ class KeyRows:
     def __call__(self, query: int) -> Float[Tensor, "head key in"]:
         if query not in self.held:
             heads, n, _ = self.block.pattern.shape
-            each = heads * n * (heads * n + self.block.span.leaf.shape[-1]) * self.rows.element_size()
+            each = heads * n * (heads * n + self.block.span.leaf.shape[-1]) * self.block.span.leaf.element_size()
             size = max(1, int(BATCH_MEMORY["cpu"] / 2 / each))
+            size = n if heads * n <= self.block.span.leaf.shape[-1] else size  # all rows are no more than a map has
             self.held = range(query - query % size, min(n, query - query % size + size))
             self.rows = self.block.key_rows(self.held)
         return self.rows[self.held.index(query)]
@@ -73,47 +74,65 @@ def edges_by_autograd(
     return found
 
 
-Rows = Callable[[Sequence[int], Tensor], Iterable[Float[Tensor, "cotangent key in"]]]
+Pulled = Callable[[Sequence[int], Tensor], Float[Tensor, "direction key in"]]
 
 
-def rows_of(span: Span, to: Target, batch: int) -> Rows:
-    """A function that multiplies cotangents by ∂output_j/∂leaf_i for some queries j."""
+def pulled_through(span: Span, to: Target, batch: int) -> Pulled:
+    """A function that gives ``Σ_j u_jᵀ ∂output_j/∂leaf_i`` over some queries j, for every i and several u."""
     output, leaf = span.outputs[to], span.leaf
 
-    def rows(places: Sequence[int], directions: Tensor) -> Float[Tensor, "query cotangent key in"]:
-        cotangents = output.new_zeros(len(places), len(directions), *output.shape)
-        for place, j in enumerate(places):
-            cotangents[place, :, 0, j] = directions
-        found = torch.cat([part for (part,) in vjps(output, [leaf], cotangents.flatten(0, 1), batch)])
-        return found.unflatten(0, (len(places), len(directions)))[:, :, 0]
+    def pulled(queries: Sequence[int], directions: Tensor) -> Float[Tensor, "direction key in"]:
+        cotangents = output.new_zeros(len(directions), *output.shape)
+        cotangents[:, 0, list(queries)] = directions
+        return torch.cat([part for (part,) in vjps(output, [leaf], cotangents, batch)])[:, 0]
 
-    return rows
+    return pulled
 
 
 def missing(
-    block: int, jittered: Span, to: Target, rows: Rows, queries: Sequence[int], chance: float, batch: int
-) -> Float[Tensor, "query key"]:
-    """Upper bounds, with failure probability `chance`, on the norm of the derivative that `rows` misses.
+    block: int, jittered: Span, to: Target, known: Pulled, edges: Float[Tensor, "query key"],
+    queries: Sequence[int], chance: float, batch: int,
+) -> Float[Tensor, "query key"]:  # fmt: skip
+    """Upper bounds, with failure probability `chance`, on the norm of the derivative that `known` misses.
 
-    The bound for each j of `queries` and i ≤ j is on ``‖∂v'_j/∂v_i − R_ji‖₂``, where ``R_ji`` is the derivative that
-    `rows` gives. Both are multiplied by the same `PROBES` random directions; the norm of the differences times
-    `direction_factor` is at least the spectral norm of what is missing. The span is of a pass with `Jittered`
-    results, so that the effect of rounding on either one counts as missing.
+    The bound for each j of `queries` and i ≤ j is on ``‖Δ_ji‖₂``, where ``Δ_ji`` is ∂v'_j/∂v_i less the derivative that
+    `known` gives. Let r_j be the largest of the `edges` of row j. Both derivatives are multiplied by the same `PROBES`
+    random directions that stand at all queries at once, divided by r_j. With Δ_i the matrix of all Δ_ji/r_j on top of
+    each other, the norm of the differences times `direction_factor` is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Another
+    product for each query shows where its derivative is exactly zero: if the edge is zero too, nothing is missing. The
+    span is of a pass with `Jittered` results, so that the effect of rounding on either one counts as missing.
     """
     n, width = jittered.leaf.shape[1], jittered.outputs[to].shape[-1]
     generator = torch.Generator().manual_seed(0)  # any directions work that do not depend on the model
-    directions = torch.randn(PROBES, width, generator=generator, dtype=torch.float64).to(jittered.leaf)
-    factor = direction_factor(PROBES, chance / (len(queries) * n))
+    shape = (PROBES, len(queries), width)
+    directions = torch.randn(shape, generator=generator, dtype=torch.float64).to(jittered.leaf)
+    here = torch.tensor(queries, device=edges.device)
+    largest = edges[here].amax(dim=-1)
+    largest = torch.where(largest > torch.finfo(largest.dtype).tiny, largest, 1.0)
+    scaled = directions / largest[:, None].to(directions)
+    off = pulled_through(jittered, to, batch)(queries, scaled).double() - known(queries, scaled).double()
+    column = direction_factor(PROBES, chance / n) * off.square().sum(dim=(0, 2)).sqrt()
+    felt = _felt(block, jittered, to, queries, directions[0], batch) | (edges[here] > 0)
     found = torch.zeros(n, n, dtype=torch.float64, device=jittered.leaf.device)
-    size, true_rows = max(1, batch // PROBES), rows_of(jittered, to, batch)
-    for start in range(0, len(queries), size):
-        places = queries[start : start + size]
-        pairs = zip(places, true_rows(places, directions), rows(places, directions), strict=True)
-        for j, truth, known in pairs:
-            require_causal(truth[:, None], j, f"Block {block}")
-            off = truth[:, : j + 1].double() - known[:, : j + 1].double()
-            found[j, : j + 1] = factor * off.square().sum(dim=(0, 2)).sqrt()
+    found[here] = torch.where(felt, largest[:, None] * column, 0.0)
     return found
+
+
+def _felt(
+    block: int, span: Span, to: Target, queries: Sequence[int], directions: Float[Tensor, "query out"], batch: int
+) -> Bool[Tensor, "query key"]:
+    """Where the derivative of each query is not exactly zero. Raises if it is not at a later token."""
+    output, leaf = span.outputs[to], span.leaf
+    found: list[Tensor] = []
+    for start in range(0, len(queries), batch):
+        places = queries[start : start + batch]
+        cotangents = output.new_zeros(len(places), *output.shape)
+        cotangents[range(len(places)), 0, list(places)] = directions[start : start + batch]
+        ((rows,),) = vjps(output, [leaf], cotangents, batch)
+        for j, row in zip(places, rows, strict=True):
+            require_causal(row[:, None], j, f"Block {block}")
+        found.append((rows[:, 0] != 0).any(dim=-1))
+    return torch.cat(found)
 
 
 def require_small(
