@@ -148,7 +148,7 @@ def test_separators_are_text(prescribed: xr.Dataset) -> None:
 def test_a_prescription_without_answers(tiny: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 6)
     ds = sl.search_separators(
-        tiny, sequence, separators=["<", ","], every=[2], lengths=[5, 6], n_placements=5, progress=False
+        tiny, sequence, separator=["<", ","], every=[2], lengths=[5, 6], n_placements=5, progress=False
     )  # fmt: skip
     figure = sl.figures.separator_search(ds)
     assert list(figure.data[0].y) == ["“&lt;”", "“,”"]
