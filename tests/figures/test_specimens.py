@@ -34,7 +34,7 @@ def richer() -> dict[str, Callable[[], Any]]:
             model, sl.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
         ),
         "search_separators": lambda: sl.search_separators(
-            model, sequence, separators=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, answer=odd.counted,
+            model, sequence, separator=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, answer=odd.counted,
             **quiet,
         ),
         "compare": lambda: sl.compare(
