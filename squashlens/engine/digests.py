@@ -6,7 +6,7 @@ with xxHash, at about the speed of its memory, and its digest is computed only f
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from threading import Lock
@@ -28,17 +28,27 @@ _remembering = Lock()
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """A digest of shape, dtype and every entry of a tensor, as hexadecimal digits.
+    """A digest of shape, dtype and every entry of a tensor, as hexadecimal digits: see `tensor_digests`."""
+    return tensor_digests([tensor])[0]
+
+
+def tensor_digests(tensors: Sequence[Tensor]) -> list[str]:
+    """The digest of each tensor. Those on one device are read together, since the host waits for it each time.
 
     The bits are read as 64-bit words a, padded with zeros, and arranged in rows. Each row is summed modulo 2⁶⁴ as
     Σ w_k (a_k + ⌊a_k / 2³²⌋) with odd pseudo-random weights w, and SHA-256 is taken over the sums. The upper half of
     each word is added to the lower half because the top bit times an odd number is the top bit again: without this, two
     flipped signs in a row of float64 numbers would cancel.
     """
-    whole = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-    for part in parts(tensor):
-        whole.update(_digest_of_bytes(part.detach()))
-    return whole.hexdigest()[:32]
+    pieces = [[part.detach() for part in parts(tensor)] for tensor in tensors]
+    read = iter(_digests_of_bytes([part for each in pieces for part in each]))
+    found: list[str] = []
+    for tensor, each in zip(tensors, pieces, strict=True):
+        whole = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        for _ in each:
+            whole.update(next(read))
+        found.append(whole.hexdigest()[:32])
+    return found
 
 
 def sample_digest(tensors: Iterable[Tensor]) -> str:
@@ -64,19 +74,33 @@ def parts(tensor: Tensor) -> Iterator[Tensor]:
         yield from parts(getattr(tensor, part))
 
 
-def _digest_of_bytes(tensor: Tensor) -> bytes:
-    """The SHA-256 digest of the row sums; on the CPU from memory if the same bytes were seen before."""
-    if tensor.is_meta:
-        raise InputError("Some weights of this model are offloaded and not in memory.", "Load it onto a device.")
-    flat = tensor.contiguous().view(-1).view(torch.uint8)
-    if type(flat) is not Tensor or flat.device.type != "cpu":
-        return _row_sums(flat)
+def _digests_of_bytes(tensors: Sequence[Tensor]) -> list[bytes]:
+    """The SHA-256 digest of the row sums of each tensor; of all on one device, the sums come to the CPU together."""
+    found: list[bytes] = [b""] * len(tensors)
+    elsewhere: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for place, tensor in enumerate(tensors):
+        if tensor.is_meta:
+            raise InputError("Some weights of this model are offloaded and not in memory.", "Load it onto a device.")
+        flat = tensor.contiguous().view(-1).view(torch.uint8)
+        if type(flat) is not Tensor or flat.device.type != "cpu":
+            elsewhere.setdefault(flat.device, []).append((place, _row_sums(flat)))
+        else:
+            found[place] = _on_the_cpu(flat)
+    for those in elsewhere.values():
+        together = torch.cat([sums for _, sums in those]).cpu().split([len(sums) for _, sums in those])
+        for (place, _), sums in zip(those, together, strict=True):
+            found[place] = _sealed(sums)
+    return found
+
+
+def _on_the_cpu(flat: Tensor) -> bytes:
+    """The digest of bytes on the CPU, from memory if the same bytes were seen before."""
     seen = _hash(flat.numpy().data)
     with _remembering:
         if found := _remembered.get(seen):
             _remembered.move_to_end(seen)
             return found
-    found = _row_sums(flat)
+    found = _sealed(_row_sums(flat))
     with _remembering:
         _remembered[seen] = found
         while len(_remembered) > _REMEMBERED:
@@ -93,14 +117,18 @@ def _hash(content: memoryview) -> bytes:
         return xxhash.xxh3_128_digest(b"".join(threads.map(xxhash.xxh3_128_digest, pieces)))
 
 
-def _row_sums(flat: Tensor) -> bytes:
-    """The SHA-256 digest of the sums of all rows of bytes."""
+def _row_sums(flat: Tensor) -> Tensor:
+    """The sums of all rows of bytes."""
     whole = flat.numel() // (8 * _WIDTH) * (8 * _WIDTH)
     sums = [_sums(_as_words(flat[:whole]).view(whole // (8 * _WIDTH), _WIDTH))]
     rest = flat[whole:]
     if rest.numel():
         sums.append(_sums(_as_words(torch.nn.functional.pad(rest, (0, 8 * _WIDTH - rest.numel())))[None]))
-    return hashlib.sha256(torch.cat(sums).cpu().numpy().tobytes()).digest()
+    return torch.cat(sums)
+
+
+def _sealed(sums: Tensor) -> bytes:
+    return hashlib.sha256(sums.numpy().tobytes()).digest()
 
 
 def _as_words(flat: Tensor) -> Tensor:

@@ -131,17 +131,31 @@ class Attention:
             found[:, block, keys] = self.weights(block, keys)[0].mean(dim=(1, 2))
         return found
 
-    def pushed(self, rows: Float[Tensor, "*row prompt query"]) -> Float[Tensor, "*row prompt key"]:
-        """``r A`` for several rows r, A averaged over heads, in float64."""
-        flat = rows.reshape(-1, *rows.shape[-2:])[:, :, None]
-        return self.pushed_by_head(flat).mean(dim=2).reshape(rows.shape).to(rows.device)
+    def reached(self, within: slice) -> slice:
+        """The keys that queries in a slice may see."""
+        if self.mask is not None:
+            return slice(0, self.keys.shape[2])
+        return slice(0 if self.window is None else max(0, within.start - self.window + 1), within.stop)
 
-    def pushed_by_head(self, rows: Float[Tensor, "row prompt #head query"]) -> Float[Tensor, "row prompt head key"]:
+    def pushed(
+        self, rows: Float[Tensor, "*row prompt query"], within: slice | None = None
+    ) -> Float[Tensor, "*row prompt key"]:
+        """``r A`` for several rows r, A averaged over heads, in float64 on the device of the queries.
+
+        Outside the slice `within` the rows are zero; without it they are looked at, for which a device has to wait.
+        """
+        flat = rows.reshape(-1, *rows.shape[-2:])[:, :, None]
+        return self.pushed_by_head(flat, within).mean(dim=2).reshape(rows.shape)
+
+    def pushed_by_head(
+        self, rows: Float[Tensor, "row prompt #head query"], within: slice | None = None
+    ) -> Float[Tensor, "row prompt head key"]:
         """``r_h A_h`` for every head, in float64, on the device of the queries; the row r_h may differ by head."""
         prompts, heads, n, _ = self.queries.shape
+        within = nonzero_range(rows.flatten(0, 2).any(dim=0)) if within is None else within
         rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
         total = torch.zeros(len(rows), prompts, heads, n, dtype=torch.float64, device=self.queries.device)
-        for block, keys in self.blocks(rows=nonzero_range(rows.flatten(0, 2).any(dim=0))):
+        for block, keys in self.blocks(rows=within):
             weights, _ = self.weights(block, keys)
             left = rearrange(rows[..., block].to(weights.dtype), "r p (c e) j -> p c e r j", c=self.keys.shape[1])
             total[..., keys] += rearrange(left @ weights, "p c e r k -> r p (c e) k")

@@ -26,11 +26,13 @@ def gradients(
     values: Float[Tensor, "prompt group key value"],
     cotangents: Float[Tensor, "cotangent prompt head query value"],
     frozen: bool = False,
+    reached: slice | None = None,
 ) -> Gradients:
     """Pull cotangents of `attention_output` back to queries, keys and values; with `frozen` weights only to the values.
 
     With ``P`` the weights: ``dw = Pᵀ dz``, ``ds = P ∘ (dz wᵀ − rowsum(P ∘ dz wᵀ))``, times the cap's derivative, then
-    ``dq = scale · ds k`` and ``dk = scale · dsᵀ q``. Rows where all cotangents are zero are skipped.
+    ``dq = scale · ds k`` and ``dk = scale · dsᵀ q``. Rows where all cotangents are zero are skipped: those
+    outside `reached`, if it is given.
     """
     many, (prompts, heads, n, width) = len(cotangents), attention.queries.shape
     groups, dtype = attention.keys.shape[1], attention.dtype
@@ -38,7 +40,7 @@ def gradients(
     to_values = torch.zeros(many, *values.shape, **new)
     to_queries = None if frozen else torch.zeros(many, prompts, heads, n, width, **new)
     to_keys = None if frozen else torch.zeros(many, *attention.keys.shape, **new)
-    span = nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
+    span = nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0)) if reached is None else reached
     for rows, keys in attention.blocks(copies=1 if frozen else max(1, many), rows=span):
         weights, slope = attention.weights(rows, keys, slope=not frozen)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
@@ -65,15 +67,19 @@ class Attended(torch.autograd.Function):
     """`attention_output` with a backward pass that recomputes the weights, one block of rows for many cotangents."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attention: Attention, frozen: bool) -> Tensor:
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attention: Attention, frozen: bool,
+        reached: slice | None,
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(queries, keys, values)
         ctx.attention, ctx.frozen = replace(attention, queries=queries[:0], keys=keys[:0]), frozen
+        ctx.reached = reached
         return attention_output(replace(attention, queries=queries, keys=keys), values)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        found: Any = PulledBack.apply(*ctx.saved_tensors, cotangents[0], ctx.attention, ctx.frozen)
-        return (*((None, None) if ctx.frozen else found[:2]), found[2], None, None)
+        found: Any = PulledBack.apply(*ctx.saved_tensors, cotangents[0], ctx.attention, ctx.frozen, ctx.reached)
+        return (*((None, None) if ctx.frozen else found[:2]), found[2], None, None, None)
 
 
 class PulledBack(torch.autograd.Function):
@@ -81,9 +87,11 @@ class PulledBack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, attention: Attention, frozen: bool
-    ) -> tuple[Tensor, ...]:
-        return tuple(part[0] for part in PulledBack._batch(queries, keys, values, cotangent[None], attention, frozen))
+        queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, attention: Attention, frozen: bool,
+        reached: slice | None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        found = PulledBack._batch(queries, keys, values, cotangent[None], attention, frozen, reached)
+        return tuple(part[0] for part in found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
@@ -91,26 +99,30 @@ class PulledBack(torch.autograd.Function):
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor,
-        attention: Attention, frozen: bool,
+        attention: Attention, frozen: bool, reached: slice | None,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:  # fmt: skip
         if in_dims[:3] != (None, None, None):
             raise NotImplementedError("Only cotangents can be batched, not queries, keys or values.")
         batch = cotangent.movedim(in_dims[3], 0)
-        return PulledBack._batch(queries, keys, values, batch, attention, frozen), (0, 0, 0)
+        return PulledBack._batch(queries, keys, values, batch, attention, frozen, reached), (0, 0, 0)
 
     @staticmethod
     def _batch(
-        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, frozen: bool
-    ) -> tuple[Tensor, ...]:
+        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, frozen: bool,
+        reached: slice | None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         whole = replace(attention, queries=queries, keys=keys)
-        found = gradients(whole, values, batch, frozen)
+        found = gradients(whole, values, batch, frozen, reached)
         like = (queries, keys, values)
         none = batch.new_zeros(len(batch), 1)
         return tuple(none if f is None else f.to(x.dtype) for f, x in zip(found, like, strict=True))
 
 
 def differentiable_attention(
-    attention: Attention, values: Tensor, frozen: bool
+    attention: Attention, values: Tensor, frozen: bool, reached: slice | None = None
 ) -> Float[Tensor, "prompt head query value"]:
-    """The differentiable attention output ``Σ_k α_jk w_k``; with frozen weights it depends only on the values."""
-    return Attended.apply(attention.queries, attention.keys, values, attention, frozen)  # pyright: ignore
+    """The differentiable attention output ``Σ_k α_jk w_k``; with frozen weights it depends only on the values.
+
+    `reached`, if given, are the positions outside of which cotangents are zero.
+    """
+    return Attended.apply(attention.queries, attention.keys, values, attention, frozen, reached)  # pyright: ignore

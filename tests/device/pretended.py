@@ -13,7 +13,9 @@ a kind that PyTorch knows, that no build for the CPU has kernels for, and whose 
 asks for them, so that nothing has to be registered before a process's first one.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -71,6 +73,8 @@ class Pretended(Tensor):
             device = torch.device(kwargs["device"])
             kwargs["device"] = torch.device("cpu") if device.type == NAME else device
         found = func(*map(_held, args), **{name: _held(value) for name, value in kwargs.items()})
+        if _watched and _host_waits(func, args, device):
+            _note(str(func))
         return _given_back(found, _written(func, args, kwargs), device)
 
     def __repr__(self, **_: Any) -> str:
@@ -92,7 +96,7 @@ def _refuses(what: str) -> Callable[[Tensor], Any]:
 
 _SET_DATA = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
 _INSTEAD: dict[Any, Callable[[Any], Any]] = {
-    Tensor.tolist: lambda tensor: tensor.held.tolist(),
+    Tensor.tolist: lambda tensor: (_note("tolist"), tensor.held.tolist())[1],
     Tensor.untyped_storage: lambda tensor: tensor.held.untyped_storage(),  # an address, to compare; nothing reads it
     Tensor.numpy: _refuses("numpy()"),
     Tensor.__array__: _refuses("numpy.asarray()"),
@@ -175,6 +179,44 @@ def _given_back(part: Any, written: dict[int, Tensor], device: torch.device) -> 
     if id(part) in written:
         return written[id(part)]
     return Pretended(part, device) if device.type == NAME else part
+
+
+_watched: list[list[str]] = []
+
+
+@contextmanager
+def round_trips() -> Iterator[list[str]]:
+    """The list of all times in the body that the host waits for the device: what was asked for, and by which line.
+
+    The host waits for numbers (`.item()`, `bool()`, `.tolist()`, `.cpu()`), and for a shape that depends on numbers
+    (`nonzero()`, a mask in brackets). A device is idle in the meantime.
+    """
+    _watched.append([])
+    try:
+        yield _watched[-1]
+    finally:
+        _watched.pop()
+
+
+def _host_waits(func: Any, args: Any, device: torch.device) -> bool:
+    """Whether an operation gives the host something that only the device knows."""
+    if func in COPYING:
+        return device.type != NAME and any(isinstance(tensor, Pretended) for tensor in _tensors(args))
+    if func in INDEXING:
+        return any(t.dtype in (torch.bool, torch.uint8) and isinstance(t, Pretended) for t in _tensors(args[1]))
+    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
+
+
+def _note(what: str) -> None:
+    """Add to the lists what was asked for, and the innermost line of squashlens that asked."""
+    if not _watched:
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None and "/squashlens/" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    place = f"{frame.f_code.co_filename.rpartition('/squashlens/')[2]}:{frame.f_lineno}"
+    for noted in _watched:
+        noted.append(f"{what} at {place}")
 
 
 _library: list[torch.library.Library] = []

@@ -89,6 +89,20 @@ def test_blocks_that_go_back_to_the_first_device(tiny: Any) -> None:
     require_equal("bound", *(sl.path_bound(m, ids) for m in (tiny, model)))
 
 
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+@pytest.mark.parametrize("under", ["nothing", "a hook"])
+def test_cotangents_stand_on_the_device_of_the_output(norm: Any, under: str, subjects: Any) -> None:
+    """Block by block, and on the whole graph, which a standing hook needs: the output is not where the input is."""
+    found = []
+    for subject in subjects:
+        hooks = [] if under == "nothing" else [("blocks.4.hook_resid_pre", lambda tensor: 2 * tensor)]
+        with sl.applied(subject.model, *hooks):
+            found.append(sl.jacobian_norms(subject.model, [subject.short], norm=norm, progress=False))
+    by_block = sl.results.provenance(found[1])["attention_implementation"] == "streamed, block by block"
+    assert by_block is (under == "nothing")
+    require_equal("cotangents", *found)
+
+
 def test_a_part_left_on_the_cpu_is_offloaded_and_refused() -> None:
     with pytest.raises(ModelAccessError, match="is offloaded.*Give a device= that holds them all"):
         sl.load("tiny-gemma", device=spread() | {"model.layers.5": "cpu"}, progress=False)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from squashlens.theory import attention as module
 from squashlens.theory.attention import Attention, attention_output
+from squashlens.theory.bounds.paths import by_hops, sweep
 from squashlens.theory.pullback import differentiable_attention
 
 
@@ -147,3 +148,44 @@ def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(monkeypatch: pyt
         attention_output(attention, values), written(attention) @ values.repeat_interleave(2, dim=1)
     )
     assert asked == [True]
+
+
+def some_keys_hidden(n: int) -> Tensor:
+    """A mask that hides some keys, of earlier and of later tokens."""
+    hidden = torch.rand(1, 1, n, n, generator=torch.Generator().manual_seed(1)) < 0.5
+    return torch.zeros(1, 1, n, n, dtype=torch.float64).masked_fill(
+        hidden & ~torch.eye(n, dtype=torch.bool), -torch.inf
+    )
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("at", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_sweep_goes_over_the_rows_that_are_not_zero(case: dict[str, Any], at: float, masked: bool) -> None:
+    """Which rows those are follows from the patterns: each block reaches further back, or where its mask lets it."""
+    n = case["n"]
+    stack = [held(drawn(**case, seed=seed)[0]) for seed in range(3)]
+    if masked:
+        stack[1] = replace(stack[1], mask=some_keys_hidden(n))
+    row = torch.zeros(len(stack[0].queries), n, dtype=torch.float64)
+    row[:, int(at * (n - 1))] = 1.0
+    whole = [written(attention).mean(dim=1) for attention in stack]
+    for found, expected in zip(sweep(row, stack), sweep(row, whole), strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(by_hops(row, stack), by_hops(row, whole))
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("reached", [slice(7, 8), slice(0, 8), slice(0, 37)], ids=str)
+def test_cotangents_that_stand_at_some_queries(reached: slice, frozen: bool) -> None:
+    attention, values = drawn(37, window=5, cap=1.3)
+    leaves = [values] if frozen else [attention.queries, attention.keys, values]
+    cotangent = torch.zeros(*attention.queries.shape[:3], values.shape[-1], dtype=torch.float64)
+    cotangent[:, :, reached] = torch.randn(cotangent[:, :, reached].shape, dtype=torch.float64)
+    told, looked = (
+        torch.autograd.grad(differentiable_attention(attention, values, frozen, given), leaves, cotangent)
+        for given in (reached, None)
+    )
+    torch.testing.assert_close(told, looked, rtol=0, atol=0)

@@ -6,7 +6,7 @@ weights are computed again in blocks of rows. This takes the memory of one block
 one forward pass for every batch of cotangents.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,9 @@ from torch import Tensor
 from squashlens._typing import Bridge, Target
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
-from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
+from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Narrowing, Recipe, ambient, attached, torch_hook
+from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, ambient, attached, torch_hook
 from squashlens.engine.hooking.pairs import expanded_hooks
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import run
@@ -48,28 +48,36 @@ class Replay:
 
         `by_layer` is called with the gradients at the stream that enters each block, from the top down.
         """
-        blocks = sorted(self.calls, reverse=True)
+        blocks, check = sorted(self.calls, reverse=True), finite()
         alone = self._only_row(blocks[0], query)
+        # Cotangents stand at no later token, and behind the top block's attention at the query alone, if that is known.
+        reached = dict.fromkeys(blocks, slice(0, query + 1))
+        if alone and self._behind(blocks[0]):
+            reached[blocks[0]] = slice(query, query + 1)
         for part in cotangents.split(batch):
-            with differentiable(), self.running():
+            with differentiable(), self.running(reached=reached):
                 for block in blocks:
                     leaf, above = self._opened(block, [query] if block == blocks[0] else None, alone)
                     if block == blocks[0]:
                         above = (self.model.ln_final(above) if to == "y" else above)[:, 0]
-                    ((part,),) = vjps(above, [leaf], part.to(above.device), len(part))
+                    ((part,),) = vjps(above, [leaf], part.to(above.device), len(part), check)
                     if by_layer is not None:
                         by_layer(block, part)
             yield part
+        check.require()
 
     def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:
         """One block run again: the stream that enters it as a leaf, and the one that leaves it, at `rows` if given."""
         # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
         # added with all its rows; those of the others are wrong then, and nobody reads them.
-        behind = [name for site in BEHIND if (name := f"blocks.{block}.{site}") in self.model.hook_dict]
-        narrow = [Narrowing("row", name, lambda t: t[:, rows]) for name in behind if rows and alone]
+        narrow = [Unchecked("row", name, lambda t: t[:, rows]) for name in self._behind(block) if rows and alone]
         with attached(self.model, *narrow):
             leaf, left = self.block(block, self.calls[block])
         return leaf, left if rows is None else left[:, rows]
+
+    def _behind(self, block: int) -> list[str]:
+        """The hook points of a block after its attention at which rows can be left out."""
+        return [name for site in BEHIND if (name := f"blocks.{block}.{site}") in self.model.hook_dict]
 
     def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
         """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""
@@ -80,7 +88,7 @@ class Replay:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        with attached(self.model, Hook("leaf", residual_site(block, self.model), plant)):
+        with attached(self.model, Unchecked("leaf", residual_site(block, self.model), plant)):
             left = self.model.blocks[block](entering, *more, **others)
         return leaves[0], left[0] if isinstance(left, tuple) else left
 
@@ -96,11 +104,16 @@ class Replay:
         return agree(found, truth, dtype_of(self.model))
 
     @contextmanager
-    def running(self, replace_attention: AttentionReplacement | None = None) -> Iterator[None]:
-        """Blocks run in the body go as they went when they were recorded, or with `mix` in place of attention."""
+    def running(
+        self, replace_attention: AttentionReplacement | None = None, reached: Mapping[int, slice] | None = None
+    ) -> Iterator[None]:
+        """Blocks run in the body go as they went when they were recorded, or with `mix` in place of attention.
+
+        `reached` says for each block at which positions cotangents of its attention's output stand.
+        """
         with (
             applied(self.model, *self.hooks),
-            streamed(self.model, frozen=self.frozen, replace_attention=replace_attention),
+            streamed(self.model, frozen=self.frozen, replace_attention=replace_attention, reached=reached),
         ):
             yield
 
@@ -121,7 +134,8 @@ def require_replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> None:
     reason = why_not_replayed(model, hooks)
     if reason is not None:
         raise UnsoundModelError(
-            f"Local edges run blocks again without patterns, and {reason}.", "Use edges='analytic', or fewer hooks."
+            f"edges='local' has to run blocks of this model again without attention patterns, and cannot: {reason}.",
+            "Use edges='analytic', or fewer hooks if there are some.",
         )
 
 

@@ -124,8 +124,8 @@ class FilteredHook(FunctionHook):
 
 
 @dataclass(frozen=True, repr=False)
-class Narrowing(Hook):
-    """A hook of squashlens that keeps only some rows of the tensor; its result is not checked."""
+class Unchecked(Hook):
+    """A hook of squashlens whose result is not checked: a copy of the tensor, or only some of its rows."""
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         return self.edit(tensor)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import named_modules
-from squashlens.engine.digests import tensor_digest
+from squashlens.engine.digests import tensor_digest, tensor_digests
 from squashlens.engine.proving.rotary import names_from_last_pass
 
 # Entries of a configuration that change no number: labels, versions, return options, and what results state elsewhere.
@@ -86,25 +86,39 @@ def contents(model: Bridge, walk: Walk) -> Iterator[str]:
     names = dict(walk.names)
     for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
         names[id(config)] = name  # many modules refer to it; it is written once
-    seen: dict[int, str] = {}  # a tensor that has several names is read once
+    found = [(name, module, *_of_itself(module)) for name, module in walk.modules]
+    kept = {  # a tensor that has several names is read once, and all of them together
+        id(value): value
+        for _, _, attributes, tensors in found
+        for value in (*attributes.values(), *(tensor for _, tensor in tensors))
+        if isinstance(value, Tensor)
+    }
+    digests = dict(zip(kept, tensor_digests([*kept.values()]), strict=True))
     yield f"configuration {configuration(inner)}"
     yield f"bridge {_canonical(_without(vars(model.cfg), _LABELS), names)}"
     if hasattr(inner, "cfg"):  # the blocks of a native model read it, and it may be another object
         yield f"native {_canonical(_without(vars(inner.cfg), _LABELS), names)}"
     yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
-    for name, module in walk.modules:
+    for name, module, attributes, tensors in found:
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
-        from_last_pass = names_from_last_pass(module)
-        attributes = _without(vars(module), BOOKKEEPING | from_last_pass if from_last_pass else BOOKKEEPING)
-        if str(getattr(attributes.get("forward"), "__module__", "")).startswith("squashlens."):
-            del attributes["forward"]  # set while one of our hooks is inside attention
-        for key in sorted(attributes):
-            yield f"{name}.{key} = {_canonical(attributes[key], names)}"
-        for key, tensor in sorted([*module._parameters.items(), *module._buffers.items()]):
-            if tensor is not None and key not in from_last_pass:
-                if id(tensor) not in seen:
-                    seen[id(tensor)] = tensor_digest(tensor)
-                yield f"{name}.{key} {seen[id(tensor)]}"
+        for key, value in sorted(attributes.items(), key=_key):
+            yield f"{name}.{key} = {digests[id(value)] if isinstance(value, Tensor) else _canonical(value, names)}"
+        for key, tensor in sorted(tensors, key=_key):
+            yield f"{name}.{key} {digests[id(tensor)]}"
+
+
+def _key(item: tuple[str, Any]) -> str:
+    return item[0]
+
+
+def _of_itself(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, Tensor]]]:
+    """The attributes of a module, and its parameters and buffers, without those that only depend on the last pass."""
+    from_last_pass = names_from_last_pass(module)
+    attributes = _without(vars(module), BOOKKEEPING | from_last_pass if from_last_pass else BOOKKEEPING)
+    if str(getattr(attributes.get("forward"), "__module__", "")).startswith("squashlens."):
+        del attributes["forward"]  # set while one of our hooks is inside attention
+    both = (*module._parameters.items(), *module._buffers.items())
+    return attributes, [(key, tensor) for key, tensor in both if tensor is not None and key not in from_last_pass]
 
 
 def configuration(inner: Any) -> str:

@@ -229,6 +229,7 @@ def _one_by_one(plan: Plan, progress: bool) -> dict[str, Tensor]:
         keys = torch.arange(len(branch))[None]
         with attached(plan.model, *plan.hooks(branch.at)):
             forward(plan.model, ids, rows.watch([number], [len(branch) - 1], keys), extra)
+        rows.take([number])
     return rows.values
 
 
@@ -250,6 +251,7 @@ def _together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> dict[s
         keys = keys.masked_fill(keys > torch.tensor(ends, dtype=torch.long)[:, None], -1)
         with attached(model, *plan.hooks(n)):
             forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), extra)
+        rows.take(on_trunk)
     groups = list(_groups(plan, leaving, tokens_per_pass or _tokens_per_pass(plan, n)))
     for group in bar(groups, desc="branches", unit="pass", progress=progress):
         _on_cache(plan, rows, group, cache, trunk_positions)
@@ -293,6 +295,7 @@ def _on_cache(plan: Plan, rows: "_Rows", group: list[int], cache: Any, trunk_pos
     ids = torch.tensor([[t for b in chosen for t in b.tokens]], device=device_of(plan.model))
     with attached(plan.model, *plan.branch_hooks):
         forward(plan.model, ids, rows.watch(group, ends, keys), extra)
+    rows.take(group)
 
 
 def _positions(plan: Plan, branch: Branch) -> Int[Tensor, " position"]:
@@ -308,6 +311,7 @@ class _Rows:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.values: dict[str, Tensor] = {}
+        self._read: dict[str, Tensor] = {}
 
     def watch(self, numbers: list[int], ends: list[int], keys: Tensor) -> list[tuple[str, Any]]:
         """Hooks for one pass: prompt `numbers[k]` is read at index `ends[k]`, and its positions are `keys[k]`."""
@@ -322,10 +326,23 @@ class _Rows:
             rows = torch.nn.functional.pad(rows, (0, self.plan.longest - rows.shape[-1]))
         else:
             rows = tensor[0, ends]
-        rows = rows.detach().cpu()
-        if site not in self.values:
-            self.values[site] = rows.new_zeros(len(self.plan.branches), *rows.shape[1:])
-        self.values[site][numbers] = rows
+        self._read[site] = rows.detach()
+        if site.endswith("hook_pattern"):  # large, so they do not wait for those of other blocks
+            self.take(numbers)
+
+    def take(self, numbers: list[int]) -> None:
+        """Bring what one pass read to the CPU: all sites together, since the host waits for the device each time."""
+        alike: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+        for site, rows in self._read.items():
+            alike.setdefault((rows.device, rows.dtype), []).append(site)
+        for sites in alike.values():
+            found = [self._read.pop(site) for site in sites]
+            flat = torch.cat([rows.flatten() for rows in found]).cpu() if found[0].device.type != "cpu" else None
+            parts = found if flat is None else flat.split([rows.numel() for rows in found])
+            for site, rows, part in zip(sites, found, parts, strict=True):
+                if site not in self.values:
+                    self.values[site] = part.new_zeros(len(self.plan.branches), *rows.shape[1:])
+                self.values[site][numbers] = part.reshape(rows.shape)
 
 
 def _tokens_per_pass(plan: Plan, n: int) -> int:

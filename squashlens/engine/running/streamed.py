@@ -11,7 +11,7 @@ length of the pass.
 
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -46,6 +46,7 @@ class _Stream:
     on_attention: AttentionObserver | None
     frozen: bool
     replace_attention: AttentionReplacement | None = None
+    reached: Mapping[int, slice] | None = None
 
 
 _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
@@ -113,14 +114,17 @@ def streamed(
     *,
     frozen: bool = False,
     replace_attention: AttentionReplacement | None = None,
+    reached: Mapping[int, slice] | None = None,
 ) -> Iterator[None]:
     """Run the forward passes of the body without patterns, and restore the model afterwards.
 
     `on_attention` is called with block and `Attention` of every block. With `frozen` weights the derivative of the
     softmax is dropped. `replace_attention` computes the output from block, attention and values instead of attention.
+    `reached` says for each block at which positions cotangents of its attention's output are not zero, so that the
+    backward pass need not look.
     """
     # `steady` comes first: it computes the stamp before anything is changed.
-    with steady(model), _through_stream(model, _Stream({}, on_attention, frozen, replace_attention)):
+    with steady(model), _through_stream(model, _Stream({}, on_attention, frozen, replace_attention, reached)):
         yield
 
 
@@ -186,7 +190,11 @@ def _attend(
     if stream.replace_attention is not None:
         return stream.replace_attention(block, attention, value).transpose(1, 2).contiguous(), None
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    found = differentiable_attention(attention, value, stream.frozen) if needed else attention_output(attention, value)
+    reached = None if stream.reached is None else stream.reached.get(block)
+    if needed:
+        found = differentiable_attention(attention, value, stream.frozen, reached)
+    else:
+        found = attention_output(attention, value)
     return found.transpose(1, 2).contiguous(), None
 
 
@@ -208,12 +216,11 @@ def _window_of(
         edges.append((place[window - 1 :], place[: q_length - window + 1], True))
         edges.append((place[window:], place[: q_length - window], False))
     zero = torch.zeros((), dtype=torch.long, device=device)
+    wrong = torch.zeros((), dtype=torch.bool, device=device)  # read once, since a device has to be waited for
     for queries, keys, seen in edges:
-        visible = torch.as_tensor(mask_function(zero, zero, queries, keys), device=device)
-        if not bool((visible == seen).all()):
-            raise UnsoundModelError(
-                "This model's mask is neither causal nor a sliding window.", "Compute the patterns."
-            )
+        wrong |= (torch.as_tensor(mask_function(zero, zero, queries, keys), device=device) != seen).any()
+    if bool(wrong):
+        raise UnsoundModelError("This model's mask is neither causal nor a sliding window.", "Compute the patterns.")
     return _Window(window)
 
 
@@ -230,8 +237,12 @@ def _prove(model: Bridge) -> _Proof:
                 without_effect = {d for k in range(STRIDE) for d in ineffective_points(model, there[k::STRIDE])}
     except torch.OutOfMemoryError:
         raise
-    except (SquashlensError, RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as e:
-        return _Proof(reason=f"its attention cannot be handed over ({str(e).splitlines()[0][:120]})")
+    except SquashlensError as error:
+        cause = error.cause.rstrip(".")
+        return _Proof(reason=f"its attention cannot be computed without patterns ({cause})")
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
+        # Python's words for what an architecture does, such as to add position biases to the mask, explain nothing.
+        return _Proof(reason="its architecture computes attention or its mask in a way of its own, as with ALiBi")
     pairs = [("logits", ours, logits)]
     for site in residual_sites(model):
         name = model.hook_dict[site].name or site

@@ -199,7 +199,7 @@ def _check_start(model: Bridge, ids: Tensor, bos: Bos) -> None:
 
 def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
     """Each token as printable text, with control characters escaped and parts of a character in raw form."""
-    return [[_display(model.tokenizer, int(i)) for i in row] for row in ids]
+    return [[_display(model.tokenizer, i) for i in row] for row in ids.tolist()]
 
 
 def _display(tokenizer: Any, token_id: int) -> str:

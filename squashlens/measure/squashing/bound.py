@@ -207,6 +207,7 @@ def _as_printed(
         stack = [patterns[b] for b in reversed(range(from_layer, top))]
         start = one_hot(session, query)
         *_, row = start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)
+        row = row.cpu()
         row = row / betas["beta3"] if to == "y" else row
         found[to] = _labelled(session, groups, row, long_name)
     return found
@@ -265,7 +266,7 @@ def composition(
     patterns = patterns_of(session, attention, range(top))
     row = one_hot(session, query)
     rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
-    stacked = torch.stack(rows[::-1]).numpy()
+    stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     dims, coords = session.coords()
     found = xr.DataArray(
         stacked[:, 0] if len(session.ids) == 1 else stacked,

@@ -69,7 +69,7 @@ def hops(
     )
     (top,) = session.spans(from_layer, to_layer).values()
     patterns = patterns_of(session, attention, range(from_layer, top))
-    counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0]
+    counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
     dims, coords = session.coords()
     variables = {"hops": (("hop", *dims), counts / counts.sum(), "share of attention paths", "1")}
     uniform = patterns_of(session, "uniform", range(from_layer, top))

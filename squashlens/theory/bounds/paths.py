@@ -17,6 +17,8 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from squashlens.theory.attention import nonzero_range
+
 
 @runtime_checkable
 class Flow(Protocol):
@@ -25,14 +27,31 @@ class Flow(Protocol):
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]: ...
 
 
+@runtime_checkable
+class Narrow(Protocol):
+    """A flow that computes the rows of A only where r is not zero, and says where r A is not."""
+
+    def pushed(self, rows: Float[Tensor, "... query"], within: slice | None = None) -> Float[Tensor, "... key"]: ...
+
+    def reached(self, within: slice) -> slice: ...
+
+
 Pattern = Float[Tensor, "*#prompt query key"] | Flow
 
 
-def pushed(rows: Float[Tensor, "... query"], pattern: Pattern) -> Float[Tensor, "... key"]:
-    """The product ``r A`` of rows with a pattern."""
+def pushed(rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | None = None) -> Float[Tensor, "... key"]:
+    """The product ``r A`` of rows with a pattern; outside the slice `within` the rows are zero."""
     if isinstance(pattern, Tensor):
         return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
-    return pattern.pushed(rows)
+    return pattern.pushed(rows, within) if isinstance(pattern, Narrow) else pattern.pushed(rows)
+
+
+def _after(pattern: Pattern, within: slice, n: int) -> slice:
+    """Where a row of n numbers, and its product with a pattern, may be other than zero, if the row is so in a slice.
+
+    It follows from the pattern: to look at rows on a device, the host would have to wait for it at every block.
+    """
+    return pattern.reached(within) if isinstance(pattern, Narrow) else slice(0, n)
 
 
 def sweep(
@@ -44,16 +63,21 @@ def sweep(
 ) -> Iterator[Float[Tensor, "..."]]:
     """Multiply a row by ``gain · (attention_scale · A + I)`` for each pattern A, and yield the row after each one.
 
-    The patterns are in descending order, from the block next to the output. In the theorem's notation,
+    The patterns are in descending order, from the block next to the output. Each row is where its pattern is, which may
+    be another device than that of the first row. In the theorem's notation,
     ``attention_scale = 1/β₁`` and ``gain = σ_ψ/β₂ + 1``; with ``gain = ½`` the product stays row-stochastic.
 
     >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     >>> [r.tolist() for r in sweep(torch.tensor([0.0, 1.0]), [A, A])]
     [[0.5, 1.5], [1.75, 2.25]]
     """
+    n = row.shape[-1]
+    within = nonzero_range(row.reshape(-1, n).any(dim=0))
     for pattern in patterns:
         weighted = gain * row
-        row = attention_scale * pushed(weighted, pattern) + weighted
+        attended = pushed(weighted, pattern, within)
+        row = attention_scale * attended + weighted.to(attended.device)
+        within = _after(pattern, within, n)
         yield row
 
 
@@ -73,10 +97,13 @@ def by_hops(
     >>> by_hops(torch.tensor([0.0, 1.0]), [A, A]).tolist()
     [[0.0, 1.0], [1.0, 1.0], [0.75, 0.25]]
     """
-    rows = row[None]
+    rows, n = row[None], row.shape[-1]
+    within = nonzero_range(row.reshape(-1, n).any(dim=0))
     for pattern in patterns:
         weighted = gain * rows
-        attended = pushed(weighted, pattern)
+        attended = pushed(weighted, pattern, within)
+        weighted = weighted.to(attended.device)
+        within = _after(pattern, within, n)
         none = torch.zeros_like(weighted[:1])
         rows = torch.cat([weighted, none]) + torch.cat([none, attention_scale * attended])
     return rows

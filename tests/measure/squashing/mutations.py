@@ -34,7 +34,7 @@ MUTATIONS = (
     Mutation("β₁ inverted", "measure/squashing/bound.py", 'attention_scale=1 / betas["beta1"]', 'attention_scale=betas["beta1"]', "test_bound.py"),
     Mutation("null ignores windows", "measure/squashing/_attention.py", "make(native[b])", "make()", "test_bound.py"),
     Mutation("composition not halved", "measure/squashing/bound.py", "gain=0.5", "gain=1.0", "test_bound.py"),
-    Mutation("layers upside down", "measure/squashing/bound.py", "torch.stack(rows[::-1])", "torch.stack(rows)", "test_bound.py"),
+    Mutation("layers upside down", "measure/squashing/bound.py", "for each in rows[::-1]]", "for each in rows]", "test_bound.py"),
     Mutation("window where there is none", "engine/anatomy.py", "window if kind == SLIDING else None", "window", "test_bound.py"),
     Mutation("a cast left narrow", "engine/differentiating/exact.py", "args = [torch.float64 if a is torch.float32 else a for a in args]", "args = list(args)", "test_certificates.py"),
     Mutation("weights not given back", "engine/differentiating/exact.py", "            tensor.data = narrow\n        for config, implementation", "            pass\n        for config, implementation", "test_certificates.py"),
@@ -112,4 +112,5 @@ MUTATIONS = (
     Mutation("frozen bounds of the whole Jacobian", "measure/squashing/audits/estimates.py", '"bound", measure, TRUTH + _named(freeze))', '"bound", measure, TRUTH)', "test_audit.py::test_rungs_and_positions_by_choice"),
     Mutation("an interval's width for its half", "measure/squashing/jacobians/products.py", "/ (2 * mean.sqrt())", "/ mean.sqrt()", "test_jacobian.py::test_a_sketch_stops_when_its_interval_is_narrow_enough"),
     Mutation("rows added that are computed anew", "measure/squashing/jacobians/rows.py", "    if once:\n", "    if False:\n", "test_jacobian.py::test_a_spectral_norm_that_does_not_fit_is_refused"),
+    Mutation("local edges of an unknown attention refused in Python's words", "engine/running/streamed.py", "    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):\n", "    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as e:\n        return _Proof(reason=str(e))\n", "test_local.py::test_an_attention_of_its_own_is_refused"),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from squashlens.measure.squashing.certificates.local import local_edges, require
 from squashlens.theory.bounds.edges import deviations
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
-from tests.cases import few
+from tests.cases import OTHERS, few, save_random
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59, 8, 14])
 N = len(IDS)
@@ -129,3 +130,11 @@ def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any
         sl.path_bound(model, IDS, **shared)
     with pytest.raises(UnsoundModelError, match="a hook is at"):
         sl.path_bound(bridge_of("qwen3"), IDS, freeze="norms", **shared)
+
+
+def test_an_attention_of_its_own_is_refused(tmp_path: Path) -> None:
+    """Bloom adds position biases to the mask itself, and has only patterns."""
+    model = sl.load(save_random(OTHERS["bloom"], tmp_path), device="cpu", progress=False)
+    said = r"edges='local' has to run blocks .* way of its own, as with ALiBi\. Use edges='analytic'"
+    with pytest.raises(UnsoundModelError, match=said):
+        sl.path_bound(model, IDS, constants="measured", edges="local", bos="as-given", progress=False)

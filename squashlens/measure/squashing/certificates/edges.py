@@ -12,7 +12,7 @@ from squashlens.engine.budget import BATCH_MEMORY
 from squashlens.engine.differentiating.dissection import OpenBlock
 from squashlens.engine.differentiating.spans import Span, vjps
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.squashing.jacobians.rows import norms_at, require_causal
+from squashlens.measure.squashing.jacobians.rows import causality, norms_at, require_causal
 from squashlens.theory.bounds.edges import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 from squashlens.theory.norms import direction_factor
 
@@ -130,7 +130,9 @@ def _felt(
         cotangents[range(len(places)), 0, list(places)] = directions[start : start + batch]
         ((rows,),) = vjps(output, [leaf], cotangents, batch)
         for j, row in zip(places, rows, strict=True):
-            require_causal(row[:, None], j, f"Block {block}")
+            check = causality(f"Block {block}", j)
+            require_causal(row[:, None], j, check)
+            check.require()
         found.append((rows[:, 0] != 0).any(dim=-1))
     return torch.cat(found)
 

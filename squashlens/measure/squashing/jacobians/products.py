@@ -23,9 +23,9 @@ from squashlens.measure.squashing.jacobians.rows import (
     Storage,
     Way,
     at_query,
+    causal,
     cost_message,
     frobenius_of,
-    require_causal,
     spectral_of,
     storage_for,
 )
@@ -72,8 +72,8 @@ class Products:
 
         def again() -> Iterator[Tensor]:
             with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as progress_bar:
-                for rows in self._products(directions):
-                    yield require_causal(rows, self.query, "The model")
+                for rows in causal(self._products(directions), self.query):
+                    yield rows
                     progress_bar.update(len(rows))
 
         return again

@@ -8,7 +8,7 @@ blocks of a few positions and repeats the products for the next ones.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -23,6 +23,7 @@ from torch import Tensor
 from squashlens._typing import Norm
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import REPORT_ABOVE
+from squashlens.engine.differentiating.deferred import Deferred
 from squashlens.engine.differentiating.spans import differentiable, vjps
 from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
@@ -179,16 +180,28 @@ def at_query(
         alone = output[:, query]
     # Prompts do not interact, so one backward pass serves all of them.
     cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, *alone.shape)
-    return lambda: (require_causal(rows, query, "The model") for (rows,) in vjps(alone, [leaf], cotangents, batch))
+    return lambda: causal((rows for (rows,) in vjps(alone, [leaf], cotangents, batch)), query)
 
 
-def require_causal(
-    rows: Float[Tensor, "cotangent prompt position in"], query: int, what: str
-) -> Float[Tensor, "cotangent prompt position in"]:
-    """The given rows of a derivative at the query. Raises if the derivative by a later token is not zero."""
-    if bool(rows[:, :, query + 1 :].count_nonzero()):  # true for NaN too
-        raise UnsoundModelError(
+def causal(batches: Iterable[Batch], query: int) -> Iterator[Batch]:
+    """Rows of the model's derivative at the query, of which none may be that of a later token."""
+    check = causality("The model", query)
+    for rows in batches:
+        yield require_causal(rows, query, check)
+    check.require()
+
+
+def causality(what: str, query: int) -> Deferred:
+    """The check that tokens after the query have no influence on it."""
+    return Deferred(
+        lambda: UnsoundModelError(
             f"{what} lets tokens after position {query} influence that position, so that it is not causal.",
             "Remove hooks that do this, if there are any; the measurement holds for causal models only.",
         )
+    )
+
+
+def require_causal(rows: Batch, query: int, check: Deferred) -> Batch:
+    """The given rows of a derivative at the query, of which the check knows that those of later tokens are zero."""
+    check.add(rows[:, :, query + 1 :].count_nonzero() > 0)  # true for NaN too
     return rows

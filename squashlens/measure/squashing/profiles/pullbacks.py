@@ -17,7 +17,7 @@ from squashlens.engine.differentiating.spans import differentiable, open_spans, 
 from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
 from squashlens.engine.memory import require_room
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.rows import require_causal
+from squashlens.measure.squashing.jacobians.rows import causality, require_causal
 from squashlens.measure.squashing.jacobians.upper import FAILURE, Ends, Measure
 from squashlens.theory.norms import sketch_factors, spectral_norms, squared_frobenius
 
@@ -49,10 +49,12 @@ class Pullback:
     def rows(self, query: int, directions: Float[Tensor, "cotangent d"], take: Callable[[int, Rows], None]) -> None:
         """Call `take` with each layer and the gradients there, for every batch of cotangents at one query."""
 
+        check = causality("The model", query)
+
         def checked(layer: int, rows: Rows) -> None:
             if layer in self.layers:
                 with torch.no_grad():
-                    take(layer, require_causal(rows, query, "The model"))
+                    take(layer, require_causal(rows, query, check))
 
         if self.replay is None:
             alone = self.output[:, query]
@@ -60,6 +62,7 @@ class Pullback:
             for found in vjps(alone, [self.streams[layer] for layer in self.layers], cotangents_of_all, self.batch):
                 for layer, rows in zip(self.layers, found, strict=True):
                     checked(layer, rows)
+            check.require()
             return
         entering = self.replay.calls[self.bottom][0]
         cotangents_of_all = directions.to(entering.device, entering.dtype)[:, None]
@@ -68,6 +71,7 @@ class Pullback:
                 self._final(query, part, checked)
             for _ in self.replay.gradients(query, "y", part, self.batch, checked):
                 pass
+        check.require()
 
     def _final(self, query: int, part: Float[Tensor, "cotangent 1 d"], take: Callable[[int, Rows], None]) -> None:
         """The gradients at v⁽ᴸ⁾, through the final norm only."""

@@ -1,0 +1,151 @@
+"""How often the host waits for the device does not depend on the number of blocks, of rows at a time, or of cotangents.
+
+A device computes while the host prepares the next operations. Each time that the host reads a number from it, it has
+to finish all that it was given, and is idle until the host has prepared more.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.engine.differentiating import replay, spans
+from squashlens.engine.differentiating.deferred import Deferred
+from squashlens.errors import UnsoundModelError
+from squashlens.theory import attention
+from tests import cases
+from tests.device import pretended
+
+DEVICE, BLOCKS = "lazy:0", (2, 4)
+IDS = [[2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]]
+FAMILIES = cases.CONFIGS | cases.MORE | cases.OTHERS
+DEFAULT = "gemma2"  # windows in every other block, capped logits, and norms behind the branches too
+OTHERS = ("gpt2", "qwen3", "neox", "mixtral")  # bloom's attention is computed with patterns, which go to the CPU
+
+
+def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
+    return sl.prompts.build(model, content, prefix=[2, 5, 14], alphabet=[7, 8])
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "path_bound": lambda m: sl.path_bound(m, IDS, progress=False),
+    "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, to_layer=[1, "y"], progress=False),
+    "hops": lambda m: sl.paths.hops(m, IDS),
+    "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4, progress=False),
+    "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4, progress=False),
+    "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
+    "collapse with two passes": lambda m: sl.collapse(m, sequence(m, [7, 8, 7, 7, 8, 7])),
+}
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Any]:
+    @cache
+    def loaded(family: str, blocks: int) -> Any:
+        config = copy.deepcopy(FAMILIES[family])
+        config.num_hidden_layers = blocks
+        if getattr(config, "layer_types", None):
+            config.layer_types = (cases.SLIDING[:2] * blocks)[:blocks]
+        folder = cases.save_random(config, tmp_path_factory.mktemp("blocks") / f"{family} {blocks}")
+        return sl.load(folder, device=DEVICE, progress=False)
+
+    return loaded
+
+
+def waited(model: Any, call: Callable[[Any], Any]) -> Counter[str]:
+    """Each line of squashlens where the host waits, with the number of times, once everything is proved."""
+    call(model)
+    with pretended.round_trips() as seen:
+        call(model)
+    assert seen, "the result has to come to the CPU"
+    return Counter(seen)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("family", [DEFAULT, *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS)])
+def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: Any) -> None:
+    few, many = (waited(model_of(family, blocks), CALLS[call]) for blocks in BLOCKS)
+    assert many == few
+
+
+@pytest.mark.parametrize("call", ["path_bound", "spectral norms"])
+def test_rows_in_small_blocks_take_no_more(call: str, model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(DEFAULT, 2)
+    whole = waited(model, CALLS[call])
+    monkeypatch.setattr(attention, "CELLS", {"cpu": 1, "cuda": 1})
+    monkeypatch.setattr(attention, "LONGEST", 2)
+    monkeypatch.setattr(attention, "SHORTEST", 2)
+    assert waited(model, CALLS[call]) == whole
+
+
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> None:
+    model = model_of(DEFAULT, 2)
+    one, many = (
+        waited(model, lambda m, size=size: sl.jacobian_norms(m, IDS, norm=norm, vjp_batch_size=size, progress=False))
+        for size in (16, 2)
+    )
+    assert many == one
+
+
+def test_a_check_of_many_results() -> None:
+    """On a device it raises when all are there; on the CPU, where reading costs nothing, at once."""
+    good, bad = (torch.tensor(wrong) for wrong in (False, True))
+    check = Deferred(lambda: ValueError("wrong"))
+    for wrong in (good, bad, good):
+        check.add(wrong.to(DEVICE))
+    with pytest.raises(ValueError, match="wrong"):
+        check.require()
+    check = Deferred(lambda: ValueError("wrong"))
+    for wrong in (good.to(DEVICE), good.to("lazy:1"), good):
+        check.add(wrong)
+    check.require()
+    with pytest.raises(ValueError, match="wrong"):
+        check.add(bad)
+
+
+def test_derivatives_that_are_not_finite() -> None:
+    x = torch.tensor([0.0, 1.0]).to(DEVICE).requires_grad_()
+    with pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"):
+        list(spans.vjps(x.sqrt(), [x], torch.eye(2).to(DEVICE), 1))
+
+
+def test_what_a_block_reports_is_raised(model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_one_wrong(*args: Any) -> Any:
+        args[4].add(torch.tensor(True).to(DEVICE))
+        return spans.vjps(*args)
+
+    monkeypatch.setattr(replay, "vjps", with_one_wrong)
+    with pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"):
+        sl.jacobian_norms(model_of(DEFAULT, 2), IDS, progress=False)
+
+
+@pytest.mark.parametrize("name", ["jacobian_norms", "profile"])
+def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
+    options = {"n_random_models": 0, "queries": [2], "layers": [0]} if name == "profile" else {"query": 2}
+    leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
+    said = "lets tokens after position 2 influence"
+    with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
+        getattr(sl, name)(model, IDS, progress=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("ask", "times"),
+    [
+        (lambda x: x.sum().item(), 1), (lambda x: bool((x > 0).all()), 1), (lambda x: x.tolist(), 1),
+        (lambda x: x.cpu(), 1), (lambda x: (x > 1).nonzero(), 1), (lambda x: x[x > 1], 1),
+        (lambda x: torch.zeros(2).copy_(x), 1), (lambda x: torch.equal(x, x), 1),
+        (lambda x: (x + 1)[torch.tensor([0])].exp().sum(), 0), (lambda x: x.to("lazy:1"), 0),
+        (lambda x: x.where(x > 1, x), 0), (lambda x: torch.ones(2).to(x.device), 0),
+    ],
+)  # fmt: skip
+def test_what_counts_as_a_round_trip(ask: Callable[[torch.Tensor], Any], times: int) -> None:
+    x = torch.tensor([1.0, 2.0]).to(DEVICE)
+    with pretended.round_trips() as seen:
+        ask(x)
+    assert len(seen) == times, seen
