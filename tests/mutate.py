@@ -6,6 +6,10 @@ that folder must find, with the test that does. With words, only mutations run w
 Importing PyTorch, transformers and TransformerLens takes longer than most tests, so one process imports them and forks
 a child for each mutation. The child sees a copy of the tree with the mutation in it, as do the programs it starts. A
 mutation that no test notices is listed, and the exit code is 1.
+
+`found_by.json` keeps the test that found each mutation. It runs first the next time, so that most mutations take one
+test, and only one that it no longer finds takes the whole file. At the end all tests that found something run without a
+mutation, since red for another reason proves nothing.
 """
 
 import argparse
@@ -31,6 +35,7 @@ WARM = (
     "h5netcdf", "plotly.graph_objects", "scipy.stats", "tyro", "tests.cases",
 )  # fmt: skip
 SECONDS = 600  # for the tests of one mutation
+FOUND_BY = Path(__file__).with_name("found_by.json")
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -46,7 +51,16 @@ class Mutation:
 
 
 Said = Literal["red", "green", "error"]
-Work = tuple[Sequence[str], Mutation | None]  # tests, and what stands in the tree while they run
+
+
+@dataclass(frozen=True)
+class Work:
+    """Tests, what stands in the tree while they run, the test that runs first, and those that run at all."""
+
+    tests: Sequence[str]
+    mutation: Mutation | None = None
+    first: str = ""
+    only: frozenset[str] = frozenset()  # names of tests or of whole files; without any, all run
 
 
 @dataclass(frozen=True)
@@ -144,15 +158,15 @@ class _Run:
         return Verdict(said, failed, time.monotonic() - self.began, printed)
 
 
-def started(tree: Path, tests: Sequence[str], mutation: Mutation | None) -> _Run:
+def started(tree: Path, work: Work) -> _Run:
     (tree / "end").unlink(missing_ok=True)
-    if mutation:
-        (tree / "squashlens" / mutation.module).write_text(mutated(mutation), encoding="utf-8")
+    if work.mutation:
+        (tree / "squashlens" / work.mutation.module).write_text(mutated(work.mutation), encoding="utf-8")
     child = os.fork()  # of the only thread, so that no lock is left taken
     if child == 0:
-        _child(tree, tests)
+        _child(tree, work)
     now = time.monotonic()
-    return _Run(tree, child, now + SECONDS * (1 if mutation else 6), now, mutation)
+    return _Run(tree, child, now + SECONDS * (1 if work.mutation else 6), now, work.mutation)
 
 
 def stop_in_order() -> None:
@@ -165,17 +179,15 @@ def stop_in_order() -> None:
         signal.signal(number, stop)
 
 
-def verdicts(
-    made: Sequence[Path], work: Sequence[tuple[Sequence[str], Mutation | None]]
-) -> Iterator[tuple[int, Verdict]]:
+def verdicts(made: Sequence[Path], work: Sequence[Work]) -> Iterator[tuple[int, Verdict]]:
     """Run the tests of each piece of work, one in each tree at a time; the number of a piece and how it ended."""
     free, running, waiting = list(made), dict[int, _Run](), list(enumerate(work))[::-1]
     try:
         while waiting or running:
             while waiting and free:
-                number, (tests, mutation) = waiting.pop()
+                number, piece = waiting.pop()
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # so that no child is started and not noted
-                running[number] = started(free.pop(), tests, mutation)
+                running[number] = started(free.pop(), piece)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
             time.sleep(0.02)
             for number, run in [*running.items()]:
@@ -188,17 +200,25 @@ def verdicts(
             run.stop()
 
 
-class _First:
-    """A plugin that keeps the first test that fails."""
+class Chosen:
+    """A plugin that runs one test before the others, leaves out what is not wanted, and keeps the first that fails."""
 
     test = ""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        if only := self.work.only:
+            items[:] = [item for item in items if item.nodeid in only or item.nodeid.partition("::")[0] in only]
+        items.sort(key=lambda item: item.nodeid != self.work.first)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and not self.test:
             self.test = report.nodeid
 
 
-def _child(tree: Path, tests: Sequence[str]) -> None:
+def _child(tree: Path, work: Work) -> None:
     try:
         os.setsid()
         for number in STOPS:
@@ -214,10 +234,10 @@ def _child(tree: Path, tests: Sequence[str]) -> None:
         sys.dont_write_bytecode = True  # a mutated module may have the size and the second of another
         import pytest
 
-        first = _First()
+        chosen = Chosen(work)
         options = ["-x", "-q", "--tb=short", "-p", "no:xdist", "-m", "not slow and not cuda", "--rootdir", str(tree)]
-        code = int(pytest.main([*options, *tests], plugins=[first]))
-        (tree / "end").write_text(json.dumps((code, first.test)))
+        code = int(pytest.main([*options, *work.tests], plugins=[chosen]))
+        (tree / "end").write_text(json.dumps((code, chosen.test)))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -226,39 +246,62 @@ def _child(tree: Path, tests: Sequence[str]) -> None:
         os._exit(0)
 
 
-def _has(text: str, words: Sequence[str]) -> bool:
-    return not words or any(word in text for word in words)
+def _key(folder: str, mutation: Mutation) -> str:
+    return f"{folder}: {mutation.module}: {mutation.what}"
+
+
+def _keep(found_by: dict[str, str]) -> None:
+    """Write which test found each mutation that is still in a table."""
+    there = {_key(folder, mutation) for folder, table in tables().items() for mutation in table}
+    kept = {key: test for key, test in sorted(found_by.items()) if key in there}
+    partial = FOUND_BY.with_suffix(".partial")
+    partial.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(FOUND_BY)
+
+
+def _red_without(made: Sequence[Path], tests: set[str]) -> str:
+    """What the tests print if one of them fails without a mutation, else nothing."""
+    files = sorted({test.partition("::")[0] for test in tests})
+    for _, verdict in verdicts(made, [Work(files[i :: len(made)], only=frozenset(tests)) for i in range(len(made))]):
+        if verdict.said != "green":
+            return verdict.printed[-3000:]
+        print(f"green without a mutation: {verdict.seconds:.0f} s", flush=True)
+    return ""
 
 
 def main() -> None:
+    """Try the mutations, print each with the test that found it, and exit with 1 if one was not found."""
     parser = argparse.ArgumentParser(description="See that each mutation turns a test red.")
     parser.add_argument("words", nargs="*", help="only mutations whose name, module or test has one of these")
     parser.add_argument("--workers", type=int, default=2, help="mutations tried side by side (2)")
     given = parser.parse_args()
     wanted = [
-        (mutation, f"{folder}/{mutation.test}")
+        (mutation, f"{folder}/{mutation.test}", _key(folder, mutation))
         for folder, table in tables().items()
         for mutation in table
         if not given.words
         or any(w in f"{mutation.what} {mutation.module} {folder}/{mutation.test}" for w in given.words)
     ]
+    found_by: dict[str, str] = json.loads(FOUND_BY.read_text(encoding="utf-8")) if FOUND_BY.exists() else {}
     stop_in_order()
     warm()
-    distinct = sorted({test for _, test in wanted})
-    size = -(-len(distinct) // given.workers) or 1
-    count = 0
+    count, found = 0, set[str]()
     with trees(given.workers) as made:
-        for _, verdict in verdicts(made, [(distinct[i : i + size], None) for i in range(0, len(distinct), size)]):
-            if verdict.said != "green":  # red for another reason proves nothing
-                raise SystemExit(f"The tests are not green without a mutation.\n{verdict.printed[-3000:]}")
-            print(f"green without a mutation: {verdict.seconds:.0f} s", flush=True)
-        for number, verdict in verdicts(made, [([test], mutation) for mutation, test in wanted]):
-            mutation, test = wanted[number]
-            count += verdict.said == "red"
+        work = [Work([test], mutation, found_by.get(key, "")) for mutation, test, key in wanted]
+        for number, verdict in verdicts(made, work):
+            mutation, test, key = wanted[number]
+            if verdict.said == "red":
+                count += 1
+                found_by[key] = verdict.test or test
+                found.add(found_by[key])
+                _keep(found_by)
             line = (verdict.said, f"{verdict.seconds:.1f} s", mutation.module, mutation.what, verdict.test or test)
             print(*line, sep="\t", flush=True)
             if verdict.said == "error":
                 print(verdict.printed[-2000:], flush=True)
+        wrong = _red_without(made, found) if found else ""
+    if wrong:
+        raise SystemExit(f"Tests that found a mutation fail without one too.\n{wrong}")
     print(f"{count} of {len(wanted)} mutations turned a test red")
     raise SystemExit(count != len(wanted))
 

@@ -1,6 +1,7 @@
 """The tables of mutations name text and tests that exist, and cover the library; `python -m tests.mutate` runs them."""
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -8,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.mutate import ROOT, mutated, tables
+from tests.mutate import FOUND_BY, ROOT, Chosen, Work, mutated, tables
 
 BARE = ("__init__.py", "__main__.py", "_typing.py")  # names of modules that import, start, and name types
 # Modules without a mutation, and why.
@@ -54,6 +56,34 @@ def test_every_module_has_a_mutation() -> None:
     assert every - mutated == set(NONE)
 
 
+def test_the_test_that_found_a_mutation_runs_first() -> None:
+    """Its place in the file does not matter; others follow in their order, or do not run."""
+    names = ["a.py::test_1", "a.py::test_2[x::y]", "b.py::test_3"]
+
+    def order(work: Work) -> list[str]:
+        items = [SimpleNamespace(nodeid=name) for name in names]
+        Chosen(work).pytest_collection_modifyitems(items)
+        return [item.nodeid for item in items]
+
+    assert order(Work(["a.py", "b.py"], first=names[1])) == [names[1], names[0], names[2]]
+    assert order(Work(["a.py", "b.py"], first="a.py::gone")) == names
+    assert order(Work(["a.py", "b.py"], only=frozenset(names[1:2]))) == names[1:2]
+    assert order(Work(["a.py", "b.py"], only=frozenset(["b.py"]))) == names[2:]
+
+
+def test_what_found_a_mutation_is_a_test_of_its_table() -> None:
+    listed = {
+        f"{folder}: {mutation.module}: {mutation.what}": f"{folder}/{mutation.test}"
+        for folder, table in tables().items()
+        for mutation in table
+    }
+    found_by = json.loads(FOUND_BY.read_text(encoding="utf-8"))
+    assert found_by, "nothing was recorded"
+    for key, test in found_by.items():
+        if key in listed:  # a mutation that is gone leaves the record when the mutations run again
+            assert test.startswith(listed[key]), key
+
+
 def until(there: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
     while not there():
@@ -82,8 +112,8 @@ def test_a_runner_that_is_stopped_leaves_nothing_running(stop: signal.Signals, t
     )
     runner = subprocess.Popen([
         sys.executable, "-c",
-        "import sys; from pathlib import Path; from tests.mutate import stop_in_order, verdicts; stop_in_order(); "
-        "list(verdicts([Path(sys.argv[1])], [(['test_long.py'], None)]))", str(tmp_path),
+        "import sys; from pathlib import Path; from tests.mutate import Work, stop_in_order, verdicts; "
+        "stop_in_order(); list(verdicts([Path(sys.argv[1])], [Work(['test_long.py'])]))", str(tmp_path),
     ], cwd=ROOT)  # fmt: skip
     processes: list[int] = []
     try:
