@@ -25,7 +25,7 @@
 A single axis has a leading space, `Float[Tensor, " position"]`, because the linter needs it.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, get_args
 
@@ -92,6 +92,11 @@ def one_of(value: object, choices: object, argument: str) -> None:
         raise InputError(
             f"{argument}={short_repr(value)} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}."
         )
+
+
+def several(given: Any) -> list[Any]:
+    """The values of an argument that takes one or several, as a list; a text is one value."""
+    return [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
 
 
 def whole(value: Any) -> Any:

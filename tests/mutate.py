@@ -246,13 +246,13 @@ def _child(tree: Path, work: Work) -> None:
         os._exit(0)
 
 
-def _key(folder: str, mutation: Mutation) -> str:
+def key_of(folder: str, mutation: Mutation) -> str:
     return f"{folder}: {mutation.module}: {mutation.what}"
 
 
 def _keep(found_by: dict[str, str]) -> None:
     """Write which test found each mutation that is still in a table."""
-    there = {_key(folder, mutation) for folder, table in tables().items() for mutation in table}
+    there = {key_of(folder, mutation) for folder, table in tables().items() for mutation in table}
     kept = {key: test for key, test in sorted(found_by.items()) if key in there}
     partial = FOUND_BY.with_suffix(".partial")
     partial.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="mutations tried side by side (2)")
     given = parser.parse_args()
     wanted = [
-        (mutation, f"{folder}/{mutation.test}", _key(folder, mutation))
+        (mutation, f"{folder}/{mutation.test}", key_of(folder, mutation))
         for folder, table in tables().items()
         for mutation in table
         if not given.words

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.mutate import FOUND_BY, ROOT, Chosen, Work, mutated, tables
+from tests.mutate import FOUND_BY, ROOT, Chosen, Work, key_of, mutated, tables
 
 BARE = ("__init__.py", "__main__.py", "_typing.py")  # names of modules that import, start, and name types
 # Modules without a mutation, and why.
@@ -73,7 +73,7 @@ def test_the_test_that_found_a_mutation_runs_first() -> None:
 
 def test_what_found_a_mutation_is_a_test_of_its_table() -> None:
     listed = {
-        f"{folder}: {mutation.module}: {mutation.what}": f"{folder}/{mutation.test}"
+        key_of(folder, mutation): f"{folder}/{mutation.test}"
         for folder, table in tables().items()
         for mutation in table
     }

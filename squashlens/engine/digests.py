@@ -15,6 +15,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from squashlens.engine.memory import to_cpu
 from squashlens.errors import InputError
 
 SAMPLED = 1024  # entries of a tensor that `sample_digest` reads
@@ -77,19 +78,17 @@ def parts(tensor: Tensor) -> Iterator[Tensor]:
 def _digests_of_bytes(tensors: Sequence[Tensor]) -> list[bytes]:
     """The SHA-256 digest of the row sums of each tensor; of all on one device, the sums come to the CPU together."""
     found: list[bytes] = [b""] * len(tensors)
-    elsewhere: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    elsewhere: dict[int, Tensor] = {}
     for place, tensor in enumerate(tensors):
         if tensor.is_meta:
             raise InputError("Some weights of this model are offloaded and not in memory.", "Load it onto a device.")
         flat = tensor.contiguous().view(-1).view(torch.uint8)
         if type(flat) is not Tensor or flat.device.type != "cpu":
-            elsewhere.setdefault(flat.device, []).append((place, _row_sums(flat)))
+            elsewhere[place] = _row_sums(flat)
         else:
             found[place] = _on_the_cpu(flat)
-    for those in elsewhere.values():
-        together = torch.cat([sums for _, sums in those]).cpu().split([len(sums) for _, sums in those])
-        for (place, _), sums in zip(those, together, strict=True):
-            found[place] = _sealed(sums)
+    for place, sums in zip(elsewhere, to_cpu([*elsewhere.values()]), strict=True):
+        found[place] = _sealed(sums)
     return found
 
 

@@ -1,7 +1,10 @@
 """Find out how much memory is free, and raise an error before it runs out."""
 
+from collections.abc import Sequence
+
 import psutil
 import torch
+from torch import Tensor
 
 from squashlens._typing import short_repr
 from squashlens.checks.sizes import human
@@ -30,6 +33,20 @@ def device_named(given: str | torch.device) -> torch.device:
     if device.type == "meta":
         raise InputError("device='meta' has no data.", _devices())
     return device
+
+
+def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Each tensor on the CPU. Those of one device and dtype come together, since the host waits for it each time."""
+    found = list(tensors)
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        if tensor.device.type != "cpu":
+            alike.setdefault((tensor.device, tensor.dtype), []).append(place)
+    for places in alike.values():
+        flat = torch.cat([tensors[place].flatten() for place in places]).cpu()
+        for place, part in zip(places, flat.split([tensors[place].numel() for place in places]), strict=True):
+            found[place] = part.reshape(tensors[place].shape)
+    return found
 
 
 def _devices() -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from squashlens._typing import Mode, one_of, positive, whole
+from squashlens._typing import Mode, one_of, positive, several, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.echo import FAR, is_echo, symbols
@@ -167,7 +167,7 @@ class Task:
             InputError: if lengths, seeds or mode are empty or repeat a value.
         """
         lengths, seeds = list(map(whole, lengths)), list(map(whole, seeds))
-        modes: list[Mode] = [mode] if isinstance(mode, str) else list(mode)
+        modes: list[Mode] = several(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             if not values or len(set(values)) != len(values):
                 raise InputError(

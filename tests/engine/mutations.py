@@ -128,7 +128,7 @@ MUTATIONS = (
     Mutation("a missing quantizer found out after loading", "engine/loading/load.py", "require_quantizer(quantize, dtype)", "pass", "test_quantized.py"),
     Mutation("a proof that outlives its weights", "engine/proving/registry.py", "state.of(str(state.stamp))", 'state.of("")', "test_registry.py"),
     Mutation("buffers and weights left out of the stamp", "engine/proving/fingerprint.py", "if tensor is not None and key not in from_last_pass]", "if False]", "test_registry.py"),
-    Mutation("attributes left out of the stamp", "engine/proving/fingerprint.py", "for key, value in sorted(attributes.items(), key=_key):", "for key, value in ():", "test_registry.py"),
+    Mutation("attributes left out of the stamp", "engine/proving/fingerprint.py", "for key, value in sorted(attributes.items(), key=itemgetter(0)):", "for key, value in ():", "test_registry.py"),
     Mutation("configuration left out of the stamp", "engine/proving/fingerprint.py", 'yield f"configuration {configuration(inner)}"', "", "test_registry.py"),
     Mutation("fingerprints depend on the last pass", "engine/proving/rotary.py", "            found |= names", "            pass", "test_registry.py"),
     Mutation("edited frequencies taken for a trace", "engine/proving/rotary.py", "if _follow(module, prefix, layer_type, kind):", "if True:", "test_registry.py"),

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Baseline, Bos, Bridge, Passes, Target, Tensors, one_of
+from squashlens._typing import Baseline, Bos, Bridge, Passes, Target, Tensors, one_of, several
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
@@ -209,7 +209,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
         "tokens_per_pass": tokens_per_pass,
     }  # fmt: skip
     of_prompt = {"layers": layers, "out": out, "bos": bos}
-    kept: set[Tensors] = {keep} if isinstance(keep, str) else set(keep)
+    kept: set[Tensors] = set(several(keep))
     for one in kept:
         one_of(one, Tensors, "keep")
     if isinstance(prompt, GrowingSequence):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bridge, Freezable, one_of
+from squashlens._typing import Bridge, Freezable, one_of, several
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks, text_config
 from squashlens.engine.hooking.hook import Hook, Recipe, distinct_points
@@ -20,7 +20,7 @@ from squashlens.errors import UnsoundModelError
 
 def freezing(freeze: Any) -> list[Hook | Recipe]:
     """The hooks that hold the named parts constant; raises an error for an unknown name."""
-    names = [freeze] if isinstance(freeze, str) else list(freeze)
+    names = several(freeze)
     for name in names:
         one_of(name, Freezable, "freeze")
     return [make() for name, make in FACTORIES.items() if name in names]

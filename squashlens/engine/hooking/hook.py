@@ -293,7 +293,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
         points = set(distinct_points(model).values())
-        modules = {module for root in (model, model.original_model) for _, module in named_modules(root)} | points
+        modules = {*modules_of(model), *modules_of(model.original_model)} | points
         kept = [(m, t, getattr(m, t)) for m in modules for t in _TABLES if getattr(m, t)]
         try:
             for module, table, hooks in kept:

@@ -29,8 +29,8 @@ from squashlens.engine.proving.proof import accept_unverified, prove, shared_cop
 from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
-# Common decoder-only models: a misspelt name gets a suggestion without asking the hub.
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
+# Common decoder-only models: a misspelt name gets a suggestion without asking the hub.
 WELL_KNOWN = (
     "google/gemma-2b",
     "google/gemma-2b-it",

@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def contents(model: Bridge, walk: Walk) -> Iterator[str]:
         for value in (*attributes.values(), *(tensor for _, tensor in tensors))
         if isinstance(value, Tensor)
     }
-    digests = dict(zip(kept, tensor_digests([*kept.values()]), strict=True))
+    names |= dict(zip(kept, tensor_digests([*kept.values()]), strict=True))
     yield f"configuration {configuration(inner)}"
     yield f"bridge {_canonical(_without(vars(model.cfg), _LABELS), names)}"
     if hasattr(inner, "cfg"):  # the blocks of a native model read it, and it may be another object
@@ -101,14 +102,10 @@ def contents(model: Bridge, walk: Walk) -> Iterator[str]:
     yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
     for name, module, attributes, tensors in found:
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
-        for key, value in sorted(attributes.items(), key=_key):
-            yield f"{name}.{key} = {digests[id(value)] if isinstance(value, Tensor) else _canonical(value, names)}"
-        for key, tensor in sorted(tensors, key=_key):
-            yield f"{name}.{key} {digests[id(tensor)]}"
-
-
-def _key(item: tuple[str, Any]) -> str:
-    return item[0]
+        for key, value in sorted(attributes.items(), key=itemgetter(0)):
+            yield f"{name}.{key} = {_canonical(value, names)}"
+        for key, tensor in sorted(tensors, key=itemgetter(0)):
+            yield f"{name}.{key} {names[id(tensor)]}"
 
 
 def _of_itself(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, Tensor]]]:
@@ -141,10 +138,10 @@ def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str
         return repr(value.item())
     if isinstance(value, _SIMPLE):
         return repr(value)
-    if isinstance(value, Tensor):
-        return tensor_digest(value)
     if id(value) in names:
         return names[id(value)]
+    if isinstance(value, Tensor):
+        return tensor_digest(value)
     if isinstance(value, Mapping | set | frozenset | list | tuple):
         return _container(value, names, depth - 1) if depth else type(value).__qualname__
     if callable(value) or isinstance(value, types.CodeType):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree, difference
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_site
+from squashlens.engine.anatomy import device_of, dtype_of, modules_of, n_blocks, pattern_site, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt, require_causal
@@ -25,7 +25,6 @@ from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
-from squashlens.engine.proving.fingerprint import Walk
 from squashlens.engine.proving.parts import require_same_parts
 from squashlens.errors import InputError, UnsoundModelError
 
@@ -77,10 +76,17 @@ def require_sound(model: Any) -> Bridge:
     if is_native(model):
         require_causal(model)
         _require_no_hooks_on_scores(model)
-    elif any(module.training for _, module in Walk.over(model).modules):  # native models start so, without dropout
+    elif _in_train_mode(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     registry.proved(model, _PROOF, lambda: _proof_of(model))
     return model
+
+
+def _in_train_mode(model: Bridge) -> bool:
+    from transformer_lens.hook_points import HookPoint
+
+    modules = (*modules_of(model), *modules_of(model.original_model))
+    return any(module.training and not isinstance(module, HookPoint) for module in modules)
 
 
 def _proof_of(model: Bridge) -> str:

@@ -31,7 +31,7 @@ from squashlens.engine.agreement import SAME_OPERATIONS, agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.hooking.edits import edits
 from squashlens.engine.hooking.hook import Hook, ambient, attached, without_ambient
-from squashlens.engine.memory import available, require_room
+from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
 from squashlens.engine.positions import why_lengths_differ
 from squashlens.engine.proving.effective import probe_ids
@@ -331,18 +331,12 @@ class _Rows:
             self.take(numbers)
 
     def take(self, numbers: list[int]) -> None:
-        """Bring what one pass read to the CPU: all sites together, since the host waits for the device each time."""
-        alike: dict[tuple[torch.device, torch.dtype], list[str]] = {}
-        for site, rows in self._read.items():
-            alike.setdefault((rows.device, rows.dtype), []).append(site)
-        for sites in alike.values():
-            found = [self._read.pop(site) for site in sites]
-            flat = torch.cat([rows.flatten() for rows in found]).cpu() if found[0].device.type != "cpu" else None
-            parts = found if flat is None else flat.split([rows.numel() for rows in found])
-            for site, rows, part in zip(sites, found, parts, strict=True):
-                if site not in self.values:
-                    self.values[site] = part.new_zeros(len(self.plan.branches), *rows.shape[1:])
-                self.values[site][numbers] = part.reshape(rows.shape)
+        """Bring what one pass read to the CPU, all sites together."""
+        for site, rows in zip(self._read, to_cpu([*self._read.values()]), strict=True):
+            if site not in self.values:
+                self.values[site] = rows.new_zeros(len(self.plan.branches), *rows.shape[1:])
+            self.values[site][numbers] = rows
+        self._read.clear()
 
 
 def _tokens_per_pass(plan: Plan, n: int) -> int:

@@ -1,13 +1,12 @@
 """The questions of a task for a given model, and their token ids."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge, Template, one_of, positive, whole
+from squashlens._typing import Bridge, Template, one_of, positive, several, whole
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import as_chat, encode, tokenize
 from squashlens.errors import InputError
@@ -47,7 +46,7 @@ def prepare_questions(
         )
     one_of(template, Template, "template")
     numbers = {"lengths": list(map(whole, lengths)), "seeds": _seeds(seeds, task, sampled, n_seeds)}
-    chosen = {**numbers, "mode": _listed(mode)}
+    chosen = {**numbers, "mode": several(mode)}
     questions = tuple(task.asked(**chosen))
     chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
@@ -83,7 +82,7 @@ def _seeds(given: Any, task: Task, sampled: bool, n_seeds: int) -> list[int]:
     given = whole(given)
     if isinstance(given, int):
         positive(max(given, 1), "seeds", "a number of samples")  # 0 raises below
-    seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else _listed(given)
+    seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else several(given)
     seeds = [whole(seed) for seed in seeds]
     if len(seeds) > 1 and not differ:
         raise InputError(
@@ -92,8 +91,3 @@ def _seeds(given: Any, task: Task, sampled: bool, n_seeds: int) -> list[int]:
             "Give seeds=1, a task with random items, or temperature= to sample answers.",
         )
     return seeds
-
-
-def _listed(values: Any) -> list[Any]:
-    """A list of several values, or of a single one."""
-    return [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)

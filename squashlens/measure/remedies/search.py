@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Scale, positive
+from squashlens._typing import Bridge, Distance, Scale, positive, several
 from squashlens.bars import bar
 from squashlens.checks.results import takes
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
@@ -104,9 +104,8 @@ def search_separators(
     positive(n_placements, "n_placements", "a number of placements")
     if n_placements < FEWEST:
         raise InputError(f"n_placements={n_placements} are too few for an interval.", f"Give at least {FEWEST}.")
-    tried = [separator] if isinstance(separator, str | int) else separator
-    tokens = {str(token): one_token(model, token) for token in tried}
-    periods = [every] if isinstance(every, int) else list(every)
+    tokens = {str(token): one_token(model, token) for token in several(separator)}
+    periods = several(every)
     if not tokens or not periods:
         raise InputError("separator= or every= is empty.", "Give at least one separator and one number of tokens.")
     if len(set(periods)) < len(periods):

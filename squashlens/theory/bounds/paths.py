@@ -46,6 +46,11 @@ def pushed(rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | N
     return pattern.pushed(rows, within) if isinstance(pattern, Narrow) else pattern.pushed(rows)
 
 
+def _where(row: Float[Tensor, "... position"]) -> slice:
+    """The positions between which a row is not zero."""
+    return nonzero_range(row.reshape(-1, row.shape[-1]).any(dim=0))
+
+
 def _after(pattern: Pattern, within: slice, n: int) -> slice:
     """Where a row of n numbers, and its product with a pattern, may be other than zero, if the row is so in a slice.
 
@@ -71,8 +76,7 @@ def sweep(
     >>> [r.tolist() for r in sweep(torch.tensor([0.0, 1.0]), [A, A])]
     [[0.5, 1.5], [1.75, 2.25]]
     """
-    n = row.shape[-1]
-    within = nonzero_range(row.reshape(-1, n).any(dim=0))
+    n, within = row.shape[-1], _where(row)
     for pattern in patterns:
         weighted = gain * row
         attended = pushed(weighted, pattern, within)
@@ -97,8 +101,7 @@ def by_hops(
     >>> by_hops(torch.tensor([0.0, 1.0]), [A, A]).tolist()
     [[0.0, 1.0], [1.0, 1.0], [0.75, 0.25]]
     """
-    rows, n = row[None], row.shape[-1]
-    within = nonzero_range(row.reshape(-1, n).any(dim=0))
+    rows, n, within = row[None], row.shape[-1], _where(row)
     for pattern in patterns:
         weighted = gain * rows
         attended = pushed(weighted, pattern, within)

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Scale, choices_of, short_repr
+from squashlens._typing import Bridge, Distance, Scale, choices_of, several, short_repr
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
 from squashlens.engine.locks import require_bridge
@@ -129,8 +129,7 @@ def precision(
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
     _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
-    chosen = choices_of(Stored) if round_to is None else round_to
-    formats: list[Stored] = [chosen] if isinstance(chosen, str) else list(chosen)
+    formats: list[Stored] = several(choices_of(Stored) if round_to is None else round_to)
     metric = Metric(norm, scale)
     check_formats(formats)
     model = _loaded(model)
