@@ -11,6 +11,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,6 +131,21 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     runpy.run_path("readme.py", run_name="__main__")
     assert (tmp_path / "sensitivity.nc").exists()
+
+
+def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    pictures = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_site" / "pictures.py")))
+    measured = pictures.readme_collapse(sl.load("tiny-gemma", progress=False))
+    question = pictures.QUESTION
+    assert sl.zoo.EXAMPLE_PROMPT.startswith(question["prefix"])
+    assert sl.zoo.EXAMPLE_PROMPT.endswith(question["suffix"])
+    found = []
+    for panel in measured.values():
+        last = panel.isel(layer=-1)
+        found += [int((last["distance"] < one).sum()) for one in (last["contrast"], last["unrelated"].min("draw"))]
+    said = re.findall(r"(\d+) of (\d+)\s+lengths", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [(int(few), int(of)) for few, of in said] == [(few, 64) for few in found]
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ with the options of its page, which takes up to some minutes; a browser writes t
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io
+import xarray as xr
 
 import squashlens as sl
 
@@ -22,23 +24,30 @@ from tests.splitters import splitter
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 DPI = 144
-README = (
-    "Over-squashing: influence of each token on the answer",
-    "Collapse: distance of n ones and n + 1 ones",
-)
+QUESTION = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
+README = {  # what the panels on collapse measure: the question of the other panel, and ones alone as in figure 5
+    "Collapse: a question about n and n + 1 ones": QUESTION,
+    "Collapse: n and n + 1 ones alone": {},
+}
+
+
+def readme_collapse(model: Any, longest: int = 64) -> dict[str, xr.Dataset]:
+    """Collapse in the panels of the README, by their titles."""
+    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"], "progress": False}
+    return {
+        title: sl.collapse(model, sl.capture(model, sl.prompts.repeated(model, "1", longest, **text), **kept))
+        for title, text in README.items()
+    }
 
 
 def readme() -> go.Figure:
-    """The figure of the README: influence of each token, and collapse of a sequence of ones, on the bundled model."""
+    """The figure of the README: influence of each token, and collapse with and without a question."""
     model = sl.load("tiny-gemma", progress=False)
-    ones = sl.prompts.repeated(model, "1", 64)
-    pairs = sl.capture(model, ones, keep="residuals", baselines=["contrast", "unrelated"])
-    parts = (
-        sl.figures.attribution(sl.sensitivity(model, sl.zoo.EXAMPLE_PROMPT, progress=False)),
-        sl.figures.collapse_curve(sl.collapse(model, pairs), trained=48),
-    )
-    page = sl.figures.panels(dict(zip(README, parts, strict=True)), columns=2, share="none")
-    return sl.figures.styled(page, title="", width=11.0, height=6.5)
+    influence = sl.figures.attribution(sl.sensitivity(model, sl.zoo.EXAMPLE_PROMPT, progress=False))
+    parts = {"Over-squashing: influence on the answer": influence}
+    parts |= {title: sl.figures.collapse_curve(one, trained=48) for title, one in readme_collapse(model).items()}
+    page = sl.figures.panels(parts, columns=3, share="none")
+    return sl.figures.styled(page, title="", width=14.0, height=5.8)
 
 
 def llama3() -> go.Figure:
