@@ -8,7 +8,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from squashlens.reporting.strength import Rank
+from squashlens.reporting.strength import Rank, beside
 
 
 def prompt_summary(ds: xr.Dataset, answer: xr.DataArray) -> str:
@@ -47,7 +47,7 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
     if not (math.isfinite(null) and math.isfinite(low) and math.isfinite(high)):
         return ""
     of_null = f"The uniform null, which does not use this model's attention, reaches ρ = {null:.2f}"
-    numbers = f"(difference {gap:.2f}, 95 % interval {low:.2f} to {high:.2f})"
+    numbers = "(difference {}, 95 % interval {} to {})".format(*(beside(value, 0.0, 2) for value in (gap, low, high)))
     if low > 0:
         return f"{of_null}; the path bound agrees better {numbers}."
     if high < 0:

@@ -3,6 +3,10 @@
 A correlation of 0.12 over 300 tokens is significant but weak. The words for |ρ| are from Schober, Boer and Schwarte
 (2018, Anesthesia & Analgesia 126:1763). A sentence uses the words for both ends of the 95 % interval. A direction is
 named only if the interval excludes 0 and the p-value, corrected for the tests made together, is below 0.05.
+
+Interval and uncorrected p-value come from one statistic and agree. The interval is not corrected, so that of several
+tests one may have an interval without 0 and a corrected p-value above 0.05. A sentence therefore has both numbers, and
+says which of them left the direction open.
 """
 
 import math
@@ -53,8 +57,12 @@ class Rank:
 
     @property
     def numbers(self) -> str:
-        """ρ and its interval as text."""
-        return f"Spearman ρ = {self.rho:.2f}, 95 % interval {self.low:.2f} to {self.high:.2f}"
+        """ρ, its interval and its p-value as text, with what left the direction open if the interval excludes 0."""
+        rho, low, high = (beside(value, 0.0, 2) for value in (self.rho, self.low, self.high))
+        p = "p below 0.001" if self.p < 0.001 else f"p = {beside(self.p, TEST, 3)}"
+        text = f"Spearman ρ = {rho}, 95 % interval {low} to {high}, {p}"
+        excludes = self.low > 0 or self.high < 0
+        return f"{text} after correction for the tests made together" if excludes and self.p >= TEST else text
 
     def trend(self, rises: str = "rises") -> str:
         """A verb phrase for the trend: its direction and strength, or that it is unclear, with the numbers."""
@@ -67,3 +75,17 @@ class Rank:
         if not self.decided:
             return f"shows no clear trend ({self.numbers})"
         return f"{rises if self.rho > 0 else 'falls'} ({self.strength} trend, {self.numbers})"
+
+
+def beside(value: float, edge: float, digits: int) -> str:
+    """A number with so many decimals, and with more where it would otherwise read as on another side of the edge.
+
+    >>> beside(0.004, 0.0, 2), beside(0.0496, 0.05, 2), beside(-0.001, 0.0, 2), beside(0.3, 0.0, 2)
+    ('0.004', '0.0496', '-0.001', '0.30')
+    """
+    texts = (f"{value:.{more}f}" for more in range(digits, 30))
+    return next((text for text in texts if _side(float(text), edge) == _side(value, edge)), f"{value:.{digits}g}")
+
+
+def _side(value: float, edge: float) -> int:
+    return (value > edge) - (value < edge)

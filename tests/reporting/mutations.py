@@ -13,6 +13,8 @@ MUTATIONS = (
     Mutation("early for late", "reporting/sentences.py", "    if rank.rho < 0:", "    if rank.rho > 0:", "test_sentences.py"),
     Mutation("strength by ρ alone", "reporting/strength.py", "sorted((abs(self.low), abs(self.high)))", "(abs(self.rho), abs(self.rho))", "test_sentences.py"),
     Mutation("a direction by significance alone", "reporting/strength.py", "self.measured and (self.low > 0 or self.high < 0) and", "self.measured and", "test_sentences.py"),
+    Mutation("what decided left out", "reporting/strength.py", "if excludes and self.p >= TEST else text", "if False else text", "test_sentences.py"),
+    Mutation("numbers rounded over an edge", "reporting/strength.py", "for more in range(digits, 30)", "for more in range(digits, digits + 1)", "test_sentences.py"),
     Mutation("a direction without Holm", "reporting/strength.py", " and self.p < TEST", "", "test_sentences.py"),
     Mutation("the right side on both sides", "figures/theory/statements.py", "[one.left for one in exhibit.rows]", "[one.right for one in exhibit.rows]", "test_statements_page.py::test_the_figure_has_both_sides_of_each"),
     Mutation("sequences too short for a curve", "reporting/collapse.py", "if n < 3:", "if n < 1:", "test_collapse_sentences.py::test_a_model_that_cannot_be_asked_is_told_so"),

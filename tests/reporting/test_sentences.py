@@ -40,8 +40,18 @@ def dataset(
         ),
         ((0.8, 0.45, 0.92, 0.01), "rank tokens with moderate to very strong agreement"),
         ((0.12, 0.02, 0.23, 0.03), "rank tokens with negligible to weak agreement"),
-        ((0.12, 0.02, 0.23, 0.06), "is undecided here"),  # after Holm
-        ((0.5, -0.1, 0.8, 0.01), "is undecided here"),
+        (
+            (0.12, 0.02, 0.23, 0.06),
+            "is undecided here (Spearman ρ = 0.12, 95 % interval 0.02 to 0.23, p = 0.060 after correction for the "
+            "tests made together, 300 tokens)",
+        ),
+        ((0.12, 0.02, 0.23, 0.05), "p = 0.050 after correction"),
+        (
+            (0.12, 0.02, 0.23, 0.0499996),
+            "weak agreement (Spearman ρ = 0.12, 95 % interval 0.02 to 0.23, p = 0.0499996, ",
+        ),
+        ((0.5, 0.001, 0.8, 0.01), "95 % interval 0.001 to 0.80"),
+        ((0.5, -0.1, 0.8, 0.01), "is undecided here (Spearman ρ = 0.50, 95 % interval -0.10 to 0.80, p = 0.010, "),
         ((0.03, -0.05, 0.09, 0.6), "does not rank tokens as the true Jacobian does: agreement is negligible"),
         (
             (-0.9, -0.99, -0.7, 1e-3),
@@ -65,6 +75,7 @@ def test_agreement(rho: Rho, expected: str) -> None:
         ),
         ((-0.4, -0.7, -0.1), "the path bound agrees worse"),
         ((0.1, -0.2, 0.4), "whether the path bound agrees better is undecided"),
+        ((0.1, 0.0004, 0.4), "agrees better (difference 0.10, 95 % interval 0.0004 to 0.40)"),
     ],
 )
 def test_agreement_beside_the_null(over_null: Any, expected: str) -> None:
@@ -101,7 +112,7 @@ def test_position(ratio: Rho, expected: str) -> None:
     }  # fmt: skip
     text = say.position(dataset(trend=trend))
     assert expected in text
-    assert "true sensitivity falls (strong trend, Spearman ρ = -0.80, 95 % interval -0.85 to -0.72)" in text
+    assert "true sensitivity falls (strong trend, Spearman ρ = -0.80, 95 % interval -0.85 to -0.72, p = 0.010)" in text
     assert "path bound rises (moderate to very strong trend" in text
     assert "20 compared tokens" in text
 
