@@ -145,5 +145,6 @@ MUTATIONS = (
     Mutation("numbers below six decimals drawn", "export/_drawings.py", "elif most < COARSE or", "elif", "test_export.py::test_what_circuitsvis_would_show_as_something_else_is_refused"),
     Mutation("numbers that float32 loses", "export/_inseq.py", "if ((scores == 0) & (one.values != 0)).any() or", "if", "test_export.py::test_numbers_that_float32_would_lose_are_refused"),
     Mutation("numbers in the order of memory", "export/_inseq.py", 'np.float32, order="C")', "np.float32)", "test_export.py::test_layers_are_columns_in_inseqs_file"),
+    Mutation("a second of imports for one quantile", "theory/norms.py", "from scipy import special  #", "from scipy import special, stats  #", "test_package.py::test_import_is_light_and_complete_and_help_shows_the_models_class"),
     Mutation("kinds listed where a choice is wrong", "checks/arguments.py", "        wanted = [wanted[isinstance(value, list | tuple | Set)]]", "        pass", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
 )  # fmt: skip

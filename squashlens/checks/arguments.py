@@ -136,6 +136,8 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     options = get_args(hint)
     if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
         return _prompts(value, options, argument)
+    if value is None and NoneType in options:  # before the errors of the other kinds are made
+        return None
     errors = []
     if Path in options and isinstance(value, str | os.PathLike):
         value = _path(value, argument)  # its error says more than the list of kinds

@@ -38,7 +38,7 @@ MUTATIONS = (
     Mutation("a capture that its owner edits", "hooks/sources.py", "source.residuals[block][0].clone()", "source.residuals[block][0]", "test_patches.py"),
     Mutation("hooks hung before anybody would take them off", "engine/hooking/hook.py", "            stack.callback(_remove, known[name], added)  # before adding, in case of an interruption\n            known[name].add_hook(added)\n", "            known[name].add_hook(added)\n            stack.callback(_remove, known[name], added)\n", "test_plain_hooks.py"),
     Mutation("hooks that TransformerLens had not noted down", "engine/hooking/hook.py", "            del point._forward_hooks[key]", "            pass", "test_plain_hooks.py"),
-    Mutation("every hook of that kind taken off", "engine/hooking/hook.py", "added = replace(hook, site=name, blocks=None)", "added = hook", "test_plain_hooks.py"),
+    Mutation("every hook of that kind taken off", "engine/hooking/hook.py", "added = _at_point(hook, name)", "added = hook", "test_plain_hooks.py"),
     Mutation("the hook point kept from functions that want it", "engine/functions.py", "    if _binds(signature, hook=_ANYTHING):\n        return True", "    if False:\n        return True", "test_plain_hooks.py"),
     Mutation("shapes not compared", "engine/functions.py", '("shape", "dtype", "device", "layout")', '("dtype", "device", "layout")', "test_plain_hooks.py"),
     Mutation("dtypes not compared", "engine/functions.py", '("shape", "dtype", "device", "layout")', '("shape", "device", "layout")', "test_plain_hooks.py"),

@@ -4,10 +4,11 @@ A `Hook` has a hook point (`site`), a function (`edit`) and a name that appears 
 adds it to a model and removes exactly that hook again; other hooks are not touched.
 """
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +170,7 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
                     (f"Did you mean {near[0]!r}? " if near else "") + "`model.hook_dict` lists the hook points.",
                 )
             # One object for each hook point, so that exactly this hook is removed.
-            added = replace(hook, site=name, blocks=None)
+            added = _at_point(hook, name)
             stack.callback(_remove, known[name], added)  # before adding, in case of an interruption
             known[name].add_hook(added)
             attached_hooks.append(added)
@@ -181,6 +182,14 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
                 "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
                 "automatically.",
             )
+
+
+def _at_point(hook: Hook, point: str) -> Hook:
+    """The hook at a single point; its parts are known to be sound, so they are not checked for every pass."""
+    found = copy.copy(hook)
+    for part, value in (("site", point), ("blocks", None)):
+        object.__setattr__(found, part, value)
+    return found
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:

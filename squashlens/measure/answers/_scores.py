@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special  # `scipy.stats` takes a second to import
 
 from squashlens._typing import Direction
 from squashlens.bars import bar
@@ -112,7 +112,7 @@ def gains(
     if many == 1:
         return middle, np.full_like(high, np.nan), interval(r2 - others)[2]
     each = np.stack([interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)])
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, many - 1) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / many)
+    reach = special.stdtrit(many - 1, (1 + CONFIDENCE) / 2) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / many)
     low, high = (interval(r2 - np.fmax(others, r2_random + way * reach))[end] for way, end in ((1, 1), (-1, 2)))
     return middle, low, high
 

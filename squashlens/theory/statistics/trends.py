@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import stats
+from scipy import special  # `scipy.stats` takes a second to import
 from torch import Tensor
 
 LEVEL = 0.95
@@ -127,7 +127,7 @@ def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
     n, nothing = len(x), (math.nan, math.nan, math.nan)
     if n < 3 or np.isnan(x).any() or np.isnan(y).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan, *nothing
-    rho = float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
+    rho = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
     if n < FEWEST:
         return rho, *nothing
     length, most = _block(x, y), 1 - 6 / (n**3 - n)
@@ -135,13 +135,19 @@ def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
     error = max(_error(_influence(x, y), length) / (1 - inside**2), (n - 3) ** -0.5)
     z, half = math.atanh(inside), _quantile(n, length) * error
     low, high = min(rho, math.tanh(z - half)), max(rho, math.tanh(z + half))
-    return rho, low, high, float(2 * stats.t.sf(abs(z) / error, _freedom(n, length)))
+    return rho, low, high, float(2 * special.stdtr(_freedom(n, length), -abs(z) / error))
+
+
+def _ranks(row: np.ndarray) -> np.ndarray:
+    """Ranks from 1; equal values get their mean rank."""
+    _, place, times = np.unique(row, return_inverse=True, return_counts=True)
+    return (times.cumsum() - (times - 1) / 2)[place]
 
 
 def _influence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The influence value of each place on ρ: its product of ranks, and its effect on the ranks of the others."""
     n = len(x)
-    u, v = ((stats.rankdata(row) - (n + 1) / 2) / n for row in (x, y))
+    u, v = ((_ranks(row) - (n + 1) / 2) / n for row in (x, y))
     values = (u * v + _above(u, v) + _above(v, u)) / (u.std() * v.std())
     return values - values.mean()
 
@@ -157,7 +163,7 @@ def _block(x: np.ndarray, y: np.ndarray) -> int:
     """The block length: how many neighbours are kept together."""
     n, r = len(x), 1.0
     for row in (x, y):
-        centred = stats.rankdata(row) - (n + 1) / 2
+        centred = _ranks(row) - (n + 1) / 2
         lag_one = (centred[1:] @ centred[:-1]) / (centred @ centred)
         r *= min(1.0, lag_one + (1 + 3 * lag_one) / n)
     r = min(max(r, 0.0), PERSISTENT)
@@ -176,4 +182,4 @@ def _freedom(n: int, length: int) -> float:
 
 
 def _quantile(n: int, length: int) -> float:
-    return float(stats.t.ppf((1 + LEVEL) / 2, _freedom(n, length)))
+    return float(special.stdtrit(_freedom(n, length), (1 + LEVEL) / 2))

@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation("the control is no baseline", "measure/answers/probe.py", "np.fmax(0, np.fmax(length, control))", "np.fmax(0, length)", "test_probe.py"),
     Mutation("twins for certain", "measure/answers/_scores.py", "np.sqrt(1 + 1 / many)", "np.sqrt(1 / many)", "test_probe.py"),
     Mutation("twins are no baseline", "measure/answers/_scores.py", "middle, _, high = interval(r2 - np.fmax(others, r2_random))", "middle, _, high = interval(r2 - others)", "test_probe.py"),
-    Mutation("the normal's quantile for twins", "measure/answers/_scores.py", "stats.t.ppf((1 + CONFIDENCE) / 2, many - 1)", "stats.norm.ppf((1 + CONFIDENCE) / 2)", "test_probe.py"),
+    Mutation("the normal's quantile for twins", "measure/answers/_scores.py", "special.stdtrit(many - 1, (1 + CONFIDENCE) / 2)", "special.ndtri((1 + CONFIDENCE) / 2)", "test_probe.py"),
     Mutation("one twin is enough", "measure/answers/_scores.py", "return middle, np.full_like(high, np.nan), interval(r2 - others)[2]", "return middle, interval(r2 - np.fmax(others, twin))[1], high", "test_probe.py"),
     Mutation("a twin with the model's weights", "engine/loading/random_weights.py", "inner = inner.eval().requires_grad_(False)", "inner = inner.eval().requires_grad_(False); inner.load_state_dict({k.replace('._original_component', ''): v for k, v in wrapped.state_dict().items()}, strict=False)", "test_probe.py"),
     Mutation("every twin alike", "engine/loading/random_weights.py", "torch.manual_seed(seed)", "torch.manual_seed(0)", "test_probe.py"),
