@@ -4,14 +4,16 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from squashlens._typing import full_name
 from squashlens.errors import InputError
+from squashlens.study.describing.code import changed, require_code
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
     LOADING,
+    code_for,
     identity_of,
     parameters,
     require_arguments,
@@ -46,6 +48,13 @@ class Cell:
     labels: dict[str, Any]  # along the axes of its grid
     source: Source | None = None
     span: Span | None = None
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of the files of your own measurement
+
+    def require_described(self) -> None:
+        """An error if the code in memory, or the file of a scan, is not the one that the key stands for."""
+        require_code(self.code)
+        if self.source is not None:
+            self.source.require_unchanged()
 
     @property
     def about(self) -> dict[str, Any]:
@@ -71,6 +80,7 @@ def cells_of(grids: Iterable[Grid]) -> list[Cell]:
 
 def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
     source = source_of(grid.over) if grid.over is not None else None
+    code = code_for(grid.measurement)
     for labels in itertools.product(*grid.axes.values()):
         named = dict(zip(grid.axes, labels, strict=True))
         arguments = _arguments(grid, named)
@@ -80,12 +90,22 @@ def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
         common = grid.name, grid.measurement, rest, model, hooks, {_axis(name): label for name, label in named.items()}
-        about = identity_of(grid.measurement, rest) | {"hooks": hooks, "model": _identity(model, known)}
+        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": _identity(model, known)}
         if source is None:
-            yield Cell(_key(about), *common)
+            yield Cell(_key(about), *common, code=code)
             continue
         for span in source.spans():
-            yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span)
+            yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
+
+
+def require_current(cells: Iterable[Cell]) -> None:
+    """An error if a file that the cells depend on has changed since they were described: their keys would be others."""
+    grids = {cell.grid: cell for cell in cells}
+    for cell in grids.values():
+        if code_for(cell.measurement) != cell.code:
+            raise changed(cell.measurement)
+        if cell.source is not None:
+            cell.source.require_unchanged()
 
 
 def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:

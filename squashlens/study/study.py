@@ -12,7 +12,7 @@ from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.study import combine, plan, sql
-from squashlens.study.cells import Cell, cells_of
+from squashlens.study.cells import Cell, cells_of, require_current
 from squashlens.study.describing.description import read
 from squashlens.study.engines.drive import drive
 from squashlens.study.engines.local import Local
@@ -40,15 +40,17 @@ class Study:
     "prompts.jsonl", "column": "prompt"}``), and stored in Parquet shards.
 
     All arguments are checked against the signatures before anything runs. The store has one file for each cell, named
-    by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages. A cell whose
-    file is whole is never computed again, by whatever engine.
+    by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages; of your own
+    measurement, also of its file and of your modules that it imports. A cell whose file is whole is never computed
+    again, by whatever engine. If code or a scanned file changes, make the Study again.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
         store: a folder, or a URL that fsspec can open, such as ``s3://bucket/study``.
 
     Raises:
-        InputError: a grid that names an unknown measurement, or arguments that it cannot take.
+        InputError: a grid that names an unknown measurement, or arguments that it cannot take; or a measurement of your
+            own whose file was changed after Python had imported it.
 
     >>> import squashlens as sl, tempfile
     >>> grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}
@@ -84,6 +86,7 @@ class Study:
             `seconds_from` names and nothing else; cells take longer, ten times as long for small models. They are
             unknown for measurements of neither a prompt nor a growing sequence, and if the checkpoint is not here.
         """
+        require_current(self.cells)
         return plan.plan(self.cells, self.store)
 
     @validated
@@ -118,7 +121,7 @@ class Study:
             The table of `status`.
 
         Raises:
-            InputError: an engine whose extra is not installed.
+            InputError: an engine whose extra is not installed; or code or a file that changed since the study was made.
             OutputError: the store cannot be written.
         """
         one_of(engine, EngineName, "engine")
@@ -128,15 +131,16 @@ class Study:
             raise InputError("resources= is given for the engine local.", "Leave it out, or choose ray or slurm.")
         if self.store.place.url.startswith("memory://") and (engine != "local" or workers > 1):
             raise InputError("A store in memory:// is seen by this process only.", "Give a folder, or workers=1.")
+        require_current(self.cells)
         self.store.place.require_writable()
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
             with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
                 Worker(self.store, device).run(self.cells, wait=True, after=shown.update)
-            return self.status()
+            return plan.status(self.cells, self.store)
         task = task_of([grid.given for grid in self.grids], self.store.place.url, self.cells, workers, threads, device)
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
-        return self.status()
+        return plan.status(self.cells, self.store)
 
     def status(self) -> pd.DataFrame:
         """What is done: a row for each grid.
@@ -145,6 +149,7 @@ class Study:
             Table with the numbers of cells, and of those that are done, failed, damaged (a file that does not
             validate, and is computed again) and left; and of `failed_rows`, the prompts that a scan could not measure.
         """
+        require_current(self.cells)
         return plan.status(self.cells, self.store)
 
     def failures(self) -> pd.DataFrame:
@@ -180,6 +185,7 @@ class Study:
         Returns:
             The table of `status`.
         """
+        require_current(self.cells)
         self.store.place.require_writable()
         for key, in_shard in plan.to_retry(self.cells, self.store):
             self.store.measure_again(key) if in_shard else self.store.forget(key)

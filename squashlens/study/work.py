@@ -106,6 +106,7 @@ class Worker:
                     return
             smaller = True
             _free()  # not before the exception, which refers to the tensors, is gone
+        cell.require_described()
         about = cell.about | ({"smaller_batches": True} if smaller else {})
         if isinstance(result, bytes):
             name = f"shards/{folder_of(cell.grid)}/{cell.key}.parquet"
@@ -175,6 +176,7 @@ class Worker:
         return self._loaded[1]
 
     def _fail(self, cell: Cell, reason: str, error: Exception | None = None) -> None:
+        cell.require_described()
         about = cell.about | {"reason": reason}
         if error is not None and not isinstance(error, SquashlensError):
             about["traceback"] = "".join(traceback.format_exception(error))[-4000:]

@@ -1,6 +1,7 @@
 """Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -206,6 +208,44 @@ def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     assert {shard: shard.read_bytes() for shard in shards} == before
     other = scan(tmp_path / "store", over | {"shard": 5})
     assert {c.span for c in other.cells if c.key in {cell.key for cell in one.cells}} == {(20, 25)}  # the same rows
+
+
+def changed(prompt: str, file: str) -> xr.Dataset:
+    """A measurement while which the file of the scan changes."""
+    Path(file).write_text(Path(file).read_text() + "\n")
+    return xr.Dataset({"size": len(prompt)})
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
+def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str, tmp_path: Path) -> None:
+    one = scan(tmp_path / "store", written(kind, tmp_path, PROMPTS[:3]))
+    one.run(progress=False)
+    if kind == "dataset":
+        shutil.rmtree(tmp_path / "dataset")
+    over = written(kind, tmp_path, [*PROMPTS[:2], "another"])
+    for use in (one.run, one.status, one.plan, one.retry):
+        with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
+            use()
+    assert one.sql("select prompt from letters order by row")["prompt"].tolist() == PROMPTS[:3]  # what is stored
+    assert scan(tmp_path / "store", over).status()["left"].tolist() == [1]
+
+
+def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path) -> None:
+    over = written("jsonl", tmp_path, PROMPTS[:3])
+    one = sl.Study({"measurement": "tests.study.test_scans:changed", "arguments": over, "over": over,
+                    "name": "sizes"}, store=tmp_path / "store")  # fmt: skip
+    with pytest.raises(InputError, match="changed after the study was described"):
+        one.run(progress=False)
+    assert one.store.count() == 0
+
+
+def test_a_dataset_on_the_hub_is_read_at_the_commit_that_was_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    from squashlens.study.scans import datasets
+
+    monkeypatch.setattr(datasets, "_rows", lambda given, start, stop: [{"prompt": str(given.get("revision"))}])
+    given = {"dataset": "there", "column": "prompt", "revision": "main"}
+    (row,) = datasets.Source(given, "commit abc", 1).prompts(0, 1)
+    assert row == (0, "abc")
 
 
 def test_a_scan_has_a_column_for_each_varied_argument(tmp_path: Path) -> None:

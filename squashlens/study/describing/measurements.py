@@ -5,14 +5,11 @@ function of your own as ``"module:function"``, which must return an xarray objec
 """
 
 import difflib
-import hashlib
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from squashlens._typing import Quantized, one_of, short_repr
@@ -20,6 +17,7 @@ from squashlens.checks.arguments import converted
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.study.describing.arguments import MAKES, plain_of, require_hooks
+from squashlens.study.describing.code import code_of
 
 OF_MODELS = (
     "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",
@@ -48,9 +46,10 @@ def function_of(name: str) -> Callable[..., Any]:
         module, _, attribute = name.partition(":")
         try:
             found = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:  # whatever the module raises while it is imported
+            reason = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
             raise InputError(
-                f"The measurement {name!r} cannot be imported: {error}.", "Give it as 'module:function'."
+                f"The measurement {name!r} cannot be imported: {reason}.", "Give it as 'module:function'."
             ) from error
         if not callable(found):
             raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
@@ -72,9 +71,14 @@ def scanned(name: str) -> str:
     return "sequence" if {"sequence", "model"} <= parameters(name).keys() else "prompt"
 
 
-@cache
 def parameters(name: str) -> dict[str, inspect.Parameter]:
-    known = inspect.signature(function_of(name), eval_str=True).parameters
+    return _parameters(name, function_of(name))
+
+
+@cache
+def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function; one that was imported again may have others."""
+    known = inspect.signature(function, eval_str=True).parameters
     return {argument: one for argument, one in known.items() if argument not in RUNS.get(name, ())}
 
 
@@ -124,7 +128,7 @@ def _require_loading(argument: str, value: Any) -> None:
         one_of(value, Quantized, "quantize")
 
 
-def identity_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
     """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
     filled = {
         argument: parameter.default
@@ -133,16 +137,22 @@ def identity_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
     given = {argument: value for argument, value in arguments.items() if argument not in (*BATCHES, *LOADING, "model")}
     own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
-    found = {"measurement": name, "arguments": filled | given | own, "versions": versions_of(name)}
+    known = {package: version for package, version in versions().items() if package != "python"}
+    found = {"measurement": name, "arguments": filled | given | own, "versions": known, "code": dict(code)}
     return json.loads(json.dumps(found, default=_plain))
 
 
-def versions_of(name: str) -> dict[str, str]:
-    """The versions that can change the numbers, and a digest of the source of your own measurement."""
-    found = {package: version for package, version in versions().items() if package != "python"}
-    if ":" in name:
-        file = sys.modules[function_of(name).__module__].__file__
-        found[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "unknown"
+def code_for(name: str) -> dict[str, str]:
+    """The digests of the files of your own measurement; none of a public function, for which the version stands."""
+    module, colon, _ = name.partition(":")
+    if not colon:
+        return {}
+    found = code_of(module, getattr(function_of(name), "__module__", None) or module)
+    if module not in found:
+        raise InputError(
+            f"The measurement {name!r} is in no file, so that a change of it could not be noticed.",
+            "Write it into a module of its own, and give that as 'module:function'.",
+        )
     return found
 
 

@@ -40,8 +40,22 @@ class Source:
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
-        for row, value in enumerate(_rows(self.given, start, stop), start):
+        kind, _, commit = self.identity.partition(" ")  # of a dataset on the hub, later rows may be of another commit
+        given = self.given | ({"revision": commit} if kind == "commit" else {})
+        for row, value in enumerate(_rows(given, start, stop), start):
             yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"])
+
+    def require_unchanged(self) -> None:
+        """An error if the file is not the one that was described; one on the hub is read at its commit."""
+        if self.identity.startswith("commit "):
+            return
+        identity, _ = _of_file(self.given) if "file" in self.given else _of_dataset(self.given)
+        if identity != self.identity:
+            raise InputError(
+                f"{short_repr(self.given.get('file') or self.given.get('dataset'))} was changed after the study was "
+                "described, whose cells are those of the earlier rows.",
+                "Make the Study again: all prompts of the file are then measured.",
+            )
 
 
 def source_of(given: Mapping[str, Any]) -> Source:

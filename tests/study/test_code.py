@@ -1,0 +1,182 @@
+"""Cells of your own measurements are named by the code that computes them, also when a file changes."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.study.describing.code import code_of
+
+HEAD = "import xarray as xr\ndef made(value):\n    return xr.Dataset({'area': value})\n"
+GRID = {"measurement": "own_measure:area", "each": {"x": [1, 2]}, "name": "areas"}
+
+Written = Callable[..., None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
+    """Write modules of one's own, that can be imported; the times of files that change in a moment are set apart."""
+    monkeypatch.syspath_prepend(tmp_path)
+    edits = iter(range(1, 100))
+
+    def write(**modules: str) -> None:
+        for name, text in modules.items():
+            file = tmp_path / f"{name}.py"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+            os.utime(file, (at := 1.7e9 + 10 * next(edits), at))
+        importlib.invalidate_caches()
+
+    yield write
+    forget()
+
+
+def areas(study: sl.Study) -> list[float]:
+    study.run(progress=False)
+    return study.combine()["area"].values.tolist()
+
+
+def anew(folder: Path) -> sl.Study:
+    """The study of a process that imports what the files have now."""
+    forget()
+    return sl.Study(GRID, store=folder / "store")
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def test_a_file_that_changed_since_it_was_imported_is_refused(tmp_path: Path, write: Written) -> None:
+    write(own_measure=HEAD + "K = [2]\ndef area(x: int): return made(K[0] * x)\n")
+    old = sl.Study(GRID, store=tmp_path / "store")
+    assert areas(old) == [2, 4]
+    write(own_measure=HEAD + "K = [9]\ndef area(x: int): return made(K[0] * x)\n")
+    for use in (old.run, old.status, old.plan, old.retry, lambda: sl.Study(GRID, store=tmp_path / "store")):
+        with pytest.raises(InputError, match=r"own_measure.py' is not what .* has in memory.*importlib.reload"):
+            use()
+    assert old.combine()["area"].values.tolist() == [2, 4]  # what is stored stays what it was
+    importlib.reload(sys.modules["own_measure"])
+    for use in (old.run, old.status, old.plan, old.retry):
+        with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
+            use()
+    new = sl.Study(GRID, store=tmp_path / "store")
+    assert new.status()["left"].tolist() == [2]
+    assert areas(new) == [9, 18]
+    assert anew(tmp_path).combine()["area"].values.tolist() == [9, 18]
+
+
+FIRST = HEAD + (
+    "K = 2\nCOUNT = 0\nclass Rule:\n    @property\n    def factor(self): return K\n"
+    "def area(x: int):\n    global COUNT\n    COUNT += 1\n    return made(Rule().factor * x)\n"
+)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("K = 2", "K = 3"), ("return K\n", "return K + 1\n"), ("Rule().factor * x", "x"), ("COUNT += 1", "COUNT += 2"),
+])  # fmt: skip
+def test_a_change_before_the_first_study_is_noticed(old: str, new: str, tmp_path: Path, write: Written) -> None:
+    write(own_measure=FIRST)
+    module = importlib.import_module("own_measure")
+    module.area(1)  # a name that the module itself changes is no constant
+    write(own_measure=FIRST.replace(old, new))
+    with pytest.raises(InputError, match="is not what the module 'own_measure' has in memory"):
+        sl.Study(GRID, store=tmp_path / "store")
+    write(own_measure=FIRST)
+    sl.Study(GRID, store=tmp_path / "store")
+
+
+def test_a_module_that_is_changed_in_memory_is_refused(tmp_path: Path, write: Written) -> None:
+    write(own_measure=FIRST)
+    module = importlib.import_module("own_measure")
+    sl.Study(GRID, store=tmp_path / "store")
+    module.K = 5  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(InputError, match="changed in memory"):
+        sl.Study(GRID, store=tmp_path / "store")
+
+
+def test_modules_that_a_measurement_imports_are_part_of_it(tmp_path: Path, write: Written) -> None:
+    """Directly, through others, in a package, and when a function is called; not those that are installed."""
+    write(
+        own_measure="import numpy, os, own_far.rule\nfrom own_near import area\n",
+        own_near=HEAD + "def area(x: int):\n    from own_late import late\n    return made(late(x))\n",
+        own_late="def late(x): return 2 * x\n", own_alone="",
+        **{"own_far/__init__": "", "own_far/rule": "from . import other\n", "own_far/other": ""},
+    )  # fmt: skip
+    importlib.import_module("own_near")
+    known = code_of("own_measure")
+    assert set(known) == {"own_measure", "own_near", "own_late", "own_far", "own_far.rule", "own_far.other"}
+    assert "own_late" not in sys.modules
+    study = sl.Study(GRID, store=tmp_path / "store")
+    assert study.cells[0].code == known
+    assert areas(study) == [2, 4]
+    for name, text in (("own_late", "def late(x): return 3 * x\n"), ("own_far/other", "# none\n")):
+        write(**{name: text})
+        again = anew(tmp_path)
+        assert again.status()["left"].tolist() == [2]
+        assert areas(again) == [3, 6]
+
+
+def test_a_helper_that_is_imported_again_leaves_the_old_one_in_its_importers(tmp_path: Path, write: Written) -> None:
+    write(own_measure=HEAD + "from own_near import K, f\ndef area(x: int): return made(K * f(x))\n",
+          own_near="K = 2\ndef f(x): return x\n")  # fmt: skip
+    assert areas(sl.Study(GRID, store=tmp_path / "store")) == [2, 4]
+    write(own_near="K = 3\ndef f(x): return x\n")
+    with pytest.raises(InputError, match=r"own_near.py' is not what the module 'own_near' has in memory"):
+        sl.Study(GRID, store=tmp_path / "store")
+    importlib.reload(sys.modules["own_near"])
+    with pytest.raises(InputError, match="'own_measure' still has what it imported then"):
+        sl.Study(GRID, store=tmp_path / "store")
+    importlib.reload(sys.modules["own_measure"])
+    assert areas(sl.Study(GRID, store=tmp_path / "store")) == [3, 6]
+
+
+def test_a_module_that_is_imported_after_its_file_changed_ends_the_run(tmp_path: Path, write: Written) -> None:
+    """As in a worker that has begun: what it computes is not stored under the name of the earlier code."""
+    write(own_measure=HEAD + "def area(x: int):\n    from own_late import late\n    return made(late(x))\n",
+          own_late="def late(x): return 2 * x\n")  # fmt: skip
+    study = sl.Study(GRID, store=tmp_path / "store")
+    write(own_late="def late(x): return 3 * x\n")
+    from squashlens.study.work import Worker
+
+    with pytest.raises(InputError, match="code of 'own_late' was changed after the study was described"):
+        Worker(study.store).run(study.cells, wait=True)
+    assert study.store.count() == 0
+
+
+def test_a_worker_goes_on_with_the_code_that_it_imported(tmp_path: Path, write: Written) -> None:
+    write(own_measure=HEAD + "def area(x: int): return made(2 * x)\n")
+    study = sl.Study(GRID, store=tmp_path / "store")
+    write(own_measure=HEAD + "def area(x: int): return made(9 * x)\n")
+    from squashlens.study.work import Worker
+
+    Worker(study.store).run(study.cells, wait=True)
+    assert study.combine()["area"].values.tolist() == [2, 4]
+    assert anew(tmp_path).status()["left"].tolist() == [2]
+
+
+def test_a_signature_that_changed_is_read_again(tmp_path: Path, write: Written) -> None:
+    write(own_measure=HEAD + "def area(x: int): return made(2 * x)\n")
+    sl.Study(GRID, store=tmp_path / "store")
+    write(own_measure=HEAD + "def area(x: int, y: int): return made(2 * x + y)\n")
+    importlib.reload(sys.modules["own_measure"])
+    assert areas(sl.Study(GRID | {"arguments": {"y": 1}}, store=tmp_path / "store")) == [3, 5]
+
+
+def test_a_measurement_whose_changes_cannot_be_seen_is_refused(
+    tmp_path: Path, write: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(own_measure="def area(x: int) return x\n")
+    with pytest.raises(InputError, match="cannot be imported: SyntaxError"):
+        sl.Study(GRID, store=tmp_path / "store")
+    module = ModuleType("own_measure")
+    module.area = lambda x: x  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "own_measure", module)
+    with pytest.raises(InputError, match="is in no file"):
+        sl.Study(GRID, store=tmp_path / "store")
