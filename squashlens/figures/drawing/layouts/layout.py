@@ -161,19 +161,20 @@ class Layout:
         wide, tall = self.width - self.left - self.right, self.height - self.top - self.bottom
         across: Callable[[float], float] = lambda pixels: (pixels - self.left) / wide  # noqa: E731
         down: Callable[[float], float] = lambda pixels: 1 - (pixels - self.top) / tall  # noqa: E731
-        update: Any = self.figure.update_layout
-        update(
-            height=self.height, width=self.page.look.width and self.width, autosize=self.page.look.width is None,
-            margin={"l": self.left, "r": self.right, "t": self.top, "b": self.bottom, "pad": 0},
-        )  # fmt: skip
+        # An update takes plotly as long for one entry as for many, so there is only one.
+        new: dict[str, Any] = {
+            "height": self.height, "width": self.page.look.width and self.width,
+            "autosize": self.page.look.width is None,
+            "margin": {"l": self.left, "r": self.right, "t": self.top, "b": self.bottom, "pad": 0},
+        }  # fmt: skip
         if self.page.title:
-            update(title_y=1 - 0.5 * self.size / self.height)
+            new["title_y"] = 1 - 0.5 * self.size / self.height
         for at, block in enumerate(self.blocks):
             for x, y, row, column in block.panels:
                 (left, right), (upper, lower) = self.across[at][column], self.down[at][row]
                 parts.set_axis(self.figure, y, lower - upper, self.size, limit=0.4 * self.width)
-                update({x: {"domain": within(across(left), across(right))}})
-                update({y: {"domain": within(down(lower), down(upper))}})
+                new[x] = {"domain": within(across(left), across(right))}
+                new[y] = {"domain": within(down(lower), down(upper))}
                 for trace in parts.colour_bars(self.figure, x, y):
                     trace.colorbar.update(
                         x=across(right + self.pad), xanchor="left", y=down(upper), yanchor="top",
@@ -189,7 +190,8 @@ class Layout:
                 "bottom": {"x": edge, "xref": "container", "y": low, "yref": "container", "yanchor": "bottom"},
             }
             if legend.place != "none":
-                update({legend.name: place[legend.place] | {"orientation": "v" if legend.place == "right" else "h"}})
+                new[legend.name] = place[legend.place] | {"orientation": "v" if legend.place == "right" else "h"}
+        self.figure.update_layout(new)
 
     def _head(self, at: int) -> list[tuple[str, str, float]]:
         """Notes and title of a block, from the bottom up: name, lines of text, and size."""
