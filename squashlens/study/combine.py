@@ -92,7 +92,7 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
 
 def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tuple[int, ...], str], _Layout]:
     """The keys of the cells that are done, by their places along the axes, and what their results have in common."""
-    done, layout = {}, _Layout()
+    done, layout, missing = {}, _Layout(), []
     for cell in cells:
         found = reader.get(cell.key)
         if found is not None:
@@ -104,6 +104,9 @@ def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tu
                 layout.facts[place] = json.loads(texts[0])
             if "position" in found.dims:
                 layout.n_tokens[place] = found.dims["position"]
+        else:
+            missing.append(cell.key)
+    reader.store.warn_of_damaged(grid.name, missing)
     if not done:
         raise InputError(f"No cell of {grid.name!r} is done.", "Run the study; `failures()` says what failed.")
     return done, layout

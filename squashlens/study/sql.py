@@ -9,12 +9,13 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from squashlens._typing import short_repr
 from squashlens.errors import InputError, OutputError
 from squashlens.study.cells import Cell
 from squashlens.study.combine import axis_name
@@ -36,19 +37,38 @@ def answer(query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Stor
             database.register_filesystem(store.place.files)
         words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
         done = set(store.done(cell.key for cell in cells))
+        _require_one(duckdb, query)
         if "cells" in words:
             database.register("cells", _cells(cells, done, store))
         for grid in grids:
             table = table_of(grid.name)
             if table.lower() in words or grid.name in query:
-                mine = [cell for cell in cells if cell.grid == grid.name and cell.key in done]
+                whole = [cell for cell in cells if cell.grid == grid.name]
+                mine = [cell for cell in whole if cell.key in done]
+                store.warn_of_damaged(grid.name, {cell.key for cell in whole} - done)
                 if not mine:
                     raise InputError(f"No cell of {grid.name!r} is done.", "Run the study first.")
                 _view(database, table, grid, mine, store)
         try:
             return database.execute(query).df()
         except duckdb.Error as error:
-            raise InputError(f"DuckDB refuses the query: {str(error).strip()}", "Correct the query.") from error
+            raise _refused(error) from error
+
+
+def _require_one(duckdb: Any, query: str) -> None:
+    """An error for text that is not one statement: of several, only the last would give its rows."""
+    try:
+        many = len(duckdb.extract_statements(query))
+    except duckdb.Error as error:
+        raise _refused(error) from error
+    if many != 1:
+        raise InputError(
+            f"query={short_repr(query)} has {many or 'no'} statements.", "Give one, such as 'select * from cells'."
+        )
+
+
+def _refused(error: Exception) -> InputError:
+    return InputError(f"DuckDB refuses the query: {str(error).strip()}", "Correct the query.")
 
 
 def _view(database: Any, table: str, grid: Grid, cells: Sequence[Cell], store: Store) -> None:
@@ -76,12 +96,12 @@ def _view(database: Any, table: str, grid: Grid, cells: Sequence[Cell], store: S
 
 
 def _cells(cells: Sequence[Cell], done: set[str], store: Store) -> pd.DataFrame:
-    failed = store.failures()
+    failed, present = store.failures(), store.present()
     rows = [
         {
             "cell": cell.key, "grid": cell.grid, "measurement": cell.measurement,
             "model": cell.model.name if cell.model else None,
-            "state": "done" if cell.key in done else "failed" if cell.key in failed else "left",
+            "state": _state(cell.key, done, failed, present),
             "reason": failed.get(cell.key, {}).get("reason") if cell.key not in done else None,
         }
         for cell in cells
@@ -91,6 +111,12 @@ def _cells(cells: Sequence[Cell], done: set[str], store: Store) -> pd.DataFrame:
                for name, label in cell.labels.items()}
         for row, cell in zip(rows, cells, strict=True)
     ])  # fmt: skip
+
+
+def _state(key: str, done: Collection[str], failed: Collection[str], present: Collection[str]) -> str:
+    if key in done:
+        return "done"
+    return "failed" if key in failed else "damaged" if key in present else "left"
 
 
 def _shards(cells: Sequence[Cell], store: Store) -> list[str]:

@@ -197,9 +197,10 @@ class Study:
     def combine(self, name: str | None = None) -> xr.Dataset:
         """The results of one grid as one labelled Dataset, whose values are read when they are used.
 
-        The varied arguments are dimensions. Results are aligned by their labels, positions by number. Where a cell is
-        not done, numbers are NaN and texts are empty. Each selected cell has the provenance of its result; figures draw
-        a panel for each. The coordinate `cell` has the key of each cell, for `result(key)`.
+        The varied arguments are dimensions. Results are aligned by their labels, positions by number. Each selected
+        cell has the provenance of its result; figures draw a panel for each. The coordinate `cell` has the key of each
+        cell, for `result(key)`. Where a cell is not done, numbers are NaN, texts are empty, and so is `cell`, which
+        tells this NaN from one that was measured. Damaged cells are left out too, with a warning that counts them.
 
         Args:
             name: name of the grid; not needed if there is only one.
@@ -231,18 +232,21 @@ class Study:
         """Answer a question about cells and scans with DuckDB, from files, without loading them.
 
         The table `cells` has a row for each cell: key, grid, measurement, model, state, reason and labels. Each grid
-        is a table with its name: of a scan, a row for each prompt; otherwise a row for each number, with the columns
+        is a table with its name, in which an underscore replaces all but letters, digits and underscores: `my_module_f`
+        for ``my_module:f``. It has of a scan a row for each prompt; otherwise a row for each number, with the columns
         `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. A grid's table is brought up
-        to date in the store when a query names it. Needs the extra ``squashlens[study]``.
+        to date in the store when a query names it. Cells that are not done have no rows; a warning counts those that
+        are damaged. Needs the extra ``squashlens[study]``.
 
         Args:
-            query: SQL, such as ``select model, avg(value) from path_bound where position = 0 group by model``.
+            query: one statement of SQL, such as ``select model, avg(value) from path_bound where position = 0 group by
+                model``.
 
         Returns:
             The rows.
 
         Raises:
-            InputError: DuckDB is not installed, or refuses the query.
+            InputError: DuckDB is not installed, or refuses the query; or a query that is not one statement.
         """
         return sql.answer(query, self.grids, self.cells, self.store)
 

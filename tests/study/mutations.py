@@ -67,6 +67,9 @@ MUTATIONS = (
     Mutation("a study of earlier code", "study/cells.py", "if code_for(cell.measurement) != cell.code:", "if False:", "test_code.py::test_a_file_that_changed_since_it_was_imported_is_refused"),
     Mutation("a study of earlier rows", "study/scans/datasets.py", "        if identity != self.identity:", "        if False:", "test_scans.py::test_a_file_that_changed_since_the_study_was_described_is_refused"),
     Mutation("rows of another commit", "study/scans/datasets.py", '({"revision": commit} if kind == "commit" else {})', "{}", "test_scans.py::test_a_dataset_on_the_hub_is_read_at_the_commit_that_was_described"),
+    Mutation("damaged cells without a word", "study/storing/store.py", "if many := len(left & self.present()) if left else 0:", "if False and (many := 0):", "test_running.py::test_damaged_cells_are_left_out_with_a_warning"),
+    Mutation("rows of the last statement", "study/sql.py", "    if many != 1:\n", "    if False:\n", "test_scans.py::test_a_query_is_one_statement"),
+    Mutation("empty prompts that are measured", "study/scans/shards.py", "    if not prompt:\n", "    if False:\n", "test_scans.py::test_a_scan_keeps_what_failed_and_goes_on"),
     Mutation("long cells without a journal", "study/work.py", 'if "resume" in known:', "if False:", "test_running.py::test_a_long_cell_goes_on_from_its_journal"),
     Mutation("a cell that kills for ever", "study/work.py", "if deaths >= DEATHS:", "if deaths >= 5:", "test_running.py::test_several_processes_share_the_work_and_write_the_same_files"),
 )  # fmt: skip

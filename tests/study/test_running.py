@@ -81,6 +81,26 @@ def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
     assert Counter(notes.read_text().split()) == {"1": 2, "2": 1}
 
 
+def test_damaged_cells_are_left_out_with_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    one = study(tmp_path, "square", {"x": [1, 2, 3, 4]})
+    one.run(progress=False)
+    assert one.combine()["area"].notnull().all()
+    assert one.sql("select count(*) as many from tests_study_fakes_square")["many"].tolist() == [12]
+    one.store.place.remove(name_of(one.cells[0].key))
+    one.combine()
+    assert not recwarn.list  # missing, as before it was computed
+    for cell in one.cells[1:3]:
+        one.store.place.write(name_of(cell.key), b"half a cell")
+    with pytest.warns(UserWarning, match="2 cells are damaged.*left out of .*square'. `run` computes"):
+        both = one.combine()
+    assert (both["cell"] == "").values.tolist() == both["area"].isnull().all("place").values.tolist()
+    assert (both["cell"] == "").values.tolist() == [True, True, True, False]
+    with pytest.warns(UserWarning, match="2 cells are damaged"):
+        assert one.sql("select count(*) as many from tests_study_fakes_square")["many"].tolist() == [3]
+    states = one.sql("select state from cells order by x")["state"].tolist()
+    assert states == ["left", "damaged", "damaged", "done"]
+
+
 def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
     one = study(tmp_path / "store", "journaled", {"x": [3]}, notes=str(tmp_path / "notes"))
     with pytest.raises(KeyboardInterrupt):

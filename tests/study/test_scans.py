@@ -86,7 +86,9 @@ def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
     assert listed["row"].tolist() == [8, 9, 27]
     assert listed["reason"].tolist() == table["error"].dropna().str.strip().tolist()
     assert set(listed["key"]) == {one.cells[0].key, one.cells[2].key}
-    assert listed["reason"][1] == "The row has no prompt in 'prompt'. Give text or a list of token ids."  # of any row
+    assert listed["reason"][1] == "The prompt is empty. Give text or a list of token ids."
+    assert table["prompt"][9] == ""
+    assert [row for row in range(28) if table["prompt"].isna()[row]] == [27]
     with pytest.raises(InputError, match="sql"):
         one.combine()
 
@@ -204,6 +206,8 @@ def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     assert len(shards) == 3
     shards[1].write_bytes(before[shards[1]][:-5])
     assert one.status()[["done", "damaged"]].to_numpy().tolist() == [[2, 1]]
+    with pytest.warns(UserWarning, match="1 cell is damaged.*'letters'.*`run` computes"):
+        assert one.sql("select count(*) as many from letters")["many"].tolist() == [15]
     one.run(progress=False)
     assert {shard: shard.read_bytes() for shard in shards} == before
     other = scan(tmp_path / "store", over | {"shard": 5})
@@ -325,6 +329,17 @@ def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
     assert len(list((tmp_path / "tables").rglob("*.parquet"))) == files + 1
     with pytest.raises(InputError, match="refuses"):
         one.sql("select nothing from nowhere")
+
+
+@pytest.mark.parametrize(("query", "words"), [
+    ("", "no statements"), ("-- a comment", "no statements"), ("select 1; select 2", "2 statements"),
+    ("selec 1", "refuses"),
+])  # fmt: skip
+def test_a_query_is_one_statement(query: str, words: str, tmp_path: Path) -> None:
+    one = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path)
+    with pytest.raises(InputError, match=words):
+        one.sql(query)
+    assert one.sql("select 1 as one; -- and no more")["one"].tolist() == [1]
 
 
 def test_one_query_about_two_grids(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict
 def _prompt(row: Any, column: str) -> Any:
     value = row.get(column) if isinstance(row, Mapping) else None
     ids = isinstance(value, list) and value and all(type(one) is int for one in value)
-    if (isinstance(value, str) and value) or ids:
+    if isinstance(value, str) or ids:
         return value
     return InputError(f"The row has no prompt in {column!r}.", "Give text or a list of token ids.")
 

@@ -55,6 +55,8 @@ def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str
     if isinstance(prompt, InputError):
         return row | {"error": str(prompt)}
     row["prompt"] = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+    if not prompt:
+        return row | {"error": "The prompt is empty. Give text or a list of token ids."}
     try:
         return row | _values(measure(prompt))
     except InputError as error:

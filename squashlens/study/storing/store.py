@@ -16,6 +16,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens.errors import InputError
+from squashlens.remarks import remark
 from squashlens.saving.foreign import READERS, unwrapped
 from squashlens.saving.stored import Result, as_bytes
 from squashlens.study.storing.places import place_of
@@ -102,6 +103,13 @@ class Store:
     def present(self) -> set[str]:
         """The keys of all files of cells, whole or damaged."""
         return {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
+
+    def warn_of_damaged(self, grid: str, keys: Iterable[str]) -> None:
+        """Warn if files of these cells, which are not done, are there and damaged."""
+        left = set(keys)
+        if many := len(left & self.present()) if left else 0:
+            which = "1 cell is" if many == 1 else f"{many} cells are"
+            remark(f"{which} damaged in the store and left out of {grid!r}. `run` computes damaged cells again.")
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """What is known of failed cells, by key."""
