@@ -6,6 +6,7 @@ from typing import Any
 WORKS = {
     "forward": "plain fused forward pass",
     "bound": "`path_bound`",
+    "blocks": "`path_bound` without the kernel for row products",
     "sketch": "`jacobian_norms`, sketch of 32 probes",
     "exact": "`jacobian_norms`, exact, one query",
     "collapse": "`collapse` at all lengths",
@@ -32,6 +33,8 @@ def page(held: Mapping[str, Any]) -> str:
         "| model | what | tokens | time | ratio | peak | expected | factor |", "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     lines += [row(part) for part in held["parts"] if "kind" in part]
+    attention = [f"- {part['model']}: {part['attention']}" for part in held["parts"] if "attention" in part]
+    lines += ["", "Attention in `path_bound`:", "", *attention] if attention else []
     lines += ["", "## Expected memory of the real shapes in bfloat16", "", *expected(held["parts"])]
     lines += ["", "## Failures", ""]
     lines += [f"- **{one['part']}**: {one['reason']}" for one in held["failures"]] or ["None."]

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 
 import squashlens as sl
 from squashlens.engine import budget
-from squashlens.engine.anatomy import dtype_of, n_blocks, width
+from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
 from squashlens.engine.proving.proof import shared_copy
 from squashlens.sequences import GrowingSequence
+from squashlens.theory import row_products
 
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
@@ -70,7 +72,7 @@ def works(model: str, small: bool) -> list[Work]:
     one = {"gemma-2b": 512, "gemma-7b": 128, "gemma-3-4b": 427}[model]
     found = [Work(kind, n, 40, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
     found += [Work("collapse", 1024, 30), Work("sketch", 2048, 40), Work("exact", one, 60), Work("profile", 1024, 40)]
-    return found
+    return [*found, Work("blocks", long[-1], 40)]
 
 
 class Subject:
@@ -97,9 +99,13 @@ class Subject:
         """Bytes of the weights."""
         return sum(p.numel() * p.itemsize for p in self.model.original_model.parameters())
 
-    def verify(self) -> None:
-        """Prove the bridge, so that the first measurement is timed without it."""
-        sl.path_bound(self.model, torch.tensor([2, 3, 4]))
+    def verify(self) -> str:
+        """Prove the bridge and compile the kernel, so that the first measurement is timed without; how it attends.
+
+        The prompt is longer than a window, and so has blocks of both kinds.
+        """
+        n = 1 + max(window or 2 for window in windows(self.model))
+        return sl.results.provenance(sl.path_bound(self.model, self.ids(n)))["attention_implementation"]
 
     def ids(self, n: int) -> torch.Tensor:
         ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
@@ -113,6 +119,7 @@ class Subject:
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
+            "blocks": lambda: self._by_blocks(ids),
             "sketch": lambda: sl.jacobian_norms(
                 self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
             ),
@@ -126,6 +133,10 @@ class Subject:
         with torch.no_grad():
             self.plain(ids, use_cache=False, logits_to_keep=1)
 
+    def _by_blocks(self, ids: torch.Tensor) -> None:
+        with mock.patch.object(row_products, "DEVICES", ()):
+            sl.path_bound(self.model, ids)
+
     def _collapse(self, n: int, options: Any) -> Any:
         sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
         return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0, **options))
@@ -135,7 +146,7 @@ class Subject:
         n, item = work.n, dtype_of(self.model).itemsize
         if work.kind == "forward":
             return budget.pass_bytes(self.model, 1, n)
-        if work.kind == "bound":
+        if work.kind in ("bound", "blocks"):
             return budget.bound_bytes(self.model, 1, n)
         if work.kind in ("sketch", "exact"):
             return budget.products_bytes(self.model, 1, n, BATCH)

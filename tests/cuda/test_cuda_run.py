@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from squashlens.theory import row_products
 from tests.cuda import __main__ as command
 from tests.cuda import cuda_tests, install, page, seam, shapes, wheels, works
 
@@ -22,7 +23,7 @@ skip, cause = sys.argv[sys.argv.index("--skip") + 1 :], sys.argv[sys.argv.index(
 say = lambda **what: print("@squashlens " + json.dumps(what), flush=True)
 say(begin="model", budget=9)
 say(done="model", seconds=1, weights=10, estimates={"weights": 10, "works": {"bound": 5}},
-    about={"device": "x", "memory": None, "cuda": None, "torch": "2"})
+    about={"device": "x", "memory": None, "cuda": None, "torch": "2"}, attention="streamed, in some way")
 for name in ("one", "two", "three"):
     if name in skip:
         continue
@@ -58,7 +59,9 @@ def test_one_part_that_fails_keeps_the_others_going(cause: str, reason: str, tmp
     assert done == ["model", "one", "three"] if reason else ["model", "one", "two", "three"]
     told = [(failure["part"], reason in failure["reason"]) for failure in held["failures"]]
     assert told == ([("gemma-2b: two", True)] if reason else [])
-    assert ("gemma-2b: two" in (tmp_path / "page.md").read_text()) == bool(reason)
+    text = (tmp_path / "page.md").read_text()
+    assert ("gemma-2b: two" in text) == bool(reason)
+    assert "- gemma-2b: streamed, in some way" in text
 
 
 def test_when_the_time_is_up_what_is_left_is_named(tmp_path: Path) -> None:
@@ -182,6 +185,16 @@ def test_every_kind_of_work_has_a_name_and_a_call() -> None:
     for model in shapes.MODELS:
         total = sum(work.budget for work in shapes.works(model, False))
         assert total <= 8 * 60
+
+
+def test_a_bound_without_the_kernel_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(shapes.sl, "path_bound", lambda *_: asked.append(row_products.DEVICES))
+    subject = object.__new__(shapes.Subject)
+    subject.model = None
+    for kind in ("blocks", "bound"):
+        subject.call(shapes.Work(kind, 4, 1))()
+    assert asked == [(), ("cuda",)]
 
 
 def test_a_torch_that_is_there_is_not_replaced(tmp_path: Path) -> None:

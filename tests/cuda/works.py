@@ -40,10 +40,10 @@ def run(model: str, device: Any, skip: list[str], broken: str = "") -> None:
     say(begin="model", budget=200 if small else 90)
     began = time.perf_counter()
     subject = Subject(model, small, device.name, device.dtype)
-    subject.verify()
+    attention = subject.verify()
     say(
         done="model", seconds=time.perf_counter() - began, weights=subject.weights, estimates=estimates(model),
-        about=device.about(),
+        about=device.about(), attention=attention,
     )  # fmt: skip
     plain: dict[int, float] = {}
     for work in works(model, small):

@@ -16,7 +16,7 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import one_hot, patterns_of, written_out
+from squashlens.measure.squashing._attention import noting_products, one_hot, patterns_of, written_out
 from squashlens.records.results import sealed
 from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep
 
@@ -69,6 +69,7 @@ def hops(
     )
     (top,) = session.spans(from_layer, to_layer).values()
     patterns = patterns_of(session, attention, range(from_layer, top))
+    session = noting_products(session, patterns.values())
     counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
     dims, coords = session.coords()
     variables = {"hops": (("hop", *dims), counts / counts.sum(), "share of attention paths", "1")}

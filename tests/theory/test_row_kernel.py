@@ -1,0 +1,272 @@
+"""The Triton kernel for row products against blocks of rows in float64, run on the CPU.
+
+A stand-in for Triton runs it always, and Triton's own interpreter where `make kernel` installed Triton and set
+TRITON_INTERPRET=1. What only a GPU shows is in the tests of `test_row_products.py` that are marked `cuda`.
+"""
+
+import copy
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import GptOssConfig
+
+import squashlens as sl
+from squashlens.engine.running.streamed import streamed
+from squashlens.theory import row_products
+from squashlens.theory.attention import Attention
+from squashlens.theory.bounds.paths import Uniform
+from tests import cases
+from tests.theory import triton_on_cpu
+
+ROOT = Path(__file__).parents[2]
+NEEDS_TRITON = "Triton is not installed, or TRITON_INTERPRET=1 is not set: make kernel"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
+FAMILIES = cases.CONFIGS | cases.MORE | cases.OTHERS | {
+    "gpt_oss": GptOssConfig(**cases.COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=5)
+}  # fmt: skip
+WITH_PATTERNS = ("bloom", "mpt", "falcon", "falcon_alibi")  # position biases, and masks of their own: no `Attention`
+IDS = [2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]
+
+
+@pytest.fixture(
+    scope="module",
+    params=["stand-in", pytest.param("Triton", marks=pytest.mark.skipif(not INTERPRETED, reason=NEEDS_TRITON))],
+)
+def kernel(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The module of the kernel, run by the stand-in or by Triton's interpreter."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if request.param == "stand-in":
+            yield triton_on_cpu.imported(monkeypatch)
+            return
+        from triton.runtime import interpreter  # pyright: ignore[reportMissingImports]
+
+        builder = interpreter.InterpreterBuilder
+        multiply, kinds = builder.create_dot, (interpreter.tl.bfloat16, interpreter.tl.float32)
+
+        def widened(part: Any) -> Any:
+            wide = interpreter._convert_float(part.data, *kinds, None).view(np.float32)
+            return interpreter.TensorHandle(wide, kinds[1])
+
+        def dot(self: Any, left: Any, right: Any, *others: Any) -> Any:
+            """The interpreter multiplies the bits of bfloat16 as integers."""
+            left, right = (widened(part) if part.dtype.scalar == kinds[0] else part for part in (left, right))
+            return multiply(self, left, right, *others)
+
+        monkeypatch.setattr(builder, "create_dot", dot)
+        yield importlib.import_module("squashlens.theory.row_kernel")
+
+
+def attention(
+    n: int, size: int, dtype: torch.dtype = torch.float32, *, heads: int = 4, groups: int = 2, prompts: int = 1,
+    strength: float = 1.0, seed: int = 0, **options: Any,
+) -> Attention:  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(heads: int) -> Tensor:  # laid out as models give them: the position before the head
+        return torch.randn(prompts, n, heads, size, generator=generator).to(dtype).transpose(1, 2)
+
+    return Attention(drawn(heads), drawn(groups), strength * size**-0.5, **options)
+
+
+def compared(kernel: Any, one: Attention, count: int, within: slice, seed: int = 0) -> None:
+    """The kernel's products of several rows equal those of blocks of rows in float64, entry by entry."""
+    prompts, heads, n, _ = one.queries.shape
+    rows = torch.zeros(count, prompts, heads, n, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    rows[..., within] = torch.rand(rows[..., within].shape, generator=generator, dtype=torch.float64)
+    expected = one.double().pushed_in_blocks(rows, within)
+    found = kernel.pushed_by_head(one, rows, within)
+    assert (found.dtype, found.shape) == (torch.float64, rows.shape)
+    # A logit is rounded in proportion to the products that it is the sum of, and a weight by as much.
+    torch.testing.assert_close(found, expected, rtol=2e-6 * (1 + one.largest_product()), atol=1e-30)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {}, "window": {"window": 70}, "cap": {"cap": 2.0}, "sinks": {"sinks": torch.tensor([-1.0, 6.0])},
+    "everything": {"window": 33, "cap": 0.7, "sinks": torch.tensor([-1.0, 6.0])},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_products_of_several_blocks(kind: str, dtype: torch.dtype, kernel: Any) -> None:
+    """More than two blocks of keys and queries, the last of each ragged; rows begin and end within a block."""
+    for count in (1, 3):
+        compared(kernel, attention(300, 16, dtype, heads=2, groups=1, **KINDS[kind]), count, slice(37, 290))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    n=st.integers(1, 150), size=st.sampled_from([8, 16, 24, 80, 256]), heads=st.sampled_from([1, 2, 6]),
+    each=st.sampled_from([1, 2]), prompts=st.integers(1, 2), count=st.sampled_from([1, 2, 17]),
+    window=st.one_of(st.none(), st.integers(1, 200)), cap=st.sampled_from([None, 1e-3, 0.3, 30.0, 1e6]),
+    sunk=st.booleans(), ends=st.tuples(st.floats(0, 1), st.floats(0, 1)), strength=st.sampled_from([0.1, 1.0, 4.0]),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]), seed=st.integers(0, 99),
+)  # fmt: skip
+@example(1, 8, 1, 1, 1, 1, 1, None, True, (0, 1), 1.0, torch.float32, 0)
+@example(128, 8, 2, 2, 1, 17, 128, None, False, (0, 1), 1.0, torch.bfloat16, 0)
+@example(129, 8, 2, 1, 2, 1, 200, 1e6, False, (0.99, 1), 1.0, torch.bfloat16, 0)
+@example(20, 8, 6, 2, 1, 1, None, None, False, (0, 1), 1.0, torch.float32, 0)
+def test_products_of_any_shape(
+    kernel: Any, n: int, size: int, heads: int, each: int, prompts: int, count: int, window: int | None,
+    cap: float | None, sunk: bool, ends: tuple[float, float], strength: float, dtype: torch.dtype, seed: int,
+) -> None:  # fmt: skip
+    assume(heads % each == 0)
+    sinks = torch.randn(heads, generator=torch.Generator().manual_seed(seed)) if sunk else None
+    one = attention(
+        n, size, dtype, heads=heads, groups=heads // each, prompts=prompts, strength=strength, seed=seed,
+        window=window, cap=cap, sinks=sinks,
+    )  # fmt: skip
+    start, stop = sorted(round(n * end) for end in ends)
+    compared(kernel, one, count, slice(start, stop), seed)
+
+
+@pytest.mark.parametrize("window", [None, 1, 40])
+def test_equal_keys_get_equal_weights(window: int | None, kernel: Any) -> None:
+    """The closed form 1 / min(j + 1, w), here through sums of rows that share nothing with the kernel."""
+    one = attention(200, 16, window=window)
+    one = replace(one, keys=one.keys[:, :, :1].expand(-1, -1, 200, -1))
+    row = torch.rand(1, 1, 1, 200, dtype=torch.float64)
+    found = kernel.pushed_by_head(one, row.expand(1, 1, 4, 200), slice(0, 200))
+    torch.testing.assert_close(found, Uniform(window).pushed(row).expand(1, 1, 4, 200), rtol=1e-6, atol=0)
+
+
+def test_sums_of_many_blocks_keep_their_digits(kernel: Any) -> None:
+    """A large number and many small ones, each of which float32 would drop; queries of zero see all keys alike."""
+    n = 1200
+    one = Attention(torch.zeros(1, 1, n, 16), torch.zeros(1, 1, n, 16), 1.0)
+    row = torch.full((1, 1, 1, n), 1e-3, dtype=torch.float64)
+    row[..., 0], row[..., 1:128] = 3e4, 0.0  # within a block, sums are in float32
+    found = kernel.pushed_by_head(one, row, slice(0, n))[0, 0, 0, 0]
+    expected = (row[0, 0, 0] / torch.arange(1, n + 1)).sum()
+    torch.testing.assert_close(found - 3e4, expected - 3e4, rtol=1e-4, atol=0)
+
+
+def test_a_row_outside_its_slice_is_not_read(kernel: Any) -> None:
+    one, rows = attention(90, 16), torch.full((1, 1, 4, 90), torch.nan, dtype=torch.float64)
+    assert not kernel.pushed_by_head(one, rows, slice(0, 0)).any()
+    rows[..., 40:50] = 1.0
+    found = kernel.pushed_by_head(one, rows, slice(40, 50))
+    torch.testing.assert_close(found.sum(dim=-1), torch.full((1, 1, 4), 10.0, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_an_overflow_is_not_hidden(kernel: Any) -> None:
+    one = attention(40, 16)
+    one.keys[:, :, 7] = torch.inf
+    found = kernel.pushed_by_head(one, torch.ones(1, 1, 4, 40, dtype=torch.float64), slice(0, 40))
+    assert found[..., :8].isnan().all()
+
+
+def test_the_cap_keeps_the_digits_of_small_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 − 2/(e²ˣ + 1) alone loses all digits of a logit that is 1e-7 of its cap."""
+    scores = triton_on_cpu.imported(monkeypatch)._scores
+    x = torch.cat([torch.logspace(-12, 2, 4097), torch.linspace(0.2, 0.3, 4095)]).view(-1, 16)
+    x = torch.cat([x, -x])
+    query, key = torch.zeros(len(x), 1), torch.zeros(1, 16)
+    unit = torch.eye(16)
+    found = scores(x, unit, query, key, 1, 1.0, 1.0, True, False)
+    torch.testing.assert_close(found.double(), x.double().tanh(), rtol=5e-7, atol=0)
+    ends = scores(torch.full((16, 16), 1e30), unit, query[:16], key, 1, 1.0, 1.0, True, False)
+    assert torch.equal(ends, torch.ones(16, 16))
+
+
+@pytest.fixture(scope="module")
+def model_of(bridge_of: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    @cache
+    def model(name: str) -> Any:
+        if name in cases.CONFIGS | cases.MORE:
+            return bridge_of(name)
+        folder = cases.save_random(copy.deepcopy(FAMILIES[name]), tmp_path_factory.mktemp(name))
+        return sl.load(folder, device="cpu", progress=False)
+
+    return model
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in (*cases.DISTINCT, "gpt_oss", "bloom") or INTERPRETED else pytest.mark.slow)
+    for name in FAMILIES
+])  # fmt: skip
+def test_families(name: str, kernel: Any, model_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the public calls: bounds with the kernel equal those with blocks, and the provenance says which."""
+    model = model_of(name)
+    calls = {
+        "path_bound": lambda: sl.path_bound(model, IDS, bos="as-given"),
+        "composition": lambda: sl.paths.composition(model, IDS, bos="as-given"),
+        "hops": lambda: sl.paths.hops(model, IDS, bos="as-given"),
+    }
+    plain = {call: calls[call]() for call in calls}
+    used: list[Attention] = []
+
+    def counted(one: Attention, rows: Tensor, within: slice) -> Tensor:
+        used.append(one)
+        return kernel.pushed_by_head(one, rows, within)
+
+    monkeypatch.setattr(row_products, "DEVICES", ("cpu",))
+    monkeypatch.setattr(row_products, "_imported", lambda: counted)
+    monkeypatch.setattr(row_products, "_agrees", lambda *_: True)  # `test_row_products.py` tests it
+    for call, expected in plain.items():
+        used.clear()
+        found = calls[call]()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-12)
+        told = sl.results.provenance(found)["attention_implementation"]
+        if name in WITH_PATTERNS:
+            assert not used
+            assert "kernel" not in told
+        else:
+            assert len(used) == 3
+            assert told == "streamed, row products by a Triton kernel"
+    if name in WITH_PATTERNS:
+        return
+    seen: dict[int, Attention] = {}
+    with torch.no_grad(), streamed(model, seen.__setitem__):
+        model(torch.tensor([IDS]), use_cache=False)
+    for one in seen.values():
+        compared(kernel, one, 2, slice(0, len(IDS)))
+
+
+def test_the_provenance_says_in_how_many_blocks(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three blocks have a window, for which this kernel was found wrong."""
+    monkeypatch.setattr(row_products, "DEVICES", ("cpu",))
+    monkeypatch.setattr(row_products, "_imported", lambda: lambda one, *rows: one.pushed_in_blocks(*rows))
+    monkeypatch.setattr(row_products, "_agrees", lambda *kind: not kind[-2])
+    told = sl.results.provenance(sl.path_bound(bridge_of("gemma2"), IDS, bos="as-given"))["attention_implementation"]
+    assert told == "streamed, row products by a Triton kernel in 1 of 3 blocks"
+
+
+def test_the_probe_finds_the_kernel_right(kernel: Any) -> None:
+    probe = partial(row_products._agrees, kernel.pushed_by_head, torch.device("cpu"), torch.bfloat16, 16)
+    assert all(probe(*kind) for kind in ((False, False, False), (True, True, True)))
+
+
+MOST_SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227}  # KiB of a block of threads, from CUDA's programming guide
+
+
+@pytest.mark.skipif(not INTERPRETED, reason=NEEDS_TRITON)
+@pytest.mark.parametrize("capability", MOST_SHARED)
+def test_it_compiles_for_gpus_without_spilling(capability: int) -> None:
+    """For the shapes of Gemma-2B, -7B and -3-4B (head size 256), of other 7B models (128), and float32 (64)."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("TRITON_INTERPRET")
+    command = [sys.executable, "-m", "tests.theory.compiled", str(capability)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    programs = json.loads(done.stdout.splitlines()[-1])
+    assert len(programs) >= 12
+    for program in programs:
+        assert program["stack"] == 0, program
+        assert program["shared"] <= MOST_SHARED[capability] * 1024, program
+        assert program["tensor cores"] == (program["dtype"] != "fp32"), program
