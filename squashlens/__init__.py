@@ -29,7 +29,7 @@ order to read them:
 7. **Theory.** `statements` evaluates the paper's statements on your own inputs, and `synthetic` measures random
    attention stacks, without a model.
 
-`errors` defines the exceptions, whose messages name a cause and a remedy; `zoo` has the bundled model. Names are
+`errors` defines the exceptions, whose messages name a cause and a remedy; `zoo` has the bundled models. Names are
 imported at first use: importing squashlens imports neither torch nor TransformerLens, and changes no global setting.
 """
 

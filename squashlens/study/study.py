@@ -83,8 +83,9 @@ class Study:
             worker needs for the cells that are left. `seconds_from`: whether this is the mean of the cells that are
             done, or that of another model scaled by the size of its weights. Before the first cell, `seconds` and
             `peak_bytes` are a guess from the shapes of the model and its prompts, which counts the passes that
-            `seconds_from` names and nothing else; cells take longer, ten times as long for small models. They are
-            unknown for measurements of neither a prompt nor a growing sequence, and if the checkpoint is not here.
+            `seconds_from` names and nothing else; cells take longer, those of the bundled model 1 to 6 times as long.
+            They are unknown for measurements of neither a prompt nor a growing sequence, and if the checkpoint is not
+            here.
         """
         require_current(self.cells)
         return plan.plan(self.cells, self.store)
