@@ -32,26 +32,27 @@ def heads_of(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "
 def heads_of_attention(attention: Attention) -> Float[Tensor, "head several"]:
     """The same from queries and keys, a few rows at a time; a window leaves no weight on a first token out of sight."""
     n = attention.queries.shape[2]
-    found = torch.zeros(attention.queries.shape[1], 2, dtype=torch.float64)
+    found = torch.zeros(attention.queries.shape[1], 2, dtype=torch.float64, device=attention.queries.device)
     for rows, keys in attention.blocks(copies=2, rows=slice(1, n)):
         weights = attention.weights(rows, keys)[0][0].flatten(0, 1)
-        sink = weights[..., 0].double().sum(dim=-1) if keys.start == 0 else torch.zeros(len(weights))
-        found += torch.stack([sink.cpu(), entropy(weights).sum(dim=-1).cpu()], dim=-1)
+        if keys.start == 0:
+            found[:, 0] += weights[..., 0].double().sum(dim=-1)
+        found[:, 1] += entropy(weights).sum(dim=-1)
     return found / (n - 1)
 
 
-def spectrum(streams: Float[Tensor, "position d"]) -> tuple[float, float]:
-    """The entropy of representations in nat, and their effective rank.
+def spectrum(streams: Float[Tensor, "position d"]) -> Float[Tensor, " several"]:
+    """The entropy of representations in nat, and their effective rank; 0 and 0 if all are zero.
 
     With the singular values σ of the matrix of all tokens' representations, the first is the entropy of the shares
     ``σ²/Σσ²``, and the second ``exp`` of the entropy of ``σ/Σσ``: from 1, if all are parallel, to the smaller of n and
     d.
 
-    >>> [round(number, 6) for number in spectrum(3 * torch.eye(4))]
+    >>> [round(number, 6) for number in spectrum(3 * torch.eye(4)).tolist()]
     [1.386294, 4.0]
     """
     values = torch.linalg.svdvals(streams.double())
-    if not float(values.sum()):
-        return 0.0, 0.0
+    nothing = values.sum() == 0  # not asked for here, since a device would have to be waited for
     squares = (values / values.max()).square()
-    return float(entropy(squares / squares.sum())), float(entropy(values / values.sum()).exp())
+    found = torch.stack([entropy(squares / squares.sum()), entropy(values / values.sum()).exp()])
+    return torch.where(nothing, 0.0, found)

@@ -16,6 +16,7 @@ import torch
 import squashlens as sl
 from squashlens.engine.differentiating import replay, spans
 from squashlens.engine.differentiating.deferred import Deferred
+from squashlens.engine.running import forward
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention
 from tests import cases
@@ -25,11 +26,16 @@ DEVICE, BLOCKS = "lazy:0", (2, 4)
 IDS = [[2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]]
 FAMILIES = cases.CONFIGS | cases.MORE | cases.OTHERS
 DEFAULT = "gemma2"  # windows in every other block, capped logits, and norms behind the branches too
-OTHERS = ("gpt2", "qwen3", "neox", "mixtral")  # bloom's attention is computed with patterns, which go to the CPU
+WRITTEN = "bloom"  # its attention is computed with patterns, in which its position encoding is
+OTHERS = ("gpt2", "qwen3", "neox", "mixtral")
 
 
 def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
     return sl.prompts.build(model, content, prefix=[2, 5, 14], alphabet=[7, 8])
+
+
+def profile(model: Any, **options: Any) -> Any:
+    return sl.profile(model, IDS, n_random_models=0, progress=False, **options)
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -38,6 +44,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "hops": lambda m: sl.paths.hops(m, IDS),
     "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4, progress=False),
     "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4, progress=False),
+    "profile without norms": lambda m: profile(m, method="none"),
+    "profile with spectral norms": lambda m: profile(m, queries=[5, -1], norm="spectral"),
+    "profile with Frobenius norms": lambda m: profile(m, queries=[-1], norm="frobenius"),
     "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
     "collapse with two passes": lambda m: sl.collapse(m, sequence(m, [7, 8, 7, 7, 8, 7])),
 }
@@ -67,13 +76,15 @@ def waited(model: Any, call: Callable[[Any], Any]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("family", [DEFAULT, *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS)])
+@pytest.mark.parametrize(
+    "family", [DEFAULT, WRITTEN, *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS)]
+)
 def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: Any) -> None:
     few, many = (waited(model_of(family, blocks), CALLS[call]) for blocks in BLOCKS)
     assert many == few
 
 
-@pytest.mark.parametrize("call", ["path_bound", "spectral norms"])
+@pytest.mark.parametrize("call", ["path_bound", "spectral norms", "profile without norms"])
 def test_rows_in_small_blocks_take_no_more(call: str, model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(DEFAULT, 2)
     whole = waited(model, CALLS[call])
@@ -81,6 +92,14 @@ def test_rows_in_small_blocks_take_no_more(call: str, model_of: Any, monkeypatch
     monkeypatch.setattr(attention, "LONGEST", 2)
     monkeypatch.setattr(attention, "SHORTEST", 2)
     assert waited(model, CALLS[call]) == whole
+
+
+def test_patterns_that_do_not_fit_come_block_by_block(model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "available", lambda device: 0)
+    few, many = (waited(model_of(WRITTEN, blocks), CALLS["path_bound"]) for blocks in BLOCKS)
+    (line,) = many - few
+    assert "forward.py" in line
+    assert [few[line], many[line]] == list(BLOCKS)
 
 
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])

@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import device_of, pattern_site
+from squashlens.engine.anatomy import device_of, dtype_of, pattern_site
 from squashlens.engine.budget import pass_bytes, queries_and_keys
 from squashlens.engine.functions import has_nan
 from squashlens.engine.hooking.freeze import freeze_attention
 from squashlens.engine.hooking.hook import Hook, ambient, attached
 from squashlens.engine.hooking.pairs import checking_results
-from squashlens.engine.memory import available, require_room
+from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
@@ -78,8 +78,8 @@ def require_numbers(model: Bridge, logits: Tensor) -> None:
 
 
 def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:
-    """The pattern averaged over heads, for the path bound, in float32 on the CPU."""
-    return pattern.detach().float().mean(dim=1).cpu()
+    """The pattern averaged over heads, for the path bound, in float32."""
+    return pattern.detach().float().mean(dim=1)
 
 
 def attention_of(
@@ -88,21 +88,26 @@ def attention_of(
     """The attention of each block from one forward pass, as queries and keys.
 
     If patterns must be computed (for hooks, or because the model cannot be run without), the result has patterns
-    averaged over heads, in float32 on the CPU. Queries and keys stay on the device if they and the pass need less than
-    half of its free memory, else they move to the CPU.
+    averaged over heads, in float32 on the CPU. Patterns move there when the pass is done, and queries and keys stay on
+    the device, if they and the pass need less than half of its free memory. Otherwise each block's move to the CPU at
+    once.
     """
     blocks, (prompts, n) = list(blocks), ids.shape
     device, cpu = device_of(model), torch.device("cpu")
     if why_not_streamed(model) is not None:
-        require_room(len(blocks) * prompts * n**2 * 4, cpu, "The attention patterns", "Use a shorter prompt.")
+        size = len(blocks) * prompts * n**2 * 4
+        require_room(size, cpu, "The attention patterns", "Use a shorter prompt.")
+        # They are joined to move together. Scores, softmax and pattern of every head are in the pass.
+        passing = pass_bytes(model, prompts, n) + 4 * int(model.cfg.n_heads) * prompts * n**2 * dtype_of(model).itemsize
+        target = device if 2 * size + passing < available(device) / 2 else cpu
         patterns: dict[int, Tensor] = {}
 
         def keep(block: int) -> Callable[[Tensor], None]:
-            return lambda tensor: patterns.update({block: head_mean(tensor)})
+            return lambda tensor: patterns.update({block: head_mean(tensor).to(target)})
 
         with torch.no_grad():
             forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
-        return dict(patterns)
+        return dict(zip(patterns, to_cpu(list(patterns.values())), strict=True))
     kept, passing = len(blocks) * queries_and_keys(model, prompts, n), pass_bytes(model, prompts, n)
     target = device if kept + passing < available(device) / 2 else cpu
     require_room(passing, device, "A forward pass", "Use a shorter prompt, or fewer prompts at a time.")

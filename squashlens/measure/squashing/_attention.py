@@ -9,7 +9,7 @@ from torch import Tensor
 
 from squashlens._typing import AttentionKind
 from squashlens.engine.anatomy import windows
-from squashlens.engine.memory import require_room
+from squashlens.engine.memory import require_room, to_cpu
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
@@ -40,7 +40,7 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
             f"The capture has no attention patterns of blocks {missing}.",
             "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
-    return {b: head_mean(held[b]) for b in blocks}
+    return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
 
 
 def noting_products(session: Session, patterns: Iterable[Pattern]) -> Session:

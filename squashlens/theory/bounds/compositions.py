@@ -21,7 +21,8 @@ def compositions(
 ) -> Iterator[Float[Tensor, "chosen position"]]:
     """The rows of some queries, in ascending order, of ``∏ gain (A + I)``: after no pattern, after one, after two, ….
 
-    The patterns are those of one prompt of n tokens, averaged over heads, from the top block down.
+    The patterns are those of one prompt of n tokens, averaged over heads, from the top block down. The product of rows
+    with the queries and keys of a block is on the device of these.
 
     >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     >>> [rows.tolist() for rows in compositions(torch.tensor([1]), 2, [A, A], 1.0)]
@@ -30,7 +31,8 @@ def compositions(
     rows = torch.nn.functional.one_hot(queries, n).double()
     yield rows
     for pattern in patterns:
-        rows = gain * (rows + _through(queries, rows, pattern))
+        added = _through(queries, rows, pattern)
+        rows = gain * (rows.to(added.device) + added)
         yield rows
 
 
@@ -44,11 +46,13 @@ def _through(
         blocks = _parts(pattern.reshape(pattern.shape[-2:]))
     else:
         return pattern.pushed(rows)
+    # The rows go to the device, which nobody waits for; the pattern's rows would have to come from it, part by part.
+    rows = rows.to(pattern.queries.device if isinstance(pattern, Attention) else pattern.device)
     found = torch.zeros_like(rows)
     for here, keys, weights in blocks:
         first = int(torch.searchsorted(queries, here.start))  # earlier queries do not see these rows
         if first < len(queries):
-            found[first:, keys] += rows[first:, here] @ weights.to(rows.device, rows.dtype)
+            found[first:, keys] += rows[first:, here] @ weights.to(rows.dtype)
     return found
 
 

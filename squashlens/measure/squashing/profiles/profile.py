@@ -14,11 +14,11 @@ from tqdm.auto import tqdm
 
 from squashlens._typing import Bos, Bridge, Norm, one_of, positive
 from squashlens.bars import bar
-from squashlens.engine.anatomy import check_layer, n_blocks, width
+from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.memory import human, require_room
+from squashlens.engine.memory import human, require_room, to_cpu
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
@@ -247,7 +247,10 @@ class _Work:
         for start in bar(starts, desc=NAMES[name], unit="chunk", progress=progress):
             rows = slice(start, min(len(self.queries), start + size))
             down = [patterns[block] for block in reversed(range(min(self.layers), top))]
-            for below, values in enumerate(compositions(self.queries[rows], self.n, down, 2.0)):
+            products = compositions(self.queries[rows], self.n, down, 2.0)
+            if device_of(self.session.model).type != "cpu":  # waited for once, and not after each block
+                products = to_cpu(list(products))
+            for below, values in enumerate(products):
                 if top - below in self.layers:
                     self._take(found, name, self.layers.index(top - below), rows, values)
 

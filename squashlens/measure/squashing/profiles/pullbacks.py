@@ -15,7 +15,7 @@ from squashlens.engine.differentiating.exact import CERTIFIES
 from squashlens.engine.differentiating.replay import record, replayable
 from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
-from squashlens.engine.memory import require_room
+from squashlens.engine.memory import require_room, to_cpu
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import causality, require_causal
 from squashlens.measure.squashing.jacobians.upper import FAILURE, Ends, Measure
@@ -91,17 +91,17 @@ def norms_of(pullback: Pullback, query: int, norm: Norm, directions: Float[Tenso
     """Exact norms at each layer and position for one query, from products with orthonormal directions."""
     n, layers = pullback.session.positions, pullback.layers
     if norm == "frobenius":
-        squares = torch.zeros(len(layers), n, dtype=torch.float64)
+        squares: dict[int, Tensor] = {}
 
         def add(layer: int, rows: Rows) -> None:
-            squares[layers.index(layer)] += squared_frobenius(rows)[0].cpu()
+            more = squared_frobenius(rows)[0]
+            squares[layer] = squares[layer] + more if layer in squares else more
 
         pullback.rows(query, directions, add)
-        return squares.sqrt()
-    found = torch.zeros(len(layers), n, dtype=torch.float64)
-    for place, rows in enumerate(_held(pullback, query, directions)):
-        found[place, : query + 1] = torch.stack([spectral_norms(block) for block in rows.unbind(1)]).cpu()
-    return found
+        return torch.stack(to_cpu([squares[layer] for layer in layers])).sqrt()
+    every = _held(pullback, query, directions)
+    found = to_cpu([torch.stack([spectral_norms(block) for block in rows.unbind(1)]) for rows in every])
+    return torch.nn.functional.pad(torch.stack(found), (0, n - query - 1))
 
 
 def _held(

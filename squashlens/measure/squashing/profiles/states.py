@@ -1,12 +1,13 @@
 """What the heads and the residual streams of a prompt look like, block by block and layer by layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from squashlens.engine.anatomy import context_length, n_blocks, pattern_site, residual_site, windows
+from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.measure.session import Session
@@ -22,13 +23,13 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     seen = _Seen(session)
     seen.run()
     blocks = range(n_blocks(session.model))
-    heads = torch.stack([seen.heads[b].cpu() for b in blocks])  # blocks may be on several devices
-    sink, others = (torch.stack([seen.values[b][which].cpu() for b in blocks]) for which in (0, 1))
+    heads = _together(seen.heads[b] for b in blocks)
+    sink, others = (_together(seen.values[b][which] for b in blocks) for which in (0, 1))
     n, native = session.positions, windows(session.model)
     uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
     by_head, by_layer = ("block", "head"), ("layer",)
-    spectra = torch.tensor([spectrum(seen.streams[layer][0]) for layer in layers], dtype=torch.float64)
-    sizes = torch.stack([seen.streams[layer][0].double().norm(dim=-1).cpu() for layer in layers])
+    spectra = _together(spectrum(seen.streams[layer][0]) for layer in layers)
+    sizes = _together(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
     return {
         "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
         "attention_entropy": (by_head, heads[..., 1], "mean entropy of attention", "nat"),
@@ -41,6 +42,11 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
         "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
         **_distances(session, seen, layers),
     }
+
+
+def _together(parts: Iterable[Tensor]) -> Tensor:
+    """Tensors of several layers or blocks, which may be on several devices, as one on the CPU."""
+    return torch.stack(to_cpu(list(parts)))
 
 
 class _Seen:
@@ -70,7 +76,7 @@ class _Seen:
         return lambda tensor: self.streams.update({layer: tensor.detach().clone()})
 
     def _pattern(self, block: int) -> Callable[[Tensor], None]:
-        return lambda tensor: self.heads.update({block: heads_of(tensor).cpu()})
+        return lambda tensor: self.heads.update({block: heads_of(tensor)})
 
     def _attention(self, block: int, attention: Attention) -> None:
         self.heads[block] = heads_of_attention(attention)
@@ -78,7 +84,7 @@ class _Seen:
     def _value(self, block: int, heads: int) -> Callable[[Tensor], None]:
         def keep(tensor: Tensor) -> None:
             if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
-                sizes = tensor[0].double().norm(dim=-1).cpu().repeat_interleave(heads // tensor.shape[2], dim=1)
+                sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
                 self.values[block] = (sizes[0], sizes[1:].mean(dim=0))
 
         return keep
@@ -97,16 +103,16 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
 
     if limit is not None and session.positions + 1 > limit:
         remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
-        far = noise = [float("nan")] * len(layers)
+        far = noise = torch.full((len(layers),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
         with torch.no_grad():
             forward(session.model, ids, [(residual_site(layer, session.model), keep(layer)) for layer in layers])
         far, noise = (
-            [float(distance(one, again[layer][:, place], "linf")) for layer, one in zip(layers, last, strict=True)]
+            _together(distance(one, again[layer][:, place], "linf")[0] for layer, one in zip(layers, last, strict=True))
             for place in (1, 0)
         )
-    sizes = [float(one.double().square().mean().sqrt()) for one in last]
+    sizes = _together(one.double().square().mean().sqrt() for one in last)
     return {
         "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
         "collapse_noise": (("layer",), noise, "noise floor of the distance of v and v*", MODEL_UNITS),
