@@ -61,17 +61,17 @@ def _agrees(
     """Whether the kernel gives the products that blocks of rows give in float64, for one row and for several."""
     from squashlens.theory.attention import Attention
 
-    generator = torch.Generator().manual_seed(0)  # on the CPU, so that every device is asked the same
+    generator = torch.Generator("cpu").manual_seed(0)  # on the CPU, so that every device is asked the same
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
+        return torch.randn(*shape, generator=generator, device=generator.device)
 
     probe = Attention(
         drawn(2, 4, LENGTH, size).to(device, dtype), drawn(2, 2, LENGTH, size).to(device, dtype), 2 * size**-0.5,
         CAP if capped else None, WINDOW if windowed else None, drawn(4).to(device) if sunk else None,
     )  # fmt: skip
-    rows = torch.zeros(3, 2, 4, LENGTH, dtype=torch.float64)
-    rows[..., WITHIN] = torch.rand(rows[..., WITHIN].shape, generator=generator, dtype=torch.float64)
+    rows = torch.zeros(3, 2, 4, LENGTH, dtype=torch.float64, device=generator.device)
+    rows[..., WITHIN].uniform_(generator=generator)
     rows = rows.to(device)
     expected = probe.double().pushed_in_blocks(rows, WITHIN)
     reason = None

@@ -1,7 +1,8 @@
 """Compile the Triton kernel for a GPU that need not be there: `python -m tests.theory.compiled 90`.
 
-The last line that it prints is a JSON list: for each program its registers, the bytes of stack of a thread (spilled
-registers are there), the bytes of shared memory of a block of threads, and whether tensor cores multiply.
+`row_kernel.pushed_by_head` is called as on a GPU, with a driver that names the GPU and starts nothing. The last line
+that is printed is a JSON list: for each program its registers, the bytes of stack of a thread (spilled registers are
+there), the bytes of shared memory of a block of threads, and whether tensor cores multiply.
 """
 
 import json
@@ -15,39 +16,37 @@ from typing import Any
 import torch
 import triton  # pyright: ignore[reportMissingImports]
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
-from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
+from triton.runtime import jit  # pyright: ignore[reportMissingImports]
 
 from squashlens.theory import row_kernel
+from squashlens.theory.attention import Attention
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-KINDS: list[tuple[str, int, dict[str, bool]]] = [
-    ("bf16", 256, {}), ("bf16", 256, {"WINDOWED": True}), ("bf16", 256, {"WINDOWED": True, "CAPPED": True}),
-    ("bf16", 128, {}), ("fp16", 64, {"WINDOWED": True, "SUNK": True}), ("fp32", 64, {}),
+SINKS = torch.zeros(2)
+KINDS: list[tuple[torch.dtype, int, dict[str, Any]]] = [
+    (torch.bfloat16, 256, {}), (torch.bfloat16, 256, {"window": 9}), (torch.bfloat16, 256, {"window": 9, "cap": 1.0}),
+    (torch.bfloat16, 128, {}), (torch.float16, 64, {"window": 9, "sinks": SINKS}), (torch.float32, 64, {}),
 ]  # fmt: skip
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
-def compiled(
-    kernel: Any, capability: int, dtype: str, size: int, options: dict[str, bool], rows: int
-) -> dict[str, Any]:
-    """What a program needs, as Triton compiles it when the kernel is called with such tensors."""
-    shape = row_kernel.shape_of(DTYPES[dtype], rows)
-    own = {"SUNK": False, "sinks": None} if kernel is row_kernel._normalize else {"ROWS": rows}
-    fixed: dict[str, Any] = {"CAPPED": False, "WINDOWED": False, "SIZE": size, "WIDTH": size} | own
-    fixed |= {name: shape[name] for name in ("BLOCK", "STEP")}
-    fixed |= {name: value for name, value in options.items() if name in fixed}
-    if fixed.get("SUNK"):
-        del fixed["sinks"]
-    pointers = {"queries": dtype, "keys": dtype, "sinks": "fp32", "rows": "fp32", "maxima": "fp32", "sums": "fp64",
-                "found": "fp64"}  # fmt: skip
-    kinds = dict.fromkeys(kernel.arg_names, "i32") | {"inner": "fp32", "outer": "fp32"}
-    kinds |= {name: f"*{kind}" for name, kind in pointers.items()} | dict.fromkeys(fixed, "constexpr")
-    kinds = {name: kinds[name] for name in kernel.arg_names}
-    place = {name: (number,) for number, name in enumerate(kernel.arg_names)}
-    aligned = {place[name]: [["tt.divisibility", 16]] for name, kind in kinds.items() if kind.startswith("*")}
-    source = ASTSource(kernel, kinds, {place[name]: value for name, value in fixed.items()}, aligned)
-    launch = {name: shape[name] for name in ("num_warps", "num_stages")}
-    program = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch)
+class Driver:
+    """All that is asked of a driver until a program is started."""
+
+    def __init__(self, capability: int) -> None:
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+
+def needs(program: Any) -> dict[str, Any]:
+    """What a compiled program needs."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(program.asm["cubin"])
         file.flush()
@@ -56,19 +55,36 @@ def compiled(
     assert found is not None, usage
     cores = re.search(r"mma\.sync|wgmma\.mma_async|tcgen05\.mma", program.asm["ptx"])
     return {
-        "kernel": kernel.fn.__name__, "dtype": dtype, "size": size, **options, "rows": rows, "registers": int(found[1]),
-        "stack": int(found[2]), "shared": program.metadata.shared, "tensor cores": cores is not None,
+        "registers": int(found[1]), "stack": int(found[2]), "shared": program.metadata.shared,
+        "tensor cores": cores is not None,
     }  # fmt: skip
 
 
 def main() -> None:
-    capability = int(sys.argv[1])
-    programs = []
+    triton.runtime.driver.set_active(Driver(int(sys.argv[1])))
+    compiled: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def started_on(self: Any, grid: Any) -> Any:
+        def start(*args: Any, **kwargs: Any) -> None:
+            program = self.run(*args, grid=grid, warmup=True, **kwargs)
+            compiled.setdefault((self.fn.__name__, kwargs.get("ROWS", 1)), {})[program.hash] = program
+
+        return start
+
+    jit.KernelInterface.__getitem__ = started_on
+    printed = []
     for dtype, size, options in KINDS:
-        programs.append(compiled(row_kernel._normalize, capability, dtype, size, options, 1))
-        for rows in (1, row_kernel.ROWS):
-            programs.append(compiled(row_kernel._multiply, capability, dtype, size, options, rows))
-    print(json.dumps(programs))
+        compiled.clear()
+        for n in (1, 300, 4096):  # Triton would compile other programs for 1, and for lengths that 16 divides
+            for count in (1, 3):
+                queries, keys = (torch.zeros(1, heads, n, size, dtype=dtype) for heads in (2, 1))
+                rows = torch.ones(count, 1, 2, n, dtype=torch.float64)
+                row_kernel.pushed_by_head(Attention(queries, keys, 1.0, **options), rows, slice(0, n))
+        about = {"dtype": str(dtype).removeprefix("torch."), "size": size, "kind": [*options]}
+        for (kernel, rows), programs in compiled.items():
+            each = {"kernel": kernel, "rows": rows, "programs": len(programs)}
+            printed.append(each | about | needs(next(iter(programs.values()))))
+    print(json.dumps(printed))
 
 
 if __name__ == "__main__":

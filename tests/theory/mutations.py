@@ -53,6 +53,7 @@ MUTATIONS = (
     Mutation("a kernel compared for one row only", "theory/row_products.py", "for chosen in (slice(1), slice(3)):", "for chosen in (slice(1), slice(1)):", "test_row_products.py"),
     Mutation("a window that is not probed", "theory/row_products.py", "WINDOW if windowed else None", "None", "test_row_products.py"),
     Mutation("a cap that is not probed", "theory/row_products.py", "CAP if capped else None", "None", "test_row_products.py"),
+    Mutation("a probe on the default device", "theory/row_products.py", "generator=generator, device=generator.device", "generator=generator", "test_row_products.py"),
     Mutation("full memory taken for a wrong kernel", "theory/row_products.py", "    except torch.OutOfMemoryError:\n        raise\n", "", "test_row_products.py"),
     Mutation("a refused kernel without a warning", "theory/row_products.py", "    if reason is not None:\n        kind", "    if reason is None:\n        kind", "test_row_products.py"),
     Mutation("a kernel on every device", "theory/row_products.py", "DEVICES = (\"cuda\",)", "DEVICES = (\"cuda\", \"cpu\")", "test_row_products.py"),

@@ -159,6 +159,15 @@ def test_without_triton_blocks_are_used_and_a_warning_says_so_once(monkeypatch: 
     assert len(found) == 1
 
 
+def test_the_probe_is_drawn_on_the_cpu_whatever_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may have made a device the default one; here it is one without numbers."""
+    on_the_cpu(monkeypatch, Fake())
+    one = attention()
+    with torch.device("meta"):
+        assert row_products._agrees(Fake(), torch.device("cpu"), torch.float32, 8, False, False, True)
+    assert kernel_of(one) is not None
+
+
 def test_a_device_without_memory_is_not_taken_for_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(attention: Attention, found: Tensor) -> Tensor:
         raise torch.OutOfMemoryError("full")
@@ -169,25 +178,24 @@ def test_a_device_without_memory_is_not_taken_for_a_wrong_kernel(monkeypatch: py
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("several", [1, 20])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(
-    ("size", "options"),
-    [(256, {}), (128, {"window": 1024}), (64, {"sinks": torch.linspace(-2, 5, 8)}), (80, {"cap": 30.0}),
-     (256, {"window": 1024, "cap": 50.0})], ids=str,
+    ("dtype", "size", "options"),
+    [(torch.bfloat16, 256, {}), (torch.bfloat16, 128, {"window": 1024}), (torch.float32, 64, {}),
+     (torch.float16, 80, {"window": 1024, "cap": 5.0, "sinks": torch.linspace(-2, 5, 8)})], ids=str,
 )  # fmt: skip
-def test_the_kernel_on_a_gpu(size: int, options: dict[str, Any], dtype: torch.dtype, several: int) -> None:
-    """It compiles there, passes its probe, and is used; 3,001 tokens, and rows that are not laid out one by one."""
+def test_the_kernel_on_a_gpu(dtype: torch.dtype, size: int, options: dict[str, Any]) -> None:
+    """It compiles there, passes its probe, and is used; 3,001 tokens, and positions laid out before heads."""
     torch.manual_seed(0)
     on = {name: value.cuda() if isinstance(value, Tensor) else value for name, value in options.items()}
     queries, keys = (torch.randn(1, 3001, heads, size).cuda().to(dtype).transpose(1, 2) for heads in (8, 4))
     one = Attention(queries, keys, 2 * size**-0.5, **on)
-    rows = torch.rand(several, 1, 8, 3001, dtype=torch.float64).cuda()
     kernel = kernel_of(one)
     assert kernel is not None
-    found, expected = kernel(one, rows, slice(5, 2999)), one.double().pushed_in_blocks(rows, slice(5, 2999))
-    torch.testing.assert_close(found, expected, rtol=2e-5, atol=0)
-    assert torch.equal(found, kernel(one, rows, slice(5, 2999)))  # the order of every sum is fixed
+    for count in (1, 20):
+        rows = torch.rand(count, 1, 8, 3001, dtype=torch.float64).cuda()
+        found, expected = kernel(one, rows, slice(5, 2999)), one.double().pushed_in_blocks(rows, slice(5, 2999))
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=0)
+        assert torch.equal(found, kernel(one, rows, slice(5, 2999)))  # the order of every sum is fixed
 
 
 @pytest.mark.cuda
