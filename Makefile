@@ -107,7 +107,7 @@ compare: .venv/.ok
 # The version that PyTorch's builds for CUDA bring; for Linux only. No GPU is needed.
 kernel: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python "triton==3.7.1"
-	TRITON_INTERPRET=1 $(PYTEST) -m "not slow and not cuda" tests/theory/test_row_kernel.py
+	TRITON_INTERPRET=1 $(PYTEST) -m "not slow and not cuda" tests/theory/test_row_kernel.py tests/measure/squashing/test_row_products.py
 
 # The program is used as it is written: these tools check it, and build nothing.
 js:

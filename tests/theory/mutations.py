@@ -41,8 +41,6 @@ MUTATIONS = (
     Mutation("the kernel's weights not divided by their sum", "theory/row_kernel.py", "(rows[here] / sums).float()", "rows[here].float()", "test_row_kernel.py::test_products_of_several_blocks"),
     Mutation("the kernel's first rows for all", "theory/row_kernel.py", "rows + row[None, :] * apart + offset", "rows + 0 * row[None, :] * apart + offset", "test_row_kernel.py::test_products_of_several_blocks"),
     Mutation("the kernel's sum over queries in float32", "theory/row_kernel.py", "total += tl.sum(weights * left[None, :], 1).to(tl.float64)[:, None]", "total = (total + tl.sum(weights * left[None, :], 1).to(tl.float64)[:, None]).to(tl.float32).to(tl.float64)", "test_row_kernel.py::test_sums_of_many_blocks_keep_their_digits"),
-    Mutation("a kernel that the provenance leaves out", "measure/squashing/_attention.py", "if not any(by_kernel):", "if by_kernel:", "test_row_kernel.py::test_the_provenance_says_in_how_many_blocks"),
-    Mutation("a kernel noted for every block", "measure/squashing/_attention.py", "if all(by_kernel) else", "if any(by_kernel) else", "test_row_kernel.py::test_the_provenance_says_in_how_many_blocks"),
     Mutation("a kernel for float64", "theory/row_products.py", "torch.float16, torch.bfloat16)", "torch.float16, torch.bfloat16, torch.float64)", "test_row_products.py"),
     Mutation("a kernel for masks", "theory/row_products.py", "if attention.mask is not None or queries", "if queries", "test_row_products.py"),
     Mutation("a kernel in a graph", "theory/row_products.py", "graph = torch.is_grad_enabled() and", "graph = False and", "test_row_products.py"),

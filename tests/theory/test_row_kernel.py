@@ -4,71 +4,35 @@ A stand-in for Triton runs it always, and Triton's own interpreter where `make k
 TRITON_INTERPRET=1. What only a GPU shows is in the tests of `test_row_products.py` that are marked `cuda`.
 """
 
-import copy
-import importlib
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import GptOssConfig
 
-import squashlens as sl
-from squashlens.engine.running.streamed import streamed
 from squashlens.theory import row_products
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.paths import Uniform
-from tests import cases
 from tests.theory import triton_on_cpu
 
 ROOT = Path(__file__).parents[2]
-NEEDS_TRITON = "Triton is not installed, or TRITON_INTERPRET=1 is not set: make kernel"
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
-FAMILIES = cases.CONFIGS | cases.MORE | cases.OTHERS | {
-    "gpt_oss": GptOssConfig(**cases.COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=5)
-}  # fmt: skip
-WITH_PATTERNS = ("bloom", "mpt", "falcon", "falcon_alibi")  # position biases, and masks of their own: no `Attention`
-IDS = [2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["stand-in", pytest.param("Triton", marks=pytest.mark.skipif(not INTERPRETED, reason=NEEDS_TRITON))],
-)
+@pytest.fixture(scope="module", params=triton_on_cpu.WAYS)
 def kernel(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The module of the kernel, run by the stand-in or by Triton's interpreter."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        if request.param == "stand-in":
-            yield triton_on_cpu.imported(monkeypatch)
-            return
-        from triton.runtime import interpreter  # pyright: ignore[reportMissingImports]
-
-        builder = interpreter.InterpreterBuilder
-        multiply, kinds = builder.create_dot, (interpreter.tl.bfloat16, interpreter.tl.float32)
-
-        def widened(part: Any) -> Any:
-            wide = interpreter._convert_float(part.data, *kinds, None).view(np.float32)
-            return interpreter.TensorHandle(wide, kinds[1])
-
-        def dot(self: Any, left: Any, right: Any, *others: Any) -> Any:
-            """The interpreter multiplies the bits of bfloat16 as integers."""
-            left, right = (widened(part) if part.dtype.scalar == kinds[0] else part for part in (left, right))
-            return multiply(self, left, right, *others)
-
-        monkeypatch.setattr(builder, "create_dot", dot)
-        yield importlib.import_module("squashlens.theory.row_kernel")
+        yield triton_on_cpu.kernel(request.param, monkeypatch)
 
 
 def attention(
@@ -83,19 +47,6 @@ def attention(
     return Attention(drawn(heads), drawn(groups), strength * size**-0.5, **options)
 
 
-def compared(kernel: Any, one: Attention, count: int, within: slice, seed: int = 0) -> None:
-    """The kernel's products of several rows equal those of blocks of rows in float64, entry by entry."""
-    prompts, heads, n, _ = one.queries.shape
-    rows = torch.zeros(count, prompts, heads, n, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
-    rows[..., within] = torch.rand(rows[..., within].shape, generator=generator, dtype=torch.float64)
-    expected = one.double().pushed_in_blocks(rows, within)
-    found = kernel.pushed_by_head(one, rows, within)
-    assert (found.dtype, found.shape) == (torch.float64, rows.shape)
-    # A logit is rounded in proportion to the products that it is the sum of, and a weight by as much.
-    torch.testing.assert_close(found, expected, rtol=2e-6 * (1 + one.largest_product()), atol=1e-30)
-
-
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {}, "window": {"window": 70}, "cap": {"cap": 2.0}, "sinks": {"sinks": torch.tensor([-1.0, 6.0])},
     "everything": {"window": 33, "cap": 0.7, "sinks": torch.tensor([-1.0, 6.0])},
@@ -107,7 +58,9 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_products_of_several_blocks(kind: str, dtype: torch.dtype, kernel: Any) -> None:
     """More than two blocks of keys and queries, the last of each ragged; rows begin and end within a block."""
     for count in (1, 3):
-        compared(kernel, attention(300, 16, dtype, heads=2, groups=1, **KINDS[kind]), count, slice(37, 290))
+        triton_on_cpu.compared(
+            kernel, attention(300, 16, dtype, heads=2, groups=1, **KINDS[kind]), count, slice(37, 290)
+        )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -133,7 +86,7 @@ def test_products_of_any_shape(
         window=window, cap=cap, sinks=sinks,
     )  # fmt: skip
     start, stop = sorted(round(n * end) for end in ends)
-    compared(kernel, one, count, slice(start, stop), seed)
+    triton_on_cpu.compared(kernel, one, count, slice(start, stop), seed)
 
 
 @pytest.mark.parametrize("window", [None, 1, 40])
@@ -185,69 +138,6 @@ def test_the_cap_keeps_the_digits_of_small_logits(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(ends, torch.ones(16, 16))
 
 
-@pytest.fixture(scope="module")
-def model_of(bridge_of: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    @cache
-    def model(name: str) -> Any:
-        if name in cases.CONFIGS | cases.MORE:
-            return bridge_of(name)
-        folder = cases.save_random(copy.deepcopy(FAMILIES[name]), tmp_path_factory.mktemp(name))
-        return sl.load(folder, device="cpu", progress=False)
-
-    return model
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in (*cases.DISTINCT, "gpt_oss", "bloom") or INTERPRETED else pytest.mark.slow)
-    for name in FAMILIES
-])  # fmt: skip
-def test_families(name: str, kernel: Any, model_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the public calls: bounds with the kernel equal those with blocks, and the provenance says which."""
-    model = model_of(name)
-    calls = {
-        "path_bound": lambda: sl.path_bound(model, IDS, bos="as-given"),
-        "composition": lambda: sl.paths.composition(model, IDS, bos="as-given"),
-        "hops": lambda: sl.paths.hops(model, IDS, bos="as-given"),
-    }
-    plain = {call: calls[call]() for call in calls}
-    used: list[Attention] = []
-
-    def counted(one: Attention, rows: Tensor, within: slice) -> Tensor:
-        used.append(one)
-        return kernel.pushed_by_head(one, rows, within)
-
-    monkeypatch.setattr(row_products, "DEVICES", ("cpu",))
-    monkeypatch.setattr(row_products, "_imported", lambda: counted)
-    monkeypatch.setattr(row_products, "_agrees", lambda *_: True)  # `test_row_products.py` tests it
-    for call, expected in plain.items():
-        used.clear()
-        found = calls[call]()
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-12)
-        told = sl.results.provenance(found)["attention_implementation"]
-        if name in WITH_PATTERNS:
-            assert not used
-            assert "kernel" not in told
-        else:
-            assert len(used) == 3
-            assert told == "streamed, row products by a Triton kernel"
-    if name in WITH_PATTERNS:
-        return
-    seen: dict[int, Attention] = {}
-    with torch.no_grad(), streamed(model, seen.__setitem__):
-        model(torch.tensor([IDS]), use_cache=False)
-    for one in seen.values():
-        compared(kernel, one, 2, slice(0, len(IDS)))
-
-
-def test_the_provenance_says_in_how_many_blocks(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of three blocks have a window, for which this kernel was found wrong."""
-    monkeypatch.setattr(row_products, "DEVICES", ("cpu",))
-    monkeypatch.setattr(row_products, "_imported", lambda: lambda one, *rows: one.pushed_in_blocks(*rows))
-    monkeypatch.setattr(row_products, "_agrees", lambda *kind: not kind[-2])
-    told = sl.results.provenance(sl.path_bound(bridge_of("gemma2"), IDS, bos="as-given"))["attention_implementation"]
-    assert told == "streamed, row products by a Triton kernel in 1 of 3 blocks"
-
-
 def test_the_probe_finds_the_kernel_right(kernel: Any) -> None:
     probe = partial(row_products._agrees, kernel.pushed_by_head, torch.device("cpu"), torch.bfloat16, 16)
     assert all(probe(*kind) for kind in ((False, False, False), (True, True, True)))
@@ -256,7 +146,7 @@ def test_the_probe_finds_the_kernel_right(kernel: Any) -> None:
 MOST_SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB of a block of threads: CUDA programming guide
 
 
-@pytest.mark.skipif(not INTERPRETED, reason=NEEDS_TRITON)
+@pytest.mark.skipif(not triton_on_cpu.INTERPRETED, reason=triton_on_cpu.NEEDS_TRITON)
 @pytest.mark.parametrize("capability", MOST_SHARED)
 def test_it_compiles_for_gpus_without_spilling(capability: int) -> None:
     """For the shapes of Gemma-2B, -7B and -3-4B (head size 256), of other 7B models (128), and float32 (64)."""

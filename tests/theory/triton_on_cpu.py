@@ -4,18 +4,26 @@ It has what `squashlens.theory.row_kernel` uses and nothing else. A load or a st
 and so does a second store to a place. Triton's own interpreter does neither, and multiplies bfloat16 as integers.
 """
 
+import importlib
 import importlib.util
 import itertools
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from squashlens.theory import row_products
+from squashlens.theory.attention import Attention
+
+NEEDS_TRITON = "Triton is not installed, or TRITON_INTERPRET=1 is not set: make kernel"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
+WAYS = ["stand-in", pytest.param("Triton", marks=pytest.mark.skipif(not INTERPRETED, reason=NEEDS_TRITON))]
 
 
 class Pointer:
@@ -146,3 +154,38 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def kernel(way: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """`squashlens.theory.row_kernel`, run by the stand-in or by Triton's own interpreter."""
+    if way == "stand-in":
+        return imported(monkeypatch)
+    from triton.runtime import interpreter  # pyright: ignore[reportMissingImports]
+
+    builder = interpreter.InterpreterBuilder
+    multiply, kinds = builder.create_dot, (interpreter.tl.bfloat16, interpreter.tl.float32)
+
+    def widened(part: Any) -> Any:
+        wide = interpreter._convert_float(part.data, *kinds, None).view(np.float32)
+        return interpreter.TensorHandle(wide, kinds[1])
+
+    def dot(self: Any, left: Any, right: Any, *others: Any) -> Any:
+        """The interpreter multiplies the bits of bfloat16 as integers."""
+        left, right = (widened(part) if part.dtype.scalar == kinds[0] else part for part in (left, right))
+        return multiply(self, left, right, *others)
+
+    monkeypatch.setattr(builder, "create_dot", dot)
+    return importlib.import_module("squashlens.theory.row_kernel")
+
+
+def compared(kernel: Any, one: Attention, count: int, within: slice, seed: int = 0) -> None:
+    """The kernel's products of several rows equal those of blocks of rows in float64, entry by entry."""
+    prompts, heads, n, _ = one.queries.shape
+    rows = torch.zeros(count, prompts, heads, n, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    rows[..., within] = torch.rand(rows[..., within].shape, generator=generator, dtype=torch.float64)
+    expected = one.double().pushed_in_blocks(rows, within)
+    found = kernel.pushed_by_head(one, rows, within)
+    assert (found.dtype, found.shape) == (torch.float64, rows.shape)
+    # A logit is rounded in proportion to the products that it is the sum of, and a weight by as much.
+    torch.testing.assert_close(found, expected, rtol=2e-6 * (1 + one.largest_product()), atol=1e-30)

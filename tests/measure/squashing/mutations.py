@@ -3,6 +3,8 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("a kernel that the provenance leaves out", "measure/squashing/_attention.py", "if not any(by_kernel):", "if by_kernel:", "test_row_products.py::test_the_provenance_says_in_how_many_blocks"),
+    Mutation("a kernel noted for every block", "measure/squashing/_attention.py", "if all(by_kernel) else", "if any(by_kernel) else", "test_row_products.py::test_the_provenance_says_in_how_many_blocks"),
     Mutation("half precision audited", "measure/squashing/audits/audit.py", "dtype.itemsize < 4:", "dtype.itemsize < 2:", "test_audit.py"),
     Mutation("quantized weights audited", "measure/squashing/audits/audit.py", "if kind is not None or dtype.itemsize", "if dtype.itemsize", "test_audit.py"),
     Mutation("a token swapped for itself", "measure/squashing/substitution.py", "[t for t in choices if t != int(ids[place])]", "list(choices)", "test_audit.py"),
