@@ -130,8 +130,8 @@ class Kernel:
         return start
 
 
-def imported(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """`squashlens.theory.row_kernel` with this module in place of Triton."""
+def imported() -> ModuleType:
+    """`squashlens.theory.row_kernel` with this module in place of Triton, which others that look for it do not see."""
     language = Language()
 
     def jit(function: Any = None, **_: Any) -> Any:
@@ -144,22 +144,23 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     triton.jit, triton.language = jit, language
     triton.cdiv = lambda a, b: -(-a // b)
     triton.next_power_of_2 = lambda number: 1 << (number - 1).bit_length()
-    monkeypatch.setitem(sys.modules, "triton", triton)
-    monkeypatch.setitem(sys.modules, "triton.language", language)
     assert row_products.__file__ is not None
     file = row_products.__file__.replace("row_products", "row_kernel")
     spec = importlib.util.spec_from_file_location("row_kernel_on_cpu", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(sys.modules, "triton", triton)
+        monkeypatch.setitem(sys.modules, "triton.language", language)
+        spec.loader.exec_module(module)
     return module
 
 
 def kernel(way: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """`squashlens.theory.row_kernel`, run by the stand-in or by Triton's own interpreter."""
     if way == "stand-in":
-        return imported(monkeypatch)
+        return imported()
     from triton.runtime import interpreter  # pyright: ignore[reportMissingImports]
 
     builder = interpreter.InterpreterBuilder
