@@ -185,7 +185,7 @@ def build(
     prefix: str | Sequence[int] = "",
     suffix: str | Sequence[int] = "",
     separator: Token | None = None,
-    every: int = 3,
+    every: int | None = None,
     ending: Token | None = None,
     alphabet: Sequence[Token] | None = None,
     template: Template = "none",
@@ -200,7 +200,7 @@ def build(
         prefix: text or token ids before the content. Text is tokenized once; ids are used unchanged.
         suffix: text or token ids after the content. Text is tokenized as it follows a content token.
         separator: a token to insert after every `every`-th content token; none by default.
-        every: number of content tokens between separators.
+        every: number of content tokens between separators, 3 by default; only with a separator.
         ending: the last content token at every length; by default the one that the content has there.
         alphabet: tokens that contrasts and unrelated sequences are drawn from. By default the ten digits if the content
             consists of digits, otherwise the tokens that occur in the content.
@@ -223,6 +223,8 @@ def build(
     True
     """
     one_of(template, Template, "template")
+    if separator is None and every is not None:
+        raise InputError(f"every={every} has no effect without a separator.", "Leave it out, or give separator=.")
     if not content:
         raise InputError("content is empty: the sequence has no content.", "Give at least one token.")
     ids = tuple(one_token(model, token) for token in content)
@@ -238,7 +240,7 @@ def build(
         ending=None if ending is None else one_token(model, ending),
         bos=bos,
     )
-    return plain if separator is None else plain.every(every, one_token(model, separator))
+    return plain if separator is None else plain.every(3 if every is None else every, one_token(model, separator))
 
 
 @validated

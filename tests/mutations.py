@@ -5,6 +5,10 @@ from tests.mutate import Mutation
 MUTATIONS = (
     Mutation("True taken for a number", "checks/arguments.py", "isinstance(value, Integral) and _plain(value) is not bool", "isinstance(value, Integral)", "test_arguments.py"),
     Mutation("infinity taken for a number", "checks/arguments.py", "if not math.isfinite(number):", "if math.isnan(number):", "test_arguments.py"),
+    Mutation("a dict that is no dict", "checks/arguments.py", "if e.cause not in _outermost(value, argument)", "if False", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
+    Mutation("choices of two kinds", "checks/arguments.py", "not_chosen if alike else wrong", "wrong", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
+    Mutation("dimensions spelled as options", "cli/_reading/_spelling.py", "(?<!dimension\\ )", "", "test_cli.py::test_python_is_spelled_as_it_is_typed"),
+    Mutation("a period without separators", "prompts.py", "if separator is None and every is not None:", "if False:", "test_prompts.py::test_refusals"),
     Mutation("numbers that lose their digits", "checks/arguments.py", "< sys.float_info.min", "< 0", "test_arguments.py"),
     Mutation("a statement's number as it came", "checks/arguments.py", "return _real(value, argument)", "return value", "test_arguments.py"),
     Mutation("a tensor without data read as a list", "checks/arguments.py", '    if hasattr(value, "is_meta"):\n        _require_dense(value, argument)\n        return', '    if hasattr(value, "is_meta"):\n        return', "test_arguments.py"),

@@ -147,6 +147,13 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
         ("c", CHOICES, "it='c' is not a choice. Use one of: 'a', 'b'.$"),
         (["a", "c"], CHOICES, r"it\[1\]='c' is not a choice. Use one of: 'a', 'b'.$"),
         (3, CHOICES, "it=3 is not a choice. Use one of: 'a', 'b'.$"),
+        ("c", Literal["a"] | Literal["b"], "it='c' is not a choice. Use one of: 'a', 'b'.$"),
+        ("c", Literal["a"] | Mapping[str, float], "it='c' is not a choice. Give 'a' or a dict in which"),
+        (3, Literal["a"] | Mapping[str, float], "it=3 is of type int. Give 'a' or a dict in which"),
+        ({"b": math.nan}, Literal["a"] | Mapping[str, float], r"it\['b'\]=nan is not a finite number"),
+        ({"b": 1e-320}, Literal["a"] | Mapping[str, float], r"it\['b'\]=1e-320 is a subnormal number"),
+        ([1, "x"], int | Sequence[int], r"it\[1\]='x' is of type str. Give a whole number.$"),
+        (torch.int8, torch.dtype | str, "it=torch.int8 is not a floating-point dtype"),
     ],
     ids=lambda part: named(short_repr(part)),
 )

@@ -102,6 +102,7 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
         (lambda m: sl.prompts.repeated(m, "1", 0), "n=0 is not a number"),
         (lambda m: sl.prompts.build(m, ""), "no content"),
         (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, every=3), "every=3 has no effect without a separator"),
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
         (lambda m: sl.prompts.words(m, 3, [], seed=0), "no words"),
         (lambda m: sl.prompts.repeated(m, "1", 3, template="chat"), "no chat template"),

@@ -150,7 +150,10 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     if len(wanted) == 2 and get_origin(wanted[0]) is Literal and get_args(wanted[1]) == (wanted[0],):
         wanted = [wanted[isinstance(value, list | tuple | Set)]]  # one choice or several: the error of what was given
     # For one kind or None, the error of that kind says more than the list of kinds.
-    raise errors[options.index(wanted[0])] if len(wanted) == 1 else _wrong_kind(value, hint, argument)
+    if len(wanted) == 1:
+        raise errors[options.index(wanted[0])]
+    # The value is of a kind that may be given, and something else is wrong with it, such as an item of a dict.
+    raise next((e for e in errors if e.cause not in _outermost(value, argument)), _wrong_kind(value, hint, argument))
 
 
 def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
@@ -353,12 +356,28 @@ def _require(value: Any, holds: object, hint: Any, argument: str) -> Any:
 
 
 def _wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
-    choices = get_args(hint)
-    if get_origin(hint) is Literal:
-        return InputError(
-            f"{argument}={short_repr(value)} is not a choice.", f"Use one of: {', '.join(map(repr, choices))}."
-        )
-    return InputError(f"{argument}={short_repr(value)} is {_kind(value)}.", f"Give {description(hint)}.")
+    choices = _choices(hint)
+    not_chosen, wrong = _outermost(value, argument)
+    if choices and all(get_origin(option) is Literal for option in _options(hint) if option is not NoneType):
+        return InputError(not_chosen, f"Use one of: {', '.join(map(repr, choices))}.")
+    alike = any(_plain(value) is type(choice) for choice in choices)
+    return InputError(not_chosen if alike else wrong, f"Give {description(hint)}.")
+
+
+def _outermost(value: Any, argument: str) -> tuple[str, str]:
+    """The causes for a value that is not one of the choices, and for one of another kind."""
+    given = f"{argument}={short_repr(value)}"
+    return f"{given} is not a choice.", f"{given} is {_kind(value)}."
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The values of the literals that an annotation allows."""
+    literals = (option for option in _options(hint) if get_origin(option) is Literal)
+    return tuple(itertools.chain.from_iterable(map(get_args, literals)))
 
 
 def _kind(value: Any) -> str:

@@ -96,12 +96,12 @@ class Session:
         """The number of positions of the prompts."""
         return self.ids.shape[1]
 
-    def query(self, query: int) -> int:
-        """The query position as an index from the start. Raises if it is outside the prompt."""
+    def query(self, query: int, argument: str = "query") -> int:
+        """A position as an index from the start. Raises, naming the argument, if it is outside the prompt."""
         n = self.positions
         if isinstance(query, bool) or not isinstance(query, int) or not -n <= query < n:
             raise InputError(
-                f"query={query!r} is not a position of the prompt.",
+                f"{argument}={query!r} is not a position of the prompt.",
                 f"Use 0 to {n - 1}, or -{n} to -1 to count from the end.",
             )
         return query % n

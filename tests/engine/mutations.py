@@ -4,6 +4,9 @@ from tests.mutate import Mutation
 
 MUTATIONS = (
     Mutation("an estimate that forgets what is kept", "engine/budget.py", "kept = n_blocks(model) * queries_and_keys(model, prompts, n)", "kept = 0", "test_budget.py"),
+    Mutation("revisions of a folder", "engine/loading/load.py", "if revision is not None and Path(source).is_dir():", "if False:", "test_load.py::test_a_revision_is_of_a_model_on_the_hub"),
+    Mutation("a device without data", "engine/proving/surroundings.py", "if torch.empty(0).is_meta:", "if False:", "test_surroundings.py::test_a_device_without_data_is_refused"),
+    Mutation("a capture of no layer", "engine/capturing/capture.py", "    if layers == []:\n", "    if False:\n", "test_capture.py"),
     Mutation("another layer from the shelf", "engine/capturing/on_disk.py", "entry, path = self.entries[number], self._file(number)", "entry, path = self.entries[min(self.entries)], self._file(min(self.entries))", "test_capture.py"),
     Mutation("captured blocks mixed up", "measure/squashing/_attention.py", "head_mean(held[b])", "head_mean(held[blocks[0]])", "test_capture.py"),
     Mutation("hidden_states[-2] for the last residual", "engine/anatomy.py", 'f"blocks.{top - 1}.hook_resid_post"', 'f"blocks.{top - 1}.hook_resid_pre"', "test_capture.py"),

@@ -53,6 +53,8 @@ def test_choice_of_layers(tiny: Any) -> None:
     for bad in (7, -1, True, "2"):
         with pytest.raises(InputError, match="not a layer"):
             raw(sl.capture)(tiny, "110 =", layers=[bad])
+    with pytest.raises(InputError, match="layers= is empty"):
+        sl.capture(tiny, "110 =", layers=[])
     with pytest.raises(InputError, match="keep= is empty"):
         sl.capture(tiny, "110 =", keep=())
     with pytest.raises(InputError, match="keep"):

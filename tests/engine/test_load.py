@@ -1,6 +1,7 @@
 """What `load` refuses, and with which words."""
 
 import json
+import shutil
 import time
 from importlib import import_module
 from pathlib import Path
@@ -133,6 +134,23 @@ def test_a_device_for_each_module_places_the_model(tiny: Any) -> None:
     placed = sl.load("tiny-gemma", device={"": "cpu"}, progress=False)
     assert sl.path_bound(placed, "110 =").equals(sl.path_bound(tiny, "110 ="))
     assert sl.jacobian_norms(placed, "110 =").equals(sl.jacobian_norms(tiny, "110 ="))
+
+
+def test_a_dict_without_devices_is_refused() -> None:
+    with pytest.raises(InputError, match="device={} names no device"):
+        sl.load("tiny-gemma", device={}, progress=False)
+
+
+def test_a_revision_is_of_a_model_on_the_hub(tmp_path: Path) -> None:
+    for name in ("tiny-gemma", sl.zoo.folder("tiny-gemma")):
+        with pytest.raises(InputError, match="revision='main' is given, and the bundled model 'tiny-gemma' has no"):
+            sl.load(name, revision="main", progress=False)
+    folder = shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "tiny-gemma")
+    with pytest.raises(InputError, match="revision='main' is given, and the folder '.*' has no revisions"):
+        sl.load(folder, revision="main", progress=False)
+    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "1", "revision": "main"}}
+    with pytest.raises(InputError, match="has no revisions"):
+        sl.Study(grid, store=tmp_path / "store")
 
 
 @pytest.mark.parametrize("spread", ["auto", "balanced", "balanced_low_0", "sequential"])

@@ -47,6 +47,17 @@ def test_modes_that_change_numbers_are_refused(around: Callable[[], Any], bridge
         sl.jacobian_norms(model, IDS, **SHARED)
 
 
+def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
+    model = bridge_of("gemma")
+    ids = sl.prompts.tokenize(model, [2, 5, 7])
+    with torch.device("meta"):
+        assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
+        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma", progress=False)):
+            with pytest.raises(InputError, match="default device of PyTorch is meta.*Leave `with torch.device"):
+                use()
+    sl.path_bound(model, [2, 5, 7])
+
+
 def test_modes_of_pytorch_that_look_are_not(bridge_of: Any) -> None:
     model = bridge_of("llama")
     plain = sl.path_bound(model, IDS, **SHARED)

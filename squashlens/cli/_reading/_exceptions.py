@@ -43,8 +43,18 @@ START: dict[str, Any] = {
     "n": 48, "token": "1", "content": (), "separator": (",", ".", "?"), "every": (2, 3, 6),
     "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
 }  # fmt: skip
-START_OF = {  # its default and its help
+START_OF = {  # its default and its help; for the options of `load` under its name
     ("separator_ablation", "separator"): (",", "A token to insert after every --every content tokens."),
+    ("path_bound", "constants"): (
+        "paper",
+        "Constants of the bound: paper, the printed formula with all β and σ_ψ 1; or measured, certified "
+        "constants of this model at this input. Other values need Python.",
+    ),
+    ("load", "device"): (
+        None,
+        "Where the model runs; CUDA if available, else the CPU. auto, balanced, balanced_low_0 or sequential spread "
+        "the blocks over several devices, as device_map does in transformers.",
+    ),
 }
 # What --figure draws beside the first figure of a verb.
 ALSO = {"bits_needed": " With --runs, draw the distance by length in each run."}

@@ -88,7 +88,7 @@ def _option(verb: Verb, function: Callable[..., Any], name: str, box: str, owner
         kind, text = _kind(parameter.annotation), help_for(function, name)
     if default is parameter.empty:
         default = START.get(name)
-    default, text = START_OF.get((verb.name, name), (default, text))
+    default, text = START_OF.get((verb.name, name)) or START_OF.get((owner, name), (default, text))
     return Option(name, kind, _plain_default(kind, default), text, box, (owner,))
 
 

@@ -1,7 +1,7 @@
 """Python in a text as a user types it on the command line: ``query=9`` is ``--query 9``.
 
 Errors and docstrings are written for Python. A word followed by ``=`` is spelled as an option if the command has such
-an option. Other text, and what stands in quotes, is unchanged.
+an option. Other text, what stands in quotes, and the names of dimensions and coordinates are unchanged.
 """
 
 import ast
@@ -16,7 +16,7 @@ PYTHON = re.compile(
     (?<![\w"'])(?P<quoted>'(?:[^'\\\n]|\\.)*')(?!\w)
     | `(?:sl\.|squashlens\.)?(?:paths\.)?(?P<function>\w+)(?:\([^`]*\))?`
     | (?<![\w-])(?P<name>[a-z]\w*)=(?P<value>'(?:[^'\\\n]|\\.)*'|"[^"\n]*"|\[[^][]*\]|\([^()]*\)|[-+\w](?:[\w.+-]*\w)?)?
-    | (?<![\w.'"-])(?P<bare>[a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w'"(])
+    | (?<![\w.'"-])(?<!dimension\ )(?<!coordinate\ )(?P<bare>[a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w'"(])
     """,
     re.VERBOSE,
 )

@@ -223,6 +223,9 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     _require_options_of(of_sequence, "a sequence", "a prompt")
     if not kept:
         raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
+    layers = None if layers is None else list(layers)
+    if layers == []:
+        raise InputError("layers= is empty.", "Give at least one layer, or leave it out for all.")
     return _of_prompt(model, prompt, kept, layers, out, bos, progress)
 
 

@@ -26,6 +26,7 @@ from squashlens.engine.memory import available, device_named, human, require_roo
 from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
 from squashlens.engine.proving.complete import require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
+from squashlens.engine.proving.surroundings import require_no_meta
 from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
@@ -87,7 +88,7 @@ def load(
             channel. Embeddings, output head and activations stay in `dtype`. The rounded model is what is verified and
             measured, and results say so. Weights are loaded in `dtype` first, so memory must hold them in `dtype`.
             Needs the extra ``squashlens[quant]``.
-        revision: branch, tag or commit of a Hugging Face model.
+        revision: branch, tag or commit of a model on the Hugging Face hub; other models have none.
         verify: False leaves the verification out; results are then labelled ``"unverified"``.
         progress: print the model's size, and show progress bars while loading.
 
@@ -98,7 +99,7 @@ def load(
         ModelAccessError: an unknown name (the message suggests similar ones), a gated model without a token (the
             message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
         CapacityError: the model does not fit into memory.
-        InputError: `device`, `dtype` or `quantize` cannot be used.
+        InputError: `device`, `dtype`, `quantize` or `revision` cannot be used.
         UnsoundModelError: the bridge does not reproduce the Hugging Face model, or a hook has no effect.
 
     >>> import squashlens as sl
@@ -106,11 +107,15 @@ def load(
     >>> model.cfg.n_layers
     6
     """
+    require_no_meta()
+    if isinstance(device, Mapping) and not device:
+        raise InputError("device={} names no device.", "Give a device for each module, 'auto' or a device.")
     place = None if isinstance(device, Mapping) or device in SPREADS else device
     device_map = device if place is None else None
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = _dtype_to_run_in(dtype)
     source = resolve(name)
+    require_revisions(source, revision)
     require_quantizer(quantize, dtype)
     if not Path(source).is_dir():
         require_reachable(source, revision, nearest(source))
@@ -181,6 +186,18 @@ def resolve(name: str | Path) -> str:
     if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
         raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return text
+
+
+def require_revisions(source: str, revision: str | None) -> None:
+    """An error for a revision of something that has none."""
+    if revision is not None and Path(source).is_dir():
+        name = Path(source).name
+        bundled = name in zoo.bundled() and str(zoo.folder(name)) == source
+        what = f"the bundled model {name!r}" if bundled else f"the folder {source!r}"
+        raise InputError(
+            f"revision={short_repr(revision)} is given, and {what} has no revisions.",
+            "Leave it out, or give the name of a model on the Hugging Face hub.",
+        )
 
 
 def _folder(text: str) -> tuple[Path, bool]:

@@ -38,6 +38,7 @@ _OWN = ("torch.", "squashlens.")  # PyTorch's own modes select a device, count o
 
 def require_no_modes() -> None:
     """Raise an error inside PyTorch contexts that change results or derivatives."""
+    require_no_meta()
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
         raise InputError(
@@ -53,6 +54,15 @@ def require_no_modes() -> None:
                 f"The mode {kind.__qualname__} is active, which can change what PyTorch functions compute.",
                 "Leave its `with` block before measuring.",
             )
+
+
+def require_no_meta() -> None:
+    """Raise an error if new tensors have no data, as inside `torch.device("meta")`."""
+    if torch.empty(0).is_meta:
+        raise InputError(
+            "The default device of PyTorch is meta, whose tensors have no data.",
+            "Leave `with torch.device('meta')`, or set another default device.",
+        )
 
 
 def replaced_functions(walk: Walk) -> list[str]:

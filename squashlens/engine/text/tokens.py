@@ -120,7 +120,7 @@ def _of_one_length(rows: list[list[int]]) -> Tensor:
             "Measure prompts of unequal length one by one, as `sensitivity`, `jacobian_norms`, `path_bound` and "
             "`substitution_effect` do.",
         )
-    return torch.tensor(rows)
+    return torch.tensor(rows, device="cpu")  # whatever the default device is
 
 
 def require_tokenizer(model: Bridge) -> Any:

@@ -81,7 +81,7 @@ def _seeds(given: Any, task: Task, sampled: bool, n_seeds: int) -> list[int]:
         return list(range(n_seeds if differ else 1))
     given = whole(given)
     if isinstance(given, int):
-        positive(max(given, 1), "seeds", "a number of samples")  # 0 raises below
+        positive(given, "seeds", "a number of samples")
     seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else several(given)
     seeds = [whole(seed) for seed in seeds]
     if len(seeds) > 1 and not differ:

@@ -1,6 +1,6 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.proving.registry import measured
-from squashlens.errors import InputError
+from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import noting_products, one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
@@ -117,6 +117,7 @@ def path_bound(
     Raises:
         InputError: an argument that has no effect with these `constants`, a query or layer that does not exist, or,
             with measured constants, quantized weights.
+        RangeError: the printed formula with these constants is beyond the range of float64.
         UnsoundModelError: with measured constants, a block of an unknown form (unless ``edges="exact"``), hooks that
             let later tokens influence earlier ones, or attention logits so large that float64 leaves no correct
             digit; with local edges also a model that has hooks, or cannot run without materialised attention patterns.
@@ -207,11 +208,25 @@ def _as_printed(
     for to, top in layers.items():
         stack = [patterns[b] for b in reversed(range(from_layer, top))]
         start = one_hot(session, query)
-        *_, row = start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)
-        row = row.cpu()
+        rows = [start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)]
+        row = rows[-1].cpu()
         row = row / betas["beta3"] if to == "y" else row
         found[to] = _labelled(session, groups, row, long_name)
+        if not np.isfinite(found[to].values).all():
+            require_range([*rows, row, torch.as_tensor(found[to].values)], betas, attention)
     return found
+
+
+def require_range(rows: Iterable[Tensor], betas: Mapping[str, float], attention: AttentionKind) -> None:
+    """Raise an error if a row overflowed. NaN without infinity before it is the model's own."""
+    first = next(row for row in rows if not bool(row.isfinite().all()))
+    if bool(first.isinf().any()):
+        given = ", ".join(f"{name}={value:g}" for name, value in betas.items())
+        raise RangeError(
+            f"The bound is beyond the range of float64, {np.finfo(float).max:.2g}, with attention={attention!r} and "
+            f"the constants {given}.",
+            "Give constants= with a larger beta1, beta2 or beta3, or a smaller sigma_psi.",
+        )
 
 
 def _labelled(

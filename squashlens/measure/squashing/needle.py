@@ -104,7 +104,7 @@ def needle(
         ids = torch.tensor([list(prompt[k]) for k in rows])
         session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
         sessions.append(session)
-        places = [_checked(session, positions[k]) for k in rows]
+        places = [_checked(session, positions[k], f"positions[{k}]") for k in rows]
         texts = display_tokens(session.model, session.ids)
         every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
         for name, values in _by_position(session, places, norm, certified, every).items():
@@ -126,11 +126,11 @@ def _alike(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], set[in
         yield from ((rows[start : start + TOGETHER], present) for start in range(0, len(rows), TOGETHER))
 
 
-def _checked(session: Session, position: int) -> int:
+def _checked(session: Session, position: int, argument: str) -> int:
     """A position of interest as an index from the start. Raises for a BOS token."""
-    place = session.query(position)
+    place = session.query(position, argument)
     if place < session.facts["bos_count"]:
-        raise InputError(f"positions= has {position}, which is a BOS token.", "Give the position of another token.")
+        raise InputError(f"{argument}={position} is a BOS token.", "Give the position of another token.")
     return place
 
 

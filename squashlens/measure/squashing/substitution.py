@@ -136,6 +136,7 @@ def substitution_effect(
 
 def _positions(given: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
     """The positions that are replaced, each by itself."""
+    require_replaceable(first, query)
     chosen = list(range(first, query + 1) if given is None else given)
     if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= query for p in chosen):
         raise InputError(
@@ -143,6 +144,15 @@ def _positions(given: Iterable[int] | None, first: int, query: int) -> dict[int,
             f"Give at least one position from {first} to {query}.",
         )
     return {place: [place] for place in chosen}
+
+
+def require_replaceable(first: int, query: int) -> None:
+    """An error for a query that stands before the first token that can be replaced."""
+    if query < first:
+        raise InputError(
+            f"The query is at position {query}, a BOS token, and no token up to it can be replaced.",
+            "Give a longer prompt, or a later query=.",
+        )
 
 
 def _within(groups: Spans, positions: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:

@@ -238,6 +238,15 @@ def test_runs_that_are_refused_are_named(folder_of: Any, bridge_of: Any) -> None
         sl.precision(folder_of("gpt2"), sequence, runs=["int8"], **options)
 
 
+def test_a_format_that_is_given_twice_is_there_once(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 4)
+    given = ["bfloat16", "float16", "bfloat16"]
+    for found in (sl.precision(tiny, ones, round_to=given, progress=False),
+                  sl.precision(tiny, ones, round_to=given, blocks=[1], progress=False)):  # fmt: skip
+        assert found["format"].values.tolist() == ["bfloat16", "float16"]
+        assert sl.results.provenance(found)["call"]["round_to"] == ["bfloat16", "float16"]
+
+
 def test_refusals(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 4)
     for options, message in (

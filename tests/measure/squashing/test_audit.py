@@ -65,6 +65,9 @@ def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None
         raw(sl.substitution_effect)(tiny, "110 =", candidates=[-1])
     with pytest.raises(InputError, match="No candidate differs"):
         raw(sl.substitution_effect)(tiny, "11", progress=False)
+    for positions in (None, [1]):
+        with pytest.raises(InputError, match="The query is at position 0, a BOS token, and no token up to it"):
+            raw(sl.substitution_effect)(tiny, "11", query=0, positions=positions, progress=False)
 
 
 def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
@@ -185,6 +188,7 @@ def test_half_precision_is_refused_before_any_work(bridge_of: Any, monkeypatch: 
         ({"n_replacements": 0}, "n_replacements=0"),
         ({"candidates": [10**6]}, "are not token ids"),
         ({"candidates": [4]}, "No candidate differs"),
+        ({"query": 0}, "The query is at position 0, a BOS token"),
         ({"positions": range(-1, 100)}, "positions=.{,90} are not positions"),
     ],
 )

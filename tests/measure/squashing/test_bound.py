@@ -9,7 +9,8 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.anatomy import windows
-from squashlens.errors import InputError
+from squashlens.errors import InputError, RangeError
+from squashlens.measure.squashing.bound import require_range
 from tests.cases import CONFIGS, FAMILIES, few, random_model
 from tests.references import path_sum, plain_outputs, raw
 
@@ -72,6 +73,14 @@ def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
     np.testing.assert_allclose(shares.sel(layer=0).values, bound.values / 4**6, rtol=1e-12)
 
 
+def test_a_row_of_nan_before_any_infinity_is_no_overflow() -> None:
+    """As from a softmax of infinite scores, which the message would not explain."""
+    rows = [torch.ones(2), torch.tensor([1.0, torch.nan]), torch.tensor([torch.inf, torch.nan])]
+    require_range(rows, {"beta1": 1.0}, "model")
+    with pytest.raises(RangeError, match="beyond the range"):
+        require_range([rows[0], rows[2]], {"beta1": 1.0}, "model")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [
@@ -85,6 +94,10 @@ def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
         ({"constants": {"beta1": 0.0}}, InputError, "beta1=0.0, which is not a positive finite number"),
         ({"constants": {"sigma_psi": float("nan")}}, InputError, "sigma_psi"),
         ({"constants": {"beta4": 1.0}}, InputError, "unknown name 'beta4'"),
+        ({"constants": {"beta1": 1e-300}}, RangeError, "beyond the range of float64.*beta1=1e-300.*larger beta1"),
+        ({"constants": {"sigma_psi": 1e300, "beta2": 1e-300}}, RangeError, "sigma_psi=1e"),
+        ({"constants": {"beta3": 1e-307, "sigma_psi": 99.0}}, RangeError, "beta3=1e-307"),
+        ({"constants": {"beta1": 1e-40}, "spans": {"all": [1, 2]}}, RangeError, "beyond the range"),
     ],
 )
 def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:

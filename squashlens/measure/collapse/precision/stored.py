@@ -129,7 +129,7 @@ def precision(
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
     _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
-    formats: list[Stored] = several(choices_of(Stored) if round_to is None else round_to)
+    formats: list[Stored] = list(dict.fromkeys(several(choices_of(Stored) if round_to is None else round_to)))
     metric = Metric(norm, scale)
     check_formats(formats)
     model = _loaded(model)

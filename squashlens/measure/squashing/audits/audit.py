@@ -26,7 +26,7 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.audits.attributions import captum_for
 from squashlens.measure.squashing.audits.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.substitution import require_choices
+from squashlens.measure.squashing.substitution import require_choices, require_replaceable
 from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spearman
 
 WAYS = ("raw", "partial", "over_null")
@@ -119,6 +119,8 @@ def audit(
     _require_comparable(session)
     session.spans(from_layer, to_layer)
     n = session.query(query)
+    if lists["positions"] is None:
+        require_replaceable(session.facts["bos_count"], n)
     places = _content(session, lists["positions"], n)
     every_estimate = all_estimates(
         query=n, from_layer=from_layer, to_layer=to_layer, n_probes=n_probes,
