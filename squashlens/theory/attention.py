@@ -49,7 +49,7 @@ class Attention:
 
     def to(self, device: torch.device) -> "Attention":
         """The same attention on another device."""
-        return replace(self, queries=self.queries.to(device), keys=self.keys.to(device))
+        return replace(self, **{name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)})
 
     def double(self) -> "Attention":
         """The same attention in float64."""

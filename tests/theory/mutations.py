@@ -21,6 +21,7 @@ MUTATIONS = (
     Mutation("keys of the window not reached", "theory/attention.py", "max(0, start - self.window + 1)", "max(0, start - self.window + 2)", "test_attention.py"),
     Mutation("a cap of another height", "theory/attention.py", "logits.mul_(self.cap)", "logits.mul_(1.0)", "test_attention.py"),
     Mutation("sinks left out of the softmax", "theory/attention.py", "torch.cat([logits, sink], dim=-1)", "torch.cat([logits, sink - 1e9], dim=-1)", "test_attention.py"),
+    Mutation("sinks and masks stay on the device", "theory/attention.py", "for name, part in vars(self).items() if isinstance(part, Tensor)}", "for name, part in vars(self).items() if name in ('queries', 'keys')}", "test_attention.py::test_every_tensor_moves_to_another_device"),
     Mutation("heads summed in a row product", "theory/attention.py", "self.pushed_by_head(flat, within).mean(dim=2)", "self.pushed_by_head(flat, within).sum(dim=2)", "test_attention.py"),
     Mutation("rows behind the last one skipped", "theory/attention.py", "int(places[-1]) + 1) if", "int(places[-1])) if", "test_attention.py"),
     Mutation("a kernel that writes the pattern", "theory/attention.py", "is_causal=attention.mask is None", "is_causal=False", "test_attention.py"),

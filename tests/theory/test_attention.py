@@ -189,3 +189,13 @@ def test_cotangents_that_stand_at_some_queries(reached: slice, frozen: bool) -> 
         for given in (reached, None)
     )
     torch.testing.assert_close(told, looked, rtol=0, atol=0)
+
+
+def test_every_tensor_moves_to_another_device() -> None:
+    """Queries and keys that do not fit on a device are kept on the CPU, and sinks and masks are used with them."""
+    attention, _ = drawn(9, sinks=True, mask=torch.zeros(1, 1, 9, 9))
+    moved = attention.to(torch.device("meta"))
+    assert moved.sinks is not None
+    assert moved.mask is not None
+    assert {part.device.type for part in (moved.queries, moved.keys, moved.sinks, moved.mask)} == {"meta"}
+    assert (moved.scale, moved.cap, moved.window) == (attention.scale, attention.cap, attention.window)
