@@ -9,7 +9,7 @@
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make kernel    the tests that run the Triton kernel in Triton's interpreter, and compile it for GPUs (ten minutes)
-# make bench     what things cost beside the obvious script, into docs/benchmarks.md (a quarter of an hour)
+# make bench     what things cost beside the obvious script, into docs/benchmarks.md (25 minutes)
 # make cuda      on a machine with a GPU, from a bare Python: install, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
 # make wheels    what to carry to a machine without a network, for `make cuda WHEELS=runs/wheels` (a minute)

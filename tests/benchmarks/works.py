@@ -1,6 +1,7 @@
 """The works that are timed, ours and what a user would do today. Each runs in a process of its own."""
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,12 @@ FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
     hidden_size=512, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
     head_dim=64, max_position_embeddings=65536, pad_token_id=0, bos_token_id=2, eos_token_id=1,
+)  # fmt: skip
+
+
+GEMMA_2B: dict[str, Any] = dict(
+    hidden_size=2048, intermediate_size=16384, num_attention_heads=8, num_key_value_heads=1, head_dim=256,
+    max_position_embeddings=8192, pad_token_id=0, bos_token_id=2, eos_token_id=1,
 )  # fmt: skip
 
 
@@ -140,6 +147,82 @@ def tiny_frobenius(**options: Any) -> Work:
 def measured(n: int, source: int = 0, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
     return lambda: sl.path_bound(model, ids, from_layer=source, constants="measured", progress=False, **options)
+
+
+def large(blocks: int, vocabulary: int) -> Path:
+    """A random model with the shape of Gemma-2B in bfloat16, seeded; kept for the next process."""
+    path = FOLDER / f"gemma-2b-{blocks}-{vocabulary}"
+    if not (path / "config.json").exists():
+        torch.manual_seed(0)
+        config = GemmaConfig(vocab_size=vocabulary, num_hidden_layers=blocks, dtype="bfloat16", **GEMMA_2B)
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
+    return path
+
+
+def large_bridge(blocks: int, vocabulary: int) -> Any:
+    model = sl.load(large(blocks, vocabulary), device="cpu", dtype=torch.bfloat16, progress=False)
+    sl.path_bound(model, torch.tensor([2, 3, 4]))
+    return model
+
+
+def large_plain(blocks: int, vocabulary: int) -> Any:
+    path = large(blocks, vocabulary)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+
+
+def large_load(blocks: int, vocabulary: int) -> Work:
+    path = large(blocks, vocabulary)
+    return lambda: sl.load(path, device="cpu", dtype=torch.bfloat16, progress=False)
+
+
+def large_read(blocks: int, vocabulary: int) -> Work:
+    large(blocks, vocabulary)
+    return lambda: large_plain(blocks, vocabulary)
+
+
+def large_bound(n: int, blocks: int, vocabulary: int) -> Work:
+    model, ids = large_bridge(blocks, vocabulary), ids_of(n)
+    return lambda: sl.path_bound(model, ids)
+
+
+def large_pass(n: int, blocks: int, vocabulary: int) -> Work:
+    model, ids = large_plain(blocks, vocabulary), ids_of(n)[None]
+
+    def work() -> None:
+        with torch.no_grad():
+            model(ids, use_cache=False, logits_to_keep=1)
+
+    return work
+
+
+def large_collapse(n: int, blocks: int, vocabulary: int) -> Work:
+    model = large_bridge(blocks, vocabulary)
+    sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
+    sl.collapse(model, sequence)
+    return lambda: sl.collapse(model, sequence)
+
+
+def started(code: str) -> Work:
+    """A new Python process, from its first import to its end."""
+    return lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def open_bundled() -> Work:
+    return started("import squashlens as sl; sl.load('tiny-gemma', progress=False)")
+
+
+def open_by_libraries() -> Work:
+    """What `load` cannot do without: the libraries, and the plain model."""
+    source = str(Path(sl.__file__).parent / "zoo" / "tiny-gemma")
+    return started(
+        "import torch, transformers, transformer_lens\n"
+        f"transformers.AutoModelForCausalLM.from_pretrained({source!r}, attn_implementation='eager')"
+    )
+
+
+def report(n: int) -> Work:
+    page = str((FOLDER / "report.html").resolve())
+    return started(f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r}, progress=False)")
 
 
 def repeated_calls(n: int, times: int = 200) -> Work:
