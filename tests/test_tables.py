@@ -28,7 +28,7 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
     found = sl.path_bound(tiny, "110 =")
     table = sl.results.table(found)
     assert table.columns.tolist() == [
-        "model", "prompt", "hooks", "position", "token", "token_id", "variable", "value", "unit",
+        "model", "prompt", "hooks", "position", "token", "token_id", "variable", "meaning", "value", "unit",
     ]  # fmt: skip
     assert table["value"].tolist() == found.values.tolist()
     assert table["token"].tolist() == found["token"].values.tolist()
@@ -185,7 +185,7 @@ def test_markdown_keeps_its_columns() -> None:
     lines = table.to_markdown(index=False).splitlines()
     assert len(lines) == 2 + len(HOSTILE)
     cells = [re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1] for line in lines]
-    assert {len(row) for row in cells} == {9}
+    assert {len(row) for row in cells} == {10}
     tokens = [row[5].strip() for row in cells[2:]]
     by_text = dict(zip(HOSTILE, tokens, strict=True))
     assert by_text["a|b"] == r"a\|b"

@@ -19,7 +19,7 @@ from squashlens.saving.stored import Result
 
 FAMILIES = "compare for families"
 SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
-FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "value", "unit")
+FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
 
 
 @validated
@@ -45,10 +45,10 @@ def table(
     Returns:
         DataFrame. Its columns are `label` (for several results), `model`, `prompt` (the prompt, or the name of the
         sequence or task), `hooks` (hooks that were on the model, with semicolons), the coordinates of the result, such
-        as `position`, `token` and `layer`, `variable`, `value` and `unit`. Each variable has rows for its own
-        dimensions only, and no value in the columns of others. A coordinate called like another of these columns gets
-        an underscore, such as labels called `model`. Truth values are 1 and 0. Texts, such as answers, and the padding
-        of shorter prompts are left out.
+        as `position`, `token` and `layer`, `variable`, `meaning` (its long name, which has the options that define it),
+        `value` and `unit`. Each variable has rows for its own dimensions only, and no value in the columns of others. A
+        coordinate called like another of these columns gets an underscore, such as labels called `model`. Truth values
+        are 1 and 0. Texts, such as answers, and the padding of shorter prompts are left out.
 
         For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
         smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
@@ -66,7 +66,7 @@ def table(
     >>> bound, null = sl.path_bound(model, "11 ="), sl.path_bound(model, "11 =", attention="uniform")
     >>> found = sl.results.table({"bound": bound, "null": null})
     >>> found.columns.tolist()
-    ['label', 'model', 'prompt', 'hooks', 'position', 'token', 'token_id', 'variable', 'value', 'unit']
+    ['label', 'model', 'prompt', 'hooks', 'position', 'token', 'token_id', 'variable', 'meaning', 'value', 'unit']
     >>> found.pivot(index=["position", "token"], columns="label", values="value").shape
     (4, 2)
     >>> print(sl.results.table(bound, escape="latex")["token"][0])
@@ -172,7 +172,8 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str) -> pd.DataFra
     frame.insert(1, "prompt", prompt)
     frame.insert(2, "hooks", "; ".join(dict.fromkeys(_flat(facts.get("ambient_hooks")))))
     units = str(values.attrs.get("units", ""))
-    return frame.assign(value=frame["value"].astype(float), variable=name, unit=units)
+    meaning = str(values.attrs.get("long_name", ""))
+    return frame.assign(value=frame["value"].astype(float), variable=name, meaning=meaning, unit=units)
 
 
 def _flat(names: Any) -> list[str]:

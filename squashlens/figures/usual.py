@@ -26,7 +26,7 @@ from squashlens.figures.squashing.jacobian import jacobian
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, token_map, top_tokens
+from squashlens.figures.squashing.tokens import by_token, substitution, token_map, top_tokens
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.records.facts import told
 from squashlens.records.results import facts_of, joined_along, labels_of, stored_facts
@@ -64,6 +64,7 @@ FIGURES: tuple[Any, ...] = (
     synthetic_total_variation,
     collapse_curve,
     top_tokens,
+    substitution,
     by_token,
 )
 

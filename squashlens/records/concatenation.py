@@ -136,9 +136,11 @@ def _require_alike(first: Result, other: Result, which: str) -> None:
                 "Select the same dimensions in both.",
             )
         if meaning != there[name][1]:
+            others = [other for other, (_, one) in here.items() if one != there[other][1]]
+            kept = "" if len(others) == len(here) else f", or leave out what differs: `result.drop_vars({others!r})`"
             raise InputError(
                 f"{name!r} is not the same quantity in {which}: {_meaning(meaning)}, and {_meaning(there[name][1])}.",
-                f"Measure both with the same options, or leave out this variable, as in `result.drop_vars({name!r})`.",
+                f"Measure both with the same options{kept}.",
             )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
+from squashlens.figures.drawing.inputs.facts import notes_of
 from squashlens.figures.drawing.layouts.page import Page
 from squashlens.figures.drawing.text import width_of, wrapped
 from tests import odd, typeset
@@ -204,11 +205,29 @@ def test_values_of_tokens(tiny: Any) -> None:
     assert list(bars.layout.yaxis.ticktext) == [str(token) for token in likely["token"].values]
 
 
+def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hook: Any) -> Any:
+    return tensor / 2
+
+
 def test_the_line_under_the_title(tiny: Any) -> None:
     """Model, task, norm, and the hooks that were on the model throughout, not those that were compared."""
     with sl.applied(tiny, sl.hooks.mask_tokens([1])):
         under = sl.figures.of(sl.sensitivity(tiny, "110 =", progress=False)).layout.title.subtitle.text
-    assert under == "tiny-gemma · hooks at 6 points · spectral norm"
+    assert under == "tiny-gemma · mask_tokens(1) at 6 points · spectral norm"
+    long = sl.hooks.mask_tokens([*range(1, 40)])
+    with sl.applied(
+        tiny,
+        long,
+        ("blocks.3.attn.hook_z", _halved_with_a_name_that_is_longer_than_a_line_has_room_for),
+        sl.hooks.zero_residual([2], blocks=(1,)),
+    ):
+        under = sl.figures.of(sl.path_bound(tiny, "110 =")).layout.title.subtitle.text
+    names = "mask_tokens(1 … 39, 39 in all, 61847ccd), zero_residual(2), _halved_with_a_name_that_is_longer_than_…"
+    assert under.replace("<br>", " ") == f"tiny-gemma · {names} at 8 points"
+    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
+        hooked = sl.path_bound(tiny, "110 =")
+    joined = sl.results.concat({"hooked": hooked, "plain": sl.path_bound(tiny, "110 =")}, dim="change")
+    assert notes_of(joined) == "tiny-gemma"
     compared = sl.figures.of(odd.result("compare")).layout.title.subtitle.text
     assert compared == "tiny-gemma · dots: lengths · rings: medians"
 

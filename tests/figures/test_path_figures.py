@@ -28,6 +28,20 @@ def test_hops_draw_their_shares(tiny: Any) -> None:
     np.testing.assert_allclose(heat.z, np.log10(np.maximum(shares.values, 1e-6)), atol=1e-6)
 
 
+def test_depth_limit_says_why_there_is_no_rate(tiny: Any) -> None:
+    """One token has no later ones, and a token that attends only to itself does not decay."""
+    first = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2]))
+    assert {line.name for line in first.data if line.name} == {
+        f"block {b}: no token after the first one" for b in range(6)
+    }
+    with sl.applied(tiny, sl.hooks.sliding_window(1)):
+        alone = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2, 5, 6]))
+    absorbing = "no predicted rate, later tokens attend only to themselves, observed 1.000"
+    assert alone.data[0].name == f"block 0: {absorbing}"
+    for figure in (first, alone):
+        assert "nan" not in "".join(str(line.name) for line in figure.data)
+
+
 def test_depth_limit_draws_what_is_left(tiny: Any) -> None:
     limit = sl.paths.depth_limit(tiny, PROMPT, depth=20)
     lines = sl.figures.depth_limit(limit).data

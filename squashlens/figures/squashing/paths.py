@@ -129,7 +129,7 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     for at, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
         here = limit.sel(block=block)
         rest = here["rest"].values
-        rates = f"predicted {float(here['predicted_rate']):.3f}, observed {float(here['observed_rate']):.3f}"
+        rates = _rates(here)
         figure.add_trace(
             go.Scatter(
                 x=depth,
@@ -154,3 +154,16 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     )
     title = "Depth limit: repeated attention moves all path weight to the first token"
     return finish(figure, title=title, height=320, notes=notes_of(limit, "dotted: the predicted rate"))
+
+
+def _rates(here: xr.Dataset) -> str:
+    """The rates of one block, or why it has none."""
+    if not here["rest"].values.any():
+        return "no token after the first one"
+    predicted, observed = (float(here[f"{name}_rate"]) for name in ("predicted", "observed"))
+    told = (
+        "no predicted rate, later tokens attend only to themselves"
+        if np.isnan(predicted)
+        else f"predicted {predicted:.3f}"
+    )
+    return f"{told}, " + ("observed at too few depths" if np.isnan(observed) else f"observed {observed:.3f}")

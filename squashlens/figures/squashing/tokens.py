@@ -3,6 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
+from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.inputs.facts import notes_of
@@ -63,6 +64,44 @@ def by_token(values: xr.DataArray) -> go.Figure:
     figure.update_yaxes(title=_axis_title(name, unit))
     notes = ["bars: from a certified lower bound"] if low is not None else []
     return finish(figure, title=_title(name), height=260, notes=notes_of(values, *notes))
+
+
+@draws("squashlens.substitution_effect", "effect effect_std: position", "token: position")
+def substitution(found: xr.Dataset) -> go.Figure:
+    """Draw what replacing each token of a prompt does: to the representation and, for y, to the next token.
+
+    Bars are the standard deviation over the replacements of a token. Tokens that were not replaced have no mark.
+
+    Args:
+        found: a result of `squashlens.substitution_effect`, or several by label.
+
+    Returns:
+        The figure.
+    """
+    found = of_one_prompt(found)
+    tokens, places = tokens_of(found), found["position"].values
+    names = [name for name in ("effect", "kl") if name in found]
+    figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
+    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    for row, name in enumerate(names, 1):
+        values, spread = found[name].values.astype(np.float64), found["effect_std"].values.astype(np.float64)
+        bars = (
+            interval(values, np.maximum(values - spread, 0.0), values + spread, COLOURS["path_bound"], 3)
+            if name == "effect"
+            else None
+        )
+        figure.add_scatter(
+            x=places.astype(np.float64), y=values, mode="lines+markers", showlegend=False, marker={"size": 6},
+            line={"color": COLOURS["path_bound"], "width": 2}, error_y=bars, customdata=np.array(texts, dtype=object),
+            hovertemplate="%{customdata}<br>%{y:.6g}<extra></extra>", row=row, col=1,
+        )  # fmt: skip
+        title = {"effect": "‖Δ‖₂", "kl": "KL"}[name]
+        figure.update_yaxes(title=_axis_title(title, found[name].attrs["units"]), rangemode="tozero", row=row, col=1)
+    figure.update_xaxes(**token_axis(tokens))
+    figure.update_xaxes(title=TOKENS, row=len(names), col=1)
+    notes = notes_of(found, "bars: standard deviation over replacements")
+    title = "What replacing each token changes"
+    return finish(figure, title=title, height=160 * len(names) + 60, notes=notes)
 
 
 @draws("squashlens.profile", "values: ... position", "query: ...", "token: position")

@@ -152,6 +152,7 @@ def collapse_vs_readout(
     same_next = (last.next[: len(v)] == last.next[len(v) :]).reshape(shape)
     same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, doubled, strict=True)])
     same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
+    bits = Metric(norm, scale, round_to).stated("share of pairs with bit-identical y")
     found: dict[str, Variable] = {
         "distance": (over, gaps[0], f"{norm} distance of v and v* at layer L", metric.units),
         "distance_y": (over, gaps[1], f"{norm} distance of v and v*, y", metric.units),
@@ -160,7 +161,7 @@ def collapse_vs_readout(
         "same_argmax": (over[:1], same_next.double().mean(dim=1), "share of pairs with the same next token", "1"),
         "same_answer": (over[:1], same_answer.reshape(shape).mean(axis=1), "share of pairs with the same answer", "1"),
         "same_truth": (over[:1], same_truth.mean(axis=1), "share of pairs with the same right answer", "1"),
-        "bit_identical": (over[:1], same_bits.double().mean(dim=1), "share of pairs with bit-identical y", "1"),
+        "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
     }
     for name in ("accuracy", "accuracy_low", "accuracy_high"):
         found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")

@@ -7,7 +7,6 @@ baseline distances and a noise floor.
 import torch
 import xarray as xr
 from einops import rearrange
-from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Heads, Scale, one_of
 from squashlens.engine.anatomy import dtype_of
@@ -89,27 +88,31 @@ def collapse(
         round_to=None if round_to is None else str(round_to).removeprefix("torch."),
     )  # fmt: skip
     gaps = metric.between(pairs)
-    found = with_y("distance", gaps, f"{norm} distance of v and v*", metric.units)
-    found |= with_y("rms", metric.size(pairs.v.values), "root mean square of the coordinates of v", MODEL_UNITS)
+    found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
+    size = metric.stated("root mean square of the coordinates of v")
+    found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
     trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
-    for name, (values, text) in trend.named("length_trend", "Spearman correlation of D with the length").items():
+    correlation = metric.derived("Spearman correlation of D with the length")
+    for name, (values, text) in trend.named("length_trend", correlation).items():
         found |= with_y(name, values, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)
-    found |= _next_token(session.model, *(metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star)))
+    found |= _next_token(session.model, metric, pairs)
     if by_head:
         found |= _by_head(metric, int(session.model.cfg.n_heads), by_head, pairs)
     if pairs.contrast is not None:
         contrast = metric.gap(pairs.v.values, pairs.contrast.values)
-        found |= with_y("contrast", contrast, "distance of v and v with another last token", metric.units)
+        text = metric.distance("distance of v and v with another last token")
+        found |= with_y("contrast", contrast, text, metric.units)
     if pairs.unrelated:
         unrelated = torch.stack([metric.gap(pairs.v.values, other.values) for other in pairs.unrelated])
         dims = ("draw", "layer", "length")
-        found |= with_y("unrelated", unrelated, "distance of v and a sequence with other content", metric.units, dims)
+        text = metric.distance("distance of v and a sequence with other content")
+        found |= with_y("unrelated", unrelated, text, metric.units, dims)
     over = coords(pairs)
     if pairs.replay is not None:
         over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
         noise = metric.noise(pairs.v, pairs.star, pairs.replay)
-        found |= with_y("noise_floor", noise, NOISE, metric.units, ("layer", "replayed"))
+        found |= with_y("noise_floor", noise, metric.derived(NOISE), metric.units, ("layer", "replayed"))
     return session.dataset("representational collapse", over, found)
 
 
@@ -129,25 +132,30 @@ def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str
     same = torch.stack([identical(a, b, dtype) for a, b in both])
     unit = f"ulp ({str(dtype).removeprefix('torch.')})"
     return {
-        **with_y("ulps", widest, "|Δ| at the coordinate that attains L∞", unit),
-        **with_y("ulps_median", median, "median of |Δ| over coordinates", unit),
-        **with_y("bit_identical", same, "share of coordinates that are bit-identical", "1"),
+        **with_y("ulps", widest, metric.stated("|Δ| at the coordinate that attains L∞"), unit),
+        **with_y("ulps_median", median, metric.stated("median of |Δ| over coordinates"), unit),
+        **with_y("bit_identical", same, metric.stated("share of coordinates that are bit-identical"), "1"),
     }
 
 
-def _next_token(model: Bridge, y: Tensor, y_star: Tensor) -> dict[str, Variable]:
+def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
     """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
     if not next_token_is_known(model):
         return {}
     variation, kl, same = [], [], []
+    y, y_star = (metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star))
     for p, q in zip(log_probabilities(model, y), log_probabilities(model, y_star), strict=True):
         variation.append(total_variation(p.exp(), q.exp()).cpu())
         kl.append(divergence(p, q).cpu())
         same.append((p.argmax(dim=-1) == q.argmax(dim=-1)).cpu())
+    named = {
+        "total_variation": (variation, "total variation of the next token", "1"),
+        "kl": (kl, "Kullback–Leibler divergence of the next token, v from v*", "nats"),
+        "same_argmax": (same, "whether the most likely next token is the same", "1"),
+    }
     return {
-        "total_variation": (("length",), torch.cat(variation), "total variation of the next token", "1"),
-        "kl": (("length",), torch.cat(kl), "Kullback–Leibler divergence of the next token, v from v*", "nats"),
-        "same_argmax": (("length",), torch.cat(same), "whether the most likely next token is the same", "1"),
+        name: (("length",), torch.cat(values), metric.stated(text), units)
+        for name, (values, text, units) in named.items()
     }
 
 
@@ -158,10 +166,10 @@ def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> 
         width = pairs.v.values.shape[-1]
         if width % n_heads:
             raise InputError(f"{width} coordinates cannot be cut into {n_heads} equal slices.", "Use by_head='value'.")
-        axis, text = "layer", "distance of v and v* in one slice of the residual stream"
+        axis, text = "layer", metric.distance("distance of v and v* in one slice of the residual stream")
         sides = [rearrange(s.values[:-1], "layer n (h e) -> layer h n e", h=n_heads) for s in both]
     else:
-        axis, text = "block", "distance of the outputs of one head for v and v*"
+        axis, text = "block", metric.distance("distance of the outputs of one head for v and v*")
         outputs = [torch.stack([s.others[head_site(b)] for b in pairs.layers[:-1]]) for s in both]
         sides = [rearrange(output, "block n h e -> block h n e") for output in outputs]
     gaps = torch.stack([metric.gap(a, b) for a, b in zip(*sides, strict=True)])

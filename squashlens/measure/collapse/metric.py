@@ -46,6 +46,18 @@ class Metric:
         """The units of a distance."""
         return "1" if self.scale == "relative" else MODEL_UNITS
 
+    def distance(self, text: str) -> str:
+        """The long name of a distance with this metric: the norm, what the distance is of, and the rounding."""
+        return self.stated(f"{self.norm} {text}")
+
+    def derived(self, text: str) -> str:
+        """The long name of what was computed from distances, whose units do not tell the scale."""
+        return self.stated(f"{text}, {self.norm} distances{' ÷ rms(v)' if self.scale == 'relative' else ''}")
+
+    def stated(self, text: str) -> str:
+        """The long name of what depends on the rounding alone."""
+        return text if self.round_to is None else f"{text}, rounded to {str(self.round_to).removeprefix('torch.')}"
+
     def rounded(self, v: Tensor) -> Tensor:
         """Representations rounded to `round_to`, if there is one."""
         return v if self.round_to is None else stored(v, self.round_to)

@@ -134,6 +134,7 @@ def separator_ablation(
     session = sequence_session(
         run.model, run, "separator_ablation", kinds=list(kinds), norm=norm, scale=scale, seed=seed,
         noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
+        substitute=None if substitute is None else facts.get("substitute", substitute),
     )  # fmt: skip
     return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 
@@ -164,14 +165,16 @@ def _ablated(
 
     edits = torch.stack([distances[name] for name in inputs])
     none, separators = distances["none"], distances["separators"]
-    found = with_y("distance", edits, f"{metric.norm} distance of v and v*", metric.units, ("edit", "layer", "length"))
-    text = "share of the separators' effect that remains"
+    found = with_y(
+        "distance", edits, metric.distance("distance of v and v*"), metric.units, ("edit", "layer", "length")
+    )
+    text = metric.derived("share of the separators' effect that remains")
     found |= with_y("retained", _retained(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
-    found |= with_y("noise_floor", floor, NOISE, metric.units, ("layer",))
+    found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
     if acting:
         from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
         dims = ("hook", "from_block", "layer", "length")
-        found |= with_y("distance_from", from_block, HOOKED, metric.units, dims)
+        found |= with_y("distance_from", from_block, metric.distance(HOOKED), metric.units, dims)
         found |= with_y("retained_from", _retained(from_block, none, separators, floor), text, "1", dims)
     over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
     counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]

@@ -129,14 +129,19 @@ class _One:
         given |= {"texts": [text.tolist() for text in bench.texts]} if bench.texts else {}
         session = replace(session, facts={**session.facts, **given})
         gaps, floors = zip(*(self._collapse(drawn) for drawn in forms.values()), strict=True)
-        text = f"{self.metric.norm} distance of v and v* at the last layer"
+        text = self.metric.distance("distance of v and v* at the last layer")
         variables: dict[str, Variable] = {"distance": (PER_SAMPLE, torch.stack(gaps), text, self.metric.units)}
         if self.noise_lengths:
-            noise = "how far rounding can move D: the largest over the replayed lengths"
+            noise = self.metric.derived("how far rounding can move D: the largest over the replayed lengths")
             variables["noise_floor"] = (("family", "sample"), torch.stack(floors), noise, self.metric.units)
         if self.method is not None:
             norms = torch.stack([self._jacobian(drawn) for drawn in forms.values()])
-            variables["jacobian_norm"] = (PER_PLACE, norms, "norm of the Jacobian at a content token", "1")
+            variables["jacobian_norm"] = (
+                PER_PLACE,
+                norms,
+                f"norm of the Jacobian at a content token, {self.method}",
+                "1",
+            )
         if bench.answers:
             right = np.stack([self._right(name, drawn) for name, drawn in forms.items()])
             variables["right"] = (PER_SAMPLE, right, "whether the answer is right, greedy decoding", "1")

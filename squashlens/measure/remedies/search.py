@@ -139,7 +139,7 @@ def search_separators(
         control = [
             _separation(noted(f"scattered {n}: {best}", form, with_accuracy=False)) for n, form in enumerate(places)
         ]
-    found = _variables(plain, chosen, metric.units, designs, none, grid, control)
+    found = _variables(plain, chosen, metric, designs, none, grid, control)
     coords = {"separator": list(tokens), "every": periods, "length": list(chosen)}
     return session.dataset("separator search", coords, found)
 
@@ -176,17 +176,20 @@ def _separation(found: dict[str, Any]) -> float:
     return float(np.median(found["distance"]))
 
 
+OF_DISTANCES = ("separation", "gain", "distance", "random", "advantage")  # first words of variables
+
+
 def _variables(
     plain: GrowingSequence,
     lengths: tuple[int, ...],
-    units: str,
+    metric: Metric,
     designs: dict[Design, GrowingSequence],
     none: dict[str, Any],
     grid: dict[Design, dict[str, Any]],
     control: list[float],
 ) -> dict[str, Variable]:
     """The variables of the result."""
-    longest = lengths[-1]
+    longest, units = lengths[-1], metric.units
     names, periods = (list(dict.fromkeys(design[axis] for design in designs)) for axis in (0, 1))
 
     def table(values: Iterable[Any]) -> np.ndarray:
@@ -221,6 +224,9 @@ def _variables(
             "tokens",
         ),
     }
+    for name, (dims, values, text, unit) in found.items():
+        if name.partition("_")[0] in OF_DISTANCES:
+            found[name] = (dims, values, metric.derived(text), unit)
     if "accuracy" in none:
         text = "share of right answers, mean over lengths"
         found["accuracy"] = (over, table(f["accuracy"] for f in grid.values()), text, "1")

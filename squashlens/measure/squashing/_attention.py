@@ -61,3 +61,8 @@ def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"
         return (uniform_attention if isinstance(pattern, Uniform) else visible_attention)(n, pattern.window)
     dense = pattern.averaged().cpu() if isinstance(pattern, Attention) else pattern
     return dense.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def of_attention(attention: AttentionKind) -> str:
+    """What a long name says of attention weights that are not the model's."""
+    return {"model": "", "uniform": ", uniform attention", "topological": ", all attention weights 1"}[attention]

@@ -27,14 +27,15 @@ from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import noting_products, one_hot, patterns_of
+from squashlens.measure.squashing._attention import noting_products, of_attention, one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import attributes, sealed
 from squashlens.theory.bounds.paths import sweep
 
-PRINTED = ("beta1", "beta2", "beta3", "sigma_psi")  # constants of the printed formula, which are 1 unless given
+# Constants of the printed formula, which are 1 unless given, with their letters in the paper.
+LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
@@ -164,7 +165,9 @@ def path_bound(
         rows, certificate = certified_bounds(
             session, layers, from_layer, n, frozen, edges, n_composed, vjp_batch_size, progress
         )
-        long_name = f"certified path bound, {edges} edges" + (f", {' and '.join(frozen)} frozen" if frozen else "")
+        composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
+        long_name = f"certified path bound, {edges} edges{composed}"
+        long_name += f", {' and '.join(frozen)} frozen" if frozen else ""
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
             to: _labelled(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
@@ -176,13 +179,13 @@ def path_bound(
 
 def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
     """The constants of the printed formula. Raises for an unknown name or an impossible value."""
-    betas: dict[str, float] = {name: 1.0 for name in PRINTED}
+    betas: dict[str, float] = {name: 1.0 for name in LETTERS}
     if isinstance(given, str):
         one_of(given, Constants, "constants")
         return betas
     for name, value in given.items():
         if name not in betas:
-            raise InputError(f"constants= has the unknown name {name!r}.", f"Use some of {', '.join(PRINTED)}.")
+            raise InputError(f"constants= has the unknown name {name!r}.", f"Use some of {', '.join(LETTERS)}.")
         if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
             raise InputError(
                 f"constants= has {name}={value!r}, which is not a positive finite number.",
@@ -204,6 +207,8 @@ def _as_printed(
         "uniform": "path bound under uniform attention",
         "topological": "path bound with all attention weights 1",
     }[attention]
+    other = [f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1]
+    long_name = ", ".join([long_name, *other])
     found: dict[Target, xr.DataArray] = {}
     for to, top in layers.items():
         stack = [patterns[b] for b in reversed(range(from_layer, top))]
@@ -290,6 +295,6 @@ def composition(
         dims=("layer", *dims),
         coords={"layer": np.arange(top + 1), **coords},
         name="composition",
-        attrs=attributes("share of attention paths into the query", "1"),
+        attrs=attributes(f"share of attention paths into the query{of_attention(attention)}", "1"),
     )
     return sealed(found, session.facts)

@@ -20,7 +20,7 @@ from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.statistics.ranks import bootstrap
 
 MEASURES = {
-    "jacobian": ("norm of the Jacobian at the token", "1"),
+    "jacobian": ("{norm} norm of the Jacobian at the token", "1"),
     "path_bound": ("path bound of Theorem 5.1 at the token, constants 1", "1"),
     "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
     "effect": ("mean distance that y moves when the token is replaced", MODEL_UNITS),
@@ -105,15 +105,16 @@ def needle(
         session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
         sessions.append(session)
         places = [_checked(session, positions[k], f"positions[{k}]") for k in rows]
-        texts = display_tokens(session.model, session.ids)
+        shown = display_tokens(session.model, session.ids)
         every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
         for name, values in _by_position(session, places, norm, certified, every).items():
             found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
         for place, (k, position) in enumerate(zip(rows, places, strict=True)):
-            tokens[k] = texts[place][position]
+            tokens[k] = shown[place][position]
         counter.update(len(rows))
     counter.close()
-    return _grouped(sessions[0], found, groups, positions, tokens, seed)
+    texts = {name: (text.format(norm=norm), units) for name, (text, units) in MEASURES.items()}
+    return _grouped(sessions[0], found, texts, groups, positions, tokens, seed)
 
 
 def _alike(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], set[int]]]:
@@ -159,17 +160,17 @@ def _by_position(
 
 
 def _grouped(
-    session: Session, found: dict[str, np.ndarray], groups: Sequence[tuple[str, int]],
-    positions: Sequence[int], tokens: list[str], seed: int,
+    session: Session, found: dict[str, np.ndarray], texts: dict[str, tuple[str, str]],
+    groups: Sequence[tuple[str, int]], positions: Sequence[int], tokens: list[str], seed: int,
 ) -> xr.Dataset:  # fmt: skip
     """The Dataset of all prompts, with means and intervals of the groups."""
     group_of, at = [name for name, _ in groups], [number for _, number in groups]
     names, numbers = list(dict.fromkeys(group_of)), sorted(set(at))
     member = np.array([[(np.array(group_of) == g) & (np.array(at) == x) for x in numbers] for g in names])
     sides = {"mean": "mean", "low": "2.5 % bootstrap of the mean", "high": "97.5 % bootstrap of the mean"}
-    variables: dict[str, Any] = {name: (("prompt",), values, *MEASURES[name]) for name, values in found.items()}
+    variables: dict[str, Any] = {name: (("prompt",), values, *texts[name]) for name, values in found.items()}
     for name, values in found.items():
-        text, units = MEASURES[name]
+        text, units = texts[name]
         table = np.full((3, len(names), len(numbers)), np.nan)
         for i, j in np.argwhere(member.any(axis=-1)):
             part = torch.from_numpy(values[member[i, j]])

@@ -105,13 +105,13 @@ def sensitivity(
         facts = {**facts, "spans": [groups.positions[k] for k in kept]}
         dataset = dataset.assign_coords(groups.coords()).isel(position=kept)
         inner = dataset.isel(position=[kept.index(k) for k in groups.places(first, reach - 1)])
-    for name, (dims, values, text) in _ranks(inner).items():
+    for name, (dims, values, text) in _ranks(inner, norm).items():
         dataset[name] = (dims, values, attributes(text, "1"))
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
 
 
-def _ranks(inner: xr.Dataset) -> dict[str, tuple[tuple[str, ...], Any, str]]:
+def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, tuple[tuple[str, ...], Any, str]]:
     """Rank correlations of the estimates with the Jacobian and the position, and the bound's gain over its null."""
     table = torch.tensor(np.stack([inner[name].values for name in ESTIMATES]), dtype=torch.float64)
     truth, tokens = table[ESTIMATES.index("jacobian")], table.shape[-1]
@@ -119,11 +119,11 @@ def _ranks(inner: xr.Dataset) -> dict[str, tuple[tuple[str, ...], Any, str]]:
     itself = torch.tensor([name == "jacobian" for name in ESTIMATES])  # agrees with itself, so it is not tested
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan)).corrected()
     trend = association(table, torch.arange(tokens, dtype=torch.float64)).corrected()
-    parts = agreement.named("rank_agreement", "Spearman correlation with the Jacobian norm")
-    parts |= trend.named("position_trend", "Spearman correlation with the position")
+    parts = agreement.named("rank_agreement", f"Spearman correlation with the {norm} norm of the Jacobian")
+    parts |= trend.named("position_trend", f"Spearman correlation with the position, of the Jacobian's {norm} norm")
     found: dict[str, Any] = {name: (("estimate",), values.numpy(), text) for name, (values, text) in parts.items()}
     ends = difference(table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth)
-    text = "rank agreement of the path bound minus that of its null"
+    text = f"rank agreement of the path bound with the {norm} norm of the Jacobian minus that of its null"
     for side, value, end in zip(("", "_low", "_high"), ends, ("", ", 2.5 %", ", 97.5 %"), strict=True):
         found[f"agreement_over_null{side}"] = ((), value, text + end)
     return found | {"compared_tokens": ((), tokens, "tokens in the correlations")}

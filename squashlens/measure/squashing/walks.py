@@ -16,7 +16,13 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import noting_products, one_hot, patterns_of, written_out
+from squashlens.measure.squashing._attention import (
+    noting_products,
+    of_attention,
+    one_hot,
+    patterns_of,
+    written_out,
+)  # fmt: skip
 from squashlens.records.results import sealed
 from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep
 
@@ -72,7 +78,8 @@ def hops(
     session = noting_products(session, patterns.values())
     counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
     dims, coords = session.coords()
-    variables = {"hops": (("hop", *dims), counts / counts.sum(), "share of attention paths", "1")}
+    weights = of_attention(attention)
+    variables = {"hops": (("hop", *dims), counts / counts.sum(), f"share of attention paths{weights}", "1")}
     uniform = patterns_of(session, "uniform", range(from_layer, top))
     null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(from_layer, top))])[:, 0]
     coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
@@ -144,18 +151,19 @@ def strongest_paths(
     null = [written_out(session, uniform[b]) for b in reversed(range(from_layer, top))]
     best = strongest(down, null, session.query(query), k)
     _, coords = session.coords()
+    weights = of_attention(attention)
     coords |= {"path": np.arange(len(best.weights)), "layer": np.arange(from_layer, top + 1)}
     return session.dataset(
         "strongest attention paths into the query",
         coords,
         {
-            "position_at": (("path", "layer"), best.places, "position of the path in each layer", "position"),
-            "weight": (("path",), best.weights, "product of attention and residual weights", "1"),
-            "share": (("path",), best.weights / everything.sum(), "share of all paths' weight", "1"),
+            "position_at": (("path", "layer"), best.places, f"position of the path in each layer{weights}", "position"),
+            "weight": (("path",), best.weights, f"product of attention and residual weights{weights}", "1"),
+            "share": (("path",), best.weights / everything.sum(), f"share of all paths' weight{weights}", "1"),
             "over_null": (
                 ("path",),
                 best.weights / best.null,
-                "weight over that of the same walk under uniform attention",
+                f"weight over that of the same walk under uniform attention{weights}",
                 "1",
             ),
         },
@@ -253,7 +261,12 @@ def depth_limit(
             "first_share": (("block", "depth"), torch.stack(shares), "share of paths from the first token", "1"),
             "rest": (("block", "depth"), torch.stack(rest), "share of paths from later tokens", "1"),
             "predicted_rate": (("block",), np.array(predicted), "(1 + largest self-attention) / 2", "1"),
-            "observed_rate": (("block",), np.array(observed), "factor on the rest with each repetition", "1"),
+            "observed_rate": (
+                ("block",),
+                np.array(observed),
+                f"factor on the rest with each of {depth} repetitions",
+                "1",
+            ),
             "absorbing": (("block",), np.array(absorbing), "later tokens that attend only to themselves", "1"),
         },
     )

@@ -1,7 +1,7 @@
-"""What a figure says of its results: the model, the task, hooks on the model, and the norm of a distance."""
+"""What a figure says of its results: the model, the task, hooks on the model, options, and the norm of a distance."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, get_args, get_origin
 
 import xarray as xr
 
@@ -14,6 +14,21 @@ NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine",
 PLACES = {  # options of a measurement: what is usual, and the text for other values
     "from_layer": (0, "from layer "), "to_layer": ("y", "to layer "), "query": (-1, "query at position "),
 }  # fmt: skip
+ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}
+HEADS = {"value": "heads: their outputs", "slice": "heads: slices of the stream"}
+WAYS = {"sketch": "estimates", "sketch_upper": "upper bounds", "lanczos": "lower bounds"}
+# Further options that change what is measured: what they are, of one part, and the text.
+OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
+    "round_to": (str, lambda form: f"rounded to {form}"),
+    "by_head": (str, lambda heads: HEADS.get(heads, "")),
+    "substitute": (str, lambda token: f"substitute “{token}”"),
+    "prefix": (str, lambda text: f"after “{text}”" if text else ""),
+    "attention": (str, lambda kind: ATTENTION.get(kind, "")),
+    "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
+    "candidates": (list[int], lambda ids: f"{len(ids)} candidate{'s' * (len(ids) > 1)}"),
+    "freeze": (list[str], lambda parts: f"{' and '.join(parts)} frozen" if parts else ""),
+}
+TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
 SELECTED = ("prompt", "layer", "block", "hop", "run", "sink", "window", "change", *PLACES)  # dimensions to name
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
@@ -26,12 +41,9 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     facts = [facts_of(one) for one in several]
     models = _few([name for one in facts for name in _all(one.get("model"))], "models")
     tasks = _few([name for one in facts for name in _all((one.get("task") or {}).get("name"))], "tasks")
-    hooks = [_hooks(one.get("ambient_hooks")) for one in facts]
-    most, hooked = max(hooks, default=0), sum(map(bool, hooks))
-    some = f" in {hooked} of {len(hooks)} results" if hooked < len(hooks) else ""
-    changed = [f"hooks at {'up to ' * (min(hooks) not in (0, most))}{most} point{'s' * (most > 1)}{some}"] * bool(most)
+    changed = _edits([_hooks(one.get("ambient_hooks")) for one in facts])
     places = dict.fromkeys(place for one, fact in zip(several, facts, strict=True) for place in _places(one, fact))
-    return " · ".join(filter(None, [models, tasks, *changed, *map(escaped, places), *notes]))
+    return " · ".join(filter(None, [models, tasks, changed, *map(escaped, places), *notes]))
 
 
 def norm_of(found: Result) -> str:
@@ -57,17 +69,34 @@ def _all(names: Any) -> list[Any]:
     return [names] if isinstance(names, str) else list(names or [])
 
 
-def _hooks(names: Any) -> int:
-    """The number of hook points that were edited in all parts of a result; a joined result has a list for each part."""
-    parts = list(_lists(names or []))
-    return len(set.intersection(*parts)) if parts else 0
+def _hooks(names: Any) -> list[str]:
+    """The hooks that were on the model in all parts of a result, in order; a joined result has a list for each part."""
+    first, *others = list(_lists(names or []))
+    return [name for name in first if all(name in other for other in others)]
 
 
-def _lists(names: list[Any]) -> Iterator[set[str]]:
-    """The innermost lists, of names, as sets: a result that was joined twice has lists of lists of them."""
+def _edits(hooks: list[list[str]]) -> str:
+    """The hooks on the models of several results: their names, the number of points, and in how many of the results."""
+    counts = [len(each) for each in hooks if each]
+    if not counts:
+        return ""
+    named = _few([*dict.fromkeys(_name(one) for each in hooks for one in each)], "hooks")
+    most = max(counts)
+    some = f" in {len(counts)} of {len(hooks)} results" if len(counts) < len(hooks) else ""
+    return f"{named} at {'up to ' * (min(counts) != most)}{most} point{'s' * (most > 1)}{some}"
+
+
+def _name(hook: str) -> str:
+    """The name of a hook without its point, on one line and shortened."""
+    name = " ".join(hook.partition(": ")[2].replace("·", "").split())
+    return name if len(name) <= LONG else f"{name[:LONG]}…"
+
+
+def _lists(names: list[Any]) -> Iterator[list[str]]:
+    """The innermost lists, of names: a result that was joined twice has lists of lists of them."""
     inner = [part for part in names if isinstance(part, list)]
     if not inner:
-        yield set(map(str, names))
+        yield [*map(str, names)]
     for part in inner:
         yield from _lists(part)
 
@@ -79,10 +108,21 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
         value = call.get(name, usual)
         if value != usual and name not in found.coords and isinstance(value, int | str):
             yield text + str(value).replace("-", "−")
+    for name, (kind, tell) in OPTIONS.items():
+        value = call.get(name)
+        if call.get("function") not in TITLED and name not in found.coords and _is(value, kind):
+            yield from filter(None, [tell(value)[:LONG]])
     for name, values in found.coords.items():
         if not values.ndim and name in SELECTED:
             text = PLACES[str(name)][1] if name in PLACES else f"{name} "
             yield text + str(values.values)[:LONG]
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a recorded option is that of one part, and no list of those of several."""
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(isinstance(one, get_args(kind)) for one in value)
+    return isinstance(value, kind)
 
 
 def _few(names: list[str], what: str) -> str:

@@ -58,7 +58,7 @@ def rounded_inputs(
     numbers = torch.tensor(list(blocks), dtype=torch.float64)
     first = torch.where(reached.any(dim=1), numbers[reached.double().argmax(dim=1)], torch.nan)
     over = ("format", "block", "length")
-    text = f"{metric.norm} distance at the last layer, with the input of one block rounded"
+    text = metric.distance("distance at the last layer, with the input of one block rounded")
     found: dict[str, Variable] = {
         "distance": (over, distance, text, metric.units),
         "enters_as_one": (over, enters, "whether v and v* are the same at the input of the block", "1"),

@@ -148,7 +148,7 @@ def precision(
     text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
     found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "tokens", over[:2])
     found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bits")
-    found |= with_y("noise_floor", floor, NOISE, metric.units, ("layer",))
+    found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
     if next_token_is_known(session.model):
         answers = most_likely(session.model, v[-1])
         same = answers == most_likely(session.model, star[-1])

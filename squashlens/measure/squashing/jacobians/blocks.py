@@ -112,12 +112,18 @@ def jacobian(
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k, progress)
+    held = f", {' and '.join(h.name.removeprefix('freeze_') for h in hooks)} frozen" if hooks else ""
     variables: dict[str, Variable] = {
-        "jacobian": (("position", "out", "in"), blocks, "blocks of the Jacobian", "1"),
-        "singular_value": (("position", "direction"), values, "singular values of the blocks", "1"),
-        "share": (("position", "direction"), _shares(values, blocks), "share of the squared Frobenius norm", "1"),
-        "left": (("position", "direction", "out"), left, "left singular vectors", "1"),
-        "right": (("position", "direction", "in"), right, "right singular vectors", "1"),
+        "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),
+        "singular_value": (("position", "direction"), values, f"singular values of the blocks{held}", "1"),
+        "share": (
+            ("position", "direction"),
+            _shares(values, blocks),
+            f"share of the squared Frobenius norm{held}",
+            "1",
+        ),
+        "left": (("position", "direction", "out"), left, f"left singular vectors{held}", "1"),
+        "right": (("position", "direction", "in"), right, f"right singular vectors{held}", "1"),
     }
     why = _why_not_unembedded(session, to_layer)
     if why is None:

@@ -300,13 +300,22 @@ class _Work:
                 sums[f"{name}_random"] = others[0].joined(others[1:])
         by_distance, by_query = ("quantity", "layer", "distance"), ("query", "layer", "position")
         variables: dict[str, Variable] = {}
-        named = NAMES | {"jacobian_low": "lower bound on the norm of the Jacobian"}
+        norm = f"{'upper bound on the ' * (self.method == 'sketch_upper')}{self.norm} norm"
+        named = NAMES | {
+            "jacobian": f"{norm} of the Jacobian", "jacobian_low": "lower bound on the spectral norm of the Jacobian",
+        }  # fmt: skip
+        of = f", of the Jacobian the {norm}" if self.method != "none" else ""
         for name, values in own.kept.items():
             variables[name] = (by_query, values, named[name], "1")
-        variables["influence"] = (by_distance, torch.stack([s.means() for s in sums.values()]), "mean influence", "1")
+        variables["influence"] = (
+            by_distance,
+            torch.stack([s.means() for s in sums.values()]),
+            f"mean influence{of}",
+            "1",
+        )
         variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
         generator = torch.Generator().manual_seed(self.seed)
-        variables |= _laws([s.laws(generator) for s in sums.values()])
+        variables |= _laws([s.laws(generator) for s in sums.values()], of)
         variables |= states(self.session, self.layers)
         _, coords = self.session.coords()
         coords |= {
@@ -319,14 +328,19 @@ class _Work:
         return labelled.dataset("influence, heads and representations of a prompt", coords, variables)
 
 
-def _laws(found: Sequence[tuple[Law, Law, Law]]) -> Mapping[str, Variable]:
+def _laws(found: Sequence[tuple[Law, Law, Law]], of: str) -> Mapping[str, Variable]:
     """The parts of the laws of all quantities, with both ends of their intervals."""
     variables: dict[str, Variable] = {}
     ends = {"": "", "_low": ", lower end of its 95 % interval", "_high": ", upper end of its 95 % interval"}
     for part, text in PARTS.items():
         for place, (end, said) in enumerate(ends.items()):
             values = torch.stack([getattr(laws[place], part) for laws in found])
-            variables[f"{part}{end}"] = (("quantity", "layer"), values, f"{text} of influence by distance{said}", "1")
+            variables[f"{part}{end}"] = (
+                ("quantity", "layer"),
+                values,
+                f"{text} of influence by distance{of}{said}",
+                "1",
+            )
     ends_met = torch.stack([laws[0].at_end for laws in found])
-    variables["exponent_at_end"] = (("quantity", "layer"), ends_met, "exponent at an end of the range tried", "1")
+    variables["exponent_at_end"] = (("quantity", "layer"), ends_met, f"exponent at an end of the range tried{of}", "1")
     return variables
