@@ -554,7 +554,7 @@ def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
     bound = capsys.readouterr().out
     main(["jacobian_norms", "--prompt", PROMPT, "--freeze", "attention", "norms", "--no-progress"])
     jacobian = capsys.readouterr().out
-    assert "certified path bound, exact edges, attention and norms frozen" in bound
+    assert "certified path bound, exact edges of 6 composed blocks, attention and norms frozen" in bound
     found, truth = (float(text.splitlines()[3].split()[1]) for text in (bound, jacobian))
     assert found == pytest.approx(truth, rel=2e-5)
 
