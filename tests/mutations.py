@@ -3,10 +3,10 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
-    Mutation("True taken for a number", "checks/arguments.py", "isinstance(value, Integral) and _plain(value) is not bool", "isinstance(value, Integral)", "test_arguments.py"),
+    Mutation("True taken for a number", "checks/arguments.py", "isinstance(value, Integral) and plain_type(value) is not bool", "isinstance(value, Integral)", "test_arguments.py"),
     Mutation("infinity taken for a number", "checks/arguments.py", "if not math.isfinite(number):", "if math.isnan(number):", "test_arguments.py"),
-    Mutation("a dict that is no dict", "checks/arguments.py", "if e.cause not in _outermost(value, argument)", "if False", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
-    Mutation("choices of two kinds", "checks/arguments.py", "not_chosen if alike else wrong", "wrong", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
+    Mutation("a dict that is no dict", "checks/arguments.py", "if e.cause not in outermost(value, argument)", "if False", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
+    Mutation("choices of two kinds", "checks/words.py", "not_chosen if alike else wrong", "wrong", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
     Mutation("dimensions spelled as options", "cli/_reading/_spelling.py", "(?<!dimension\\ )", "", "test_cli.py::test_python_is_spelled_as_it_is_typed"),
     Mutation("a period without separators", "prompts.py", "if separator is None and every is not None:", "if False:", "test_prompts.py::test_refusals"),
     Mutation("numbers that lose their digits", "checks/arguments.py", "< sys.float_info.min", "< 0", "test_arguments.py"),
@@ -17,6 +17,9 @@ MUTATIONS = (
     Mutation("half of a surrogate pair", "checks/arguments.py", "        value.encode()", "        value.encode(errors='replace')", "test_arguments.py"),
     Mutation("a set where the order matters", "checks/arguments.py", "isinstance(value, Set) and not unordered", "isinstance(value, Set) and unordered", "test_arguments.py"),
     Mutation("tensors without data", "checks/arguments.py", "tensor.layout != torch.strided or tensor.is_meta", "tensor.layout != torch.strided", "test_arguments.py"),
+    Mutation("dtypes that are no names", "checks/arguments.py", "if is_dtype and value.is_floating_point else None", "if False else None", "measure/collapse/test_precision.py::test_a_format_has_its_name_its_short_name_and_its_dtype"),
+    Mutation("a whole-number dtype as a name", "checks/arguments.py", "if is_dtype and value.is_floating_point else None", "if is_dtype else None", "test_arguments.py::test_a_dtype_stands_for_its_name"),
+    Mutation("short names of dtypes taken as they are", "measure/collapse/metric.py", "getattr(torch, full_name(given))", "getattr(torch, given, None)", "measure/collapse/test_precision.py::test_a_format_has_its_name_its_short_name_and_its_dtype"),
     Mutation("integers as dtypes", "checks/arguments.py", "if not dtype.is_floating_point:", "if dtype is None:", "test_arguments.py"),
     Mutation("a gradient that is kept", "checks/arguments.py", "return value.detach()", "return value", "test_arguments.py"),
     Mutation("counts without a limit", "_typing.py", "isinstance(value, int) and value > most", "False", "test_arguments.py"),
@@ -107,7 +110,7 @@ MUTATIONS = (
     Mutation("tokens of the first part for all", "records/concatenation.py", 'TOKENS = {"token": "", "token_id": -1}', 'TOKENS = {"token": "x", "token_id": -1}', "test_concatenation.py::test_tokens_stay_with_their_numbers"),
     Mutation("labels in another order than their numbers", "records/concatenation.py", "every[np.sort(places)]", "values", "test_concatenation.py::test_models_of_other_depth_and_lengths"),
     Mutation("other units side by side", "records/concatenation.py", "if meaning != there[name][1]:", "if False:", "test_concatenation.py::test_what_is_not_one_measurement_is_refused"),
-    Mutation("a rounding left out of long names", "measure/collapse/metric.py", "return text if self.round_to is None else", "return text if True else", "test_options.py::test_each_variable_of_a_rounded_result_says_so"),
+    Mutation("a rounding left out of long names", "measure/collapse/metric.py", "return text if self.form is None else", "return text if True else", "test_options.py::test_each_variable_of_a_rounded_result_says_so"),
     Mutation("the scale left out of derived long names", "measure/collapse/metric.py", "' ÷ rms(v)' if self.scale == 'relative' else ''", "''", "test_options.py::test_a_trend_of_other_distances_is_another_quantity"),
     Mutation("constants left out of the long name", "measure/squashing/bound.py", "for name, value in betas.items() if value != 1]", "for name, value in betas.items() if value is None]", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),
     Mutation("composed blocks left out of the long name", "measure/squashing/bound.py", "if n_composed != 1 else \"\"", "if False else \"\"", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),

@@ -242,3 +242,11 @@ def test_arguments_that_do_not_fit_are_told_with_the_functions_name(options: Any
 def test_sizes_have_decimal_prefixes() -> None:
     sizes = {999: "999 B", 1000: "1 kB", 2_500_000: "2.5 MB", 8.3e9: "8.3 GB", 7e12: "7 TB", 7.2e13: "72 TB"}
     assert {size: human(size) for size in sizes} == sizes
+
+
+def test_a_dtype_stands_for_its_name() -> None:
+    """Only if it is a floating-point one: the others are no dtypes that numbers are rounded to, or run in."""
+    assert converted(torch.bfloat16, Literal["bfloat16", "bf16"], "round_to") == "bfloat16"
+    for dtype, choices in ((torch.float32, Literal["bfloat16"]), (torch.int8, Literal["int8"])):
+        with pytest.raises(InputError, match="is not a choice"):
+            converted(dtype, choices, "round_to")

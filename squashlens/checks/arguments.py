@@ -30,25 +30,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from squashlens._typing import MOST, short_repr
+from squashlens.checks.words import description, outermost, plain_type, wrong_kind
 from squashlens.errors import InputError
-
-NAMES: dict[Any, str] = {
-    int: "a whole number",
-    float: "a finite number",
-    bool: "True or False",
-    str: "text",
-    Path: "a path",
-    NoneType: "None",
-}
-# Classes in words, by name: some are not public, and some must not be imported here.
-OF_CLASSES = {
-    "Annotated": "a real number",
-    "GrowingSequence": "a growing sequence of `squashlens.prompts`",
-    "PairCapture": "a capture of one",
-    "integer": "a whole number",
-    "ndarray": "an array",
-    **dict.fromkeys(("Hook", "Recipe"), "a hook of `squashlens.hooks`"),
-}
 
 # What a sequence is that is given to a measurement of prompts, and what to do.
 OF_SEQUENCES = {
@@ -118,9 +101,11 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     if origin in (Union, UnionType):
         return _one_of_several(value, hint, argument)
     if origin is Literal:
-        if isinstance(value, str | int) and any(value == c and _plain(value) is type(c) for c in get_args(hint)):
+        if isinstance(value, str | int) and any(value == c and plain_type(value) is type(c) for c in get_args(hint)):
             return value
-        raise _wrong_kind(value, hint, argument)
+        if (name := _name_of_dtype(value)) in get_args(hint):
+            return name
+        raise wrong_kind(value, hint, argument)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(value, hint, argument)
     if origin in (Sequence, Iterable, Collection, tuple, list):
@@ -153,7 +138,7 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     if len(wanted) == 1:
         raise errors[options.index(wanted[0])]
     # The value is of a kind that may be given, and something else is wrong with it, such as an item of a dict.
-    raise next((e for e in errors if e.cause not in _outermost(value, argument)), _wrong_kind(value, hint, argument))
+    raise next((e for e in errors if e.cause not in outermost(value, argument)), wrong_kind(value, hint, argument))
 
 
 def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
@@ -186,9 +171,9 @@ def _single(value: Any, hint: Any, argument: str) -> Any:
     if not isinstance(hint, type):
         return value
     if hint is bool:
-        return bool(_require(value, _plain(value) is bool, hint, argument))
+        return bool(_require(value, plain_type(value) is bool, hint, argument))
     if hint is int:
-        whole = isinstance(value, Integral) and _plain(value) is not bool
+        whole = isinstance(value, Integral) and plain_type(value) is not bool
         number = int(_require(value, whole, hint, argument))
         if not -(2**63) <= number < 2**63:
             raise InputError(f"{argument}={short_repr(value)} does not fit into 64 bits.", "Give a smaller number.")
@@ -204,6 +189,12 @@ def _single(value: Any, hint: Any, argument: str) -> Any:
     return _require(value, isinstance(value, hint), hint, argument)
 
 
+def _name_of_dtype(value: Any) -> str | None:
+    """The name of a floating-point dtype, for a parameter that takes names of dtypes."""
+    is_dtype = type(value).__module__ == "torch" and type(value).__name__ == "dtype"
+    return str(value).removeprefix("torch.") if is_dtype and value.is_floating_point else None
+
+
 def _floating(dtype: Any, argument: str) -> Any:
     if not dtype.is_floating_point:
         raise InputError(f"{argument}={dtype} is not a floating-point dtype.", "Give a dtype such as torch.float32.")
@@ -211,8 +202,8 @@ def _floating(dtype: Any, argument: str) -> Any:
 
 
 def _real(value: Any, argument: str) -> float:
-    if not isinstance(value, Real) or _plain(value) is bool:
-        raise _wrong_kind(value, float, argument)
+    if not isinstance(value, Real) or plain_type(value) is bool:
+        raise wrong_kind(value, float, argument)
     try:
         return float(value)
     except OverflowError as error:
@@ -247,7 +238,7 @@ def _text(value: str, argument: str) -> str:
 def _path(value: Any, argument: str) -> Any:
     name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(name, str):
-        raise _wrong_kind(value, Path, argument)
+        raise wrong_kind(value, Path, argument)
     if "\0" in name:
         raise InputError(
             f"{argument}={short_repr(value)} contains a null character, which a path cannot have.", "Remove it."
@@ -283,7 +274,7 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, Mapping | bytes | bytearray | memoryview) or (isinstance(value, Set) and not unordered):
-        raise _wrong_kind(value, hint, argument)
+        raise wrong_kind(value, hint, argument)
     if isinstance(value, Set):
         try:
             return sorted(value)
@@ -300,13 +291,13 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
         try:
             array = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise _wrong_kind(value, hint, argument) from error
+            raise wrong_kind(value, hint, argument) from error
         _require(value, array.ndim >= 1, hint, argument)
         return array.tolist()
     try:
         items = value if isinstance(value, range) else list(itertools.islice(value, MOST + 1))
     except TypeError as error:
-        raise _wrong_kind(value, hint, argument) from error
+        raise wrong_kind(value, hint, argument) from error
     if len(items) > MOST:
         raise InputError(f"{argument} has more than {MOST:,} items.", "Give fewer.")
     return items
@@ -342,74 +333,7 @@ def _require_dense(tensor: Any, argument: str) -> None:
         raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give a dense tensor with data.")
 
 
-def _plain(value: Any) -> type:
-    """The Python type of a number or text, also for NumPy values."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
-        return bool
-    return str if isinstance(value, str) else int if isinstance(value, Integral) else type(value)
-
-
 def _require(value: Any, holds: object, hint: Any, argument: str) -> Any:
     if not holds:
-        raise _wrong_kind(value, hint, argument)
+        raise wrong_kind(value, hint, argument)
     return value
-
-
-def _wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
-    choices = _choices(hint)
-    not_chosen, wrong = _outermost(value, argument)
-    if choices and all(get_origin(option) is Literal for option in _options(hint) if option is not NoneType):
-        return InputError(not_chosen, f"Use one of: {', '.join(map(repr, choices))}.")
-    alike = any(_plain(value) is type(choice) for choice in choices)
-    return InputError(not_chosen if alike else wrong, f"Give {description(hint)}.")
-
-
-def _outermost(value: Any, argument: str) -> tuple[str, str]:
-    """The causes for a value that is not one of the choices, and for one of another kind."""
-    given = f"{argument}={short_repr(value)}"
-    return f"{given} is not a choice.", f"{given} is {_kind(value)}."
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    """The values of the literals that an annotation allows."""
-    literals = (option for option in _options(hint) if get_origin(option) is Literal)
-    return tuple(itertools.chain.from_iterable(map(get_args, literals)))
-
-
-def _kind(value: Any) -> str:
-    """The type of a value in words, for arrays and tensors with dtype and shape."""
-    if value is None or isinstance(value, bool):
-        return "not allowed"
-    kind = f"of type {type(value).__name__}"
-    if (
-        hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__")
-    ):  # for a NumPy scalar the type is enough
-        kind += f", dtype {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
-    return kind
-
-
-def description(hint: Any) -> str:
-    """An annotation in words."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(description(option) for option in inner if option is not NoneType))
-    if origin is Literal:
-        return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
-    if origin is Callable or hint is Callable:
-        return "a function"
-    if origin in (Sequence, Iterable, Collection, tuple, list):
-        if origin is tuple and inner[-1] is not Ellipsis:
-            return f"a tuple of {len(inner)} items"
-        return "a list" if inner[0] is Any else f"a list in which each item is {description(inner[0])}"
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a dict in which each value is {description(inner[1])}"
-    if hasattr(hint, "array_type"):
-        return f"a tensor of floating-point numbers ({hint.dim_str})"
-    if hint is Any:
-        return "anything"
-    name = getattr(hint, "__name__", str(hint))
-    return NAMES.get(hint) or OF_CLASSES.get(name) or f"a{'n' * (name[0] in 'AEIOU')} {name}"

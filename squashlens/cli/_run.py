@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from squashlens._typing import full_name
 from squashlens.checks.results import EACH
 from squashlens.cli._reading._before import check
 from squashlens.cli._reading._exceptions import PANELS, SETS
@@ -145,10 +144,6 @@ def _value(verb: Verb, name: str, value: Any, given: dict[str, Any]) -> Any:
         return interventions(value)
     if name == "separator" and verb.name == "tokenization":
         return dict(value)
-    if name == "round_to" and isinstance(value, str):
-        import torch
-
-        return getattr(torch, full_name(value))
     return value
 
 

@@ -16,7 +16,7 @@ from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import STREAMS
 
 Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
-Short = Literal["bf16", "fp16"]
+Format = Literal[Stored, "bf16", "fp16"] | torch.dtype  # as a user may give it
 Rounded = Literal["residual", "keys", "values", "patterns"]
 MOST_BITS = 52  # mantissa bits after the leading one, in float64
 SITES: dict[Rounded, str] = {
@@ -28,15 +28,13 @@ SITES: dict[Rounded, str] = {
 
 
 @validated
-def rounding(
-    round_to: Stored | Short | int, activation: Rounded = "residual", blocks: tuple[int, ...] | None = None
-) -> Hook:
+def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
     """Round activations to a number format, or to a number of mantissa bits, in each of `blocks`.
 
     Args:
-        round_to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, or the short forms
-            ``"bf16"`` and ``"fp16"``); or a number of mantissa bits after the leading one, 0 to 52, which keeps the
-            range of the exponent. bfloat16 has 7 mantissa bits and float16 has 10.
+        round_to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, the short forms
+            ``"bf16"`` and ``"fp16"``, or a dtype such as `torch.bfloat16`); or a number of mantissa bits after the
+            leading one, 0 to 52, which keeps the range of the exponent. bfloat16 has 7 of them, and float16 has 10.
         activation: ``"residual"``, the residual stream at the input of a block; ``"keys"`` or ``"values"``, as
             projected, before any rotary embedding; ``"patterns"``, the output of the softmax.
         blocks: blocks to act in; all by default.
@@ -48,7 +46,7 @@ def rounding(
         RangeError: in the forward pass, if a number exceeds the range of the format.
     """
     one_of(activation, Rounded, "activation")
-    form: Stored | int = full_name(round_to)
+    form = full_name(round_to)
     if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and 0 <= form <= MOST_BITS)):
         raise InputError(
             f"rounding: round_to={short_repr(round_to)} is not a format.",

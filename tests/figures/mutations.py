@@ -62,7 +62,7 @@ MUTATIONS = (
     Mutation("a quantity without its name", "figures/squashing/tokens.py", "else name or", "else", "test_panels.py::test_one_quantity_has_one_scale"),
     Mutation("layers and query unsaid", "figures/drawing/inputs/facts.py", "if value != usual and", "if False and", "test_panels.py::test_layers_and_query_are_said"),
     Mutation("joined results without panels", "figures/usual.py", "(*(dim for dim in joined if dim not in EACH), *EACH)", "EACH", "test_panels.py::test_joined_results_have_a_panel_for_each_part"),
-    Mutation("hooks of some as of all", "figures/drawing/inputs/facts.py", "if hooked < len(hooks) else", "if False else", "test_panels.py::test_hooks_of_some_results_are_said"),
+    Mutation("hooks of some as of all", "figures/drawing/inputs/facts.py", "if len(counts) < len(hooks) else", "if False else", "test_panels.py::test_hooks_of_some_results_are_said"),
     Mutation("tokens in reverse", "figures/squashing/tokens.py", "y=data,", "y=data[::-1],", "test_drawing.py::test_values_of_tokens"),
     Mutation("one tick on a short axis", "figures/drawing/layouts/ticks.py", "axis.nticks = _number_of_ticks(low, high, max(2, min(int(most), 10)), fixed=axis.range is not None)", "axis.nticks = max(2, min(int(most), 10))", "test_drawing.py::test_a_short_axis_has_several_ticks"),
     Mutation("labels that touch the next panel", "figures/drawing/layouts/layout.py", "right.append(max(bars, beyond) + self.pad)", "right.append(bars + self.pad)", "test_drawing.py::test_the_last_label_has_room_beside_the_next_panel"),

@@ -60,6 +60,13 @@ def test_it_says_what_the_numbers_say() -> None:
             2,
             "12.5 % of the summed sensitivity at layer 0, and 12.5 % at layer 0, before",
         ),
+        (
+            JACOBIAN,
+            [[1.0] * 8, [1.0] * 8, [0.0] * 7 + [3.0]],  # at the last layer it is alone in every model
+            (3.0, 0.5, 2.0),
+            2,
+            "12.5 % of the summed sensitivity at layer 0, and 12.5 % at layer 1, before",
+        ),
         (JACOBIAN, ROWS, (0.4, 0.5, 2.0), 3, "Rounding alone moves it as far"),
         (JACOBIAN, ROWS, (0.4, 0.0, 2.0), 3, "with a noise floor of 0. This is 0.2 times"),
         (JACOBIAN, ROWS, (np.nan, np.nan, 2.0), 3, "longer than the model's context"),

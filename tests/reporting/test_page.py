@@ -157,6 +157,10 @@ def test_figures_fit_on_paper(browser: Any, written: Path) -> None:
     page.goto(written.as_uri())
     page.wait_for_selector(".js-plotly-plot .main-svg")
     page.emulate_media(media="print")
+    page.evaluate(  # which plotly would answer after a while by drawing anew; a printed page has no such event
+        "document.querySelectorAll('.js-plotly-plot').forEach(one => "
+        "removeEventListener('resize', one._responsiveChartHandler))"
+    )
     page.set_viewport_size({"width": 703, "height": 1000})  # A4 with margins of 12 mm
     ends = page.eval_on_selector_all(
         "figure.drawn .main-svg", "all => all.map(one => one.getBoundingClientRect().right)"

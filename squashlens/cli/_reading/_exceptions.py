@@ -5,9 +5,6 @@ from typing import Any, Literal
 
 from squashlens.zoo import EXAMPLE_PROMPT
 
-Dtype = Literal[
-    "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2", "fp32", "bf16", "fp16", "fp64"
-]
 MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
 PANELS = ("figure5a", "figure5b", "figure5c", "figure5d")
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from squashlens.cli._reading._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF, Dtype
+from squashlens._typing import DtypeName
+from squashlens.cli._reading._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF
 from squashlens.cli._reading._help import about, help_for, plain
 from squashlens.cli._reading._spelling import as_typed
 from squashlens.cli._verbs import WRITING, Verb
@@ -107,7 +108,7 @@ def _kind(annotation: Any) -> Any:
     """An annotation as tyro reads it, without what only Python can pass; `None` if nothing is left."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if getattr(annotation, "__name__", "") == "dtype":
-        return Dtype
+        return DtypeName
     if origin in (Union, types.UnionType):
         return _union([_kind(part) for part in parts])
     if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
@@ -119,8 +120,10 @@ def _kind(annotation: Any) -> Any:
 def _union(kinds: list[Any]) -> Any:
     """Alternatives without those that a command line cannot tell apart: a token's id and its text, one and several."""
     kept = list(dict.fromkeys(kind for kind in kinds if kind is not None))
-    if Path in kept or Dtype in kept:
+    if Path in kept or DtypeName in kept:
         kept = [kind for kind in kept if kind is not str]
+    if any(get_origin(kind) is Literal and kind != DtypeName for kind in kept):  # which has the names of its dtypes
+        kept = [kind for kind in kept if kind != DtypeName]
     if str in kept:
         kept = [kind for kind in kept if kind not in (int, tuple[int, ...])]
     kept = [kind for kind in kept if not (get_origin(kind) is Literal and tuple[kind, ...] in kept)]

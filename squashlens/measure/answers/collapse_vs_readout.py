@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Mode, Scale, Template
@@ -24,7 +23,7 @@ from squashlens.measure.answers._verdicts import VERDICTS, verdicts
 from squashlens.measure.answers.evaluate import answered
 from squashlens.measure.answers.frequencies import scored
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
-from squashlens.measure.collapse.metric import Metric
+from squashlens.measure.collapse.metric import Dtype, Metric, dtype_named
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
@@ -47,7 +46,7 @@ def collapse_vs_readout(
     template: Template = "none",
     norm: Distance = "linf",
     scale: Scale = "relative",
-    round_to: torch.dtype | None = None,
+    round_to: Dtype | None = None,
     r2_threshold: float = 0.9,
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
@@ -122,6 +121,7 @@ def collapse_vs_readout(
     32 samples have 32 distinct prompts; a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
     """
     metric = Metric(norm, scale)
+    rounding = Metric(norm, scale, dtype_named(round_to))
     resume = checked(resume)
     if not 0 < r2_threshold <= 1:
         raise InputError(
@@ -131,8 +131,7 @@ def collapse_vs_readout(
     session, prepared = prepare_questions(
         model, task, lengths, seeds, "collapse_vs_readout", mode=mode, template=template, prefill=True,
         n_seeds=N_SEEDS, norm=norm, scale=scale,
-        round_to=None if round_to is None else str(round_to).removeprefix("torch."),
-        r2_threshold=r2_threshold, n_train=n_train, n_random_models=n_random_models,
+        round_to=rounding.form, r2_threshold=r2_threshold, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
     sound, questions = session.model, prepared.each
     doubled = [task.doubled(question) for question in questions]
@@ -148,11 +147,11 @@ def collapse_vs_readout(
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
     gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
-    same_bits = identical(own[-1], other[-1], round_to or dtype_of(sound)).reshape(shape) == 1
+    same_bits = identical(own[-1], other[-1], rounding.round_to or dtype_of(sound)).reshape(shape) == 1
     same_next = (last.next[: len(v)] == last.next[len(v) :]).reshape(shape)
     same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, doubled, strict=True)])
     same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
-    bits = Metric(norm, scale, round_to).stated("share of pairs with bit-identical y")
+    bits = rounding.stated("share of pairs with bit-identical y")
     found: dict[str, Variable] = {
         "distance": (over, gaps[0], f"{norm} distance of v and v* at layer L", metric.units),
         "distance_y": (over, gaps[1], f"{norm} distance of v and v*, y", metric.units),

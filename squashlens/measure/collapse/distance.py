@@ -14,7 +14,7 @@ from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, he
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.unembed import log_probabilities
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
+from squashlens.measure.collapse.metric import NOISE, Dtype, Metric, dtype_named, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import captured, coords
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
@@ -29,7 +29,7 @@ def collapse(
     norm: Distance = "linf",
     by_head: Heads | None = None,
     scale: Scale = "absolute",
-    round_to: torch.dtype | None = None,
+    round_to: Dtype | None = None,
 ) -> xr.Dataset:
     """The distance ``D_ℓ(n) = ‖v_n⁽ℓ⁾ − v*⁽ℓ⁾_{n+1}‖`` between a sequence and its pair, at each layer and length.
 
@@ -48,8 +48,8 @@ def collapse(
             over each head" may mean either. No distances per head by default.
         scale: unit of the distance: ``"absolute"`` (the default), the model's units, or ``"relative"``, the root mean
             square of v's coordinates, which accounts for residual streams that grow with depth.
-        round_to: dtype to which representations are rounded before they are compared; no rounding by default. To run
-            the model itself in another dtype, load it in that dtype.
+        round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
+            `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
 
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
@@ -81,11 +81,12 @@ def collapse(
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric(norm, scale, round_to)
-    _check(by_head, round_to)
+    metric = Metric(norm, scale, dtype_named(round_to))
+    if by_head is not None:
+        one_of(by_head, Heads, "by_head")
     session, pairs = captured(
         model, sequence, "collapse", patterns=by_head == "value", norm=norm, by_head=by_head, scale=scale,
-        round_to=None if round_to is None else str(round_to).removeprefix("torch."),
+        round_to=metric.form,
     )  # fmt: skip
     gaps = metric.between(pairs)
     found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
@@ -114,14 +115,6 @@ def collapse(
         noise = metric.noise(pairs.v, pairs.star, pairs.replay)
         found |= with_y("noise_floor", noise, metric.derived(NOISE), metric.units, ("layer", "replayed"))
     return session.dataset("representational collapse", over, found)
-
-
-def _check(by_head: object, round_to: torch.dtype | None) -> None:
-    """Raise for an unknown choice of heads, or a dtype that is not floating-point."""
-    if by_head is not None:
-        one_of(by_head, Heads, "by_head")
-    if round_to is not None and not round_to.is_floating_point:
-        raise InputError(f"round_to={round_to!r} is not a floating-point dtype.", "Give one, such as torch.bfloat16.")
 
 
 def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str, Variable]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Scale, one_of
+from squashlens._typing import Bridge, Distance, DtypeName, Scale, full_name, one_of
 from squashlens.engine.capturing.pairs import PairCapture, Replay, Streams
 from squashlens.engine.running.unembed import require_understood
 from squashlens.errors import UnsoundModelError
@@ -15,8 +15,14 @@ from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.distances import distance, resolution, rms
 
+Dtype = DtypeName | torch.dtype  # as a user may give it
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
 NOISE_FLOORS = 3  # a difference of no more than this many noise floors may be rounding
+
+
+def dtype_named(given: Dtype | None) -> torch.dtype | None:
+    """The dtype of a name, a dtype itself, or None."""
+    return getattr(torch, full_name(given)) if isinstance(given, str) else given
 
 
 def next_token_is_known(model: Bridge) -> bool:
@@ -42,6 +48,11 @@ class Metric:
         one_of(self.scale, Scale, "scale")
 
     @property
+    def form(self) -> str | None:
+        """The name of the dtype to which representations are rounded, if there is one."""
+        return None if self.round_to is None else str(self.round_to).removeprefix("torch.")
+
+    @property
     def units(self) -> str:
         """The units of a distance."""
         return "1" if self.scale == "relative" else MODEL_UNITS
@@ -56,7 +67,7 @@ class Metric:
 
     def stated(self, text: str) -> str:
         """The long name of what depends on the rounding alone."""
-        return text if self.round_to is None else f"{text}, rounded to {str(self.round_to).removeprefix('torch.')}"
+        return text if self.form is None else f"{text}, rounded to {self.form}"
 
     def rounded(self, v: Tensor) -> Tensor:
         """Representations rounded to `round_to`, if there is one."""

@@ -152,7 +152,7 @@ def test_some_blocks_are_those_of_all(bridge_of: Any) -> None:
     assert some["first_block"].notnull().any()
     assert {*every.data_vars} - {*none.data_vars} == {"distance", "enters_as_one", "first_block", "same_answer"}
     for blocks in ([3], [-1], [True]):
-        with pytest.raises(InputError, match="not blocks of this model. Use blocks 0 to 2|blocks=.* is"):
+        with pytest.raises(InputError, match="not blocks of this model. Use blocks 0 to 2|blocks.*=.* is"):
             sl.precision(model, ones, blocks=blocks)
 
 
@@ -245,6 +245,33 @@ def test_a_format_that_is_given_twice_is_there_once(tiny: Any) -> None:
                   sl.precision(tiny, ones, round_to=given, blocks=[1], progress=False)):  # fmt: skip
         assert found["format"].values.tolist() == ["bfloat16", "float16"]
         assert sl.results.provenance(found)["call"]["round_to"] == ["bfloat16", "float16"]
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "bf16", torch.bfloat16])
+def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any) -> None:
+    """Wherever values are rounded; dtypes that are no format of the parameter are refused."""
+    pairs = sl.capture(tiny, sl.prompts.repeated(tiny, "1", 4), progress=False)
+    rounded = sl.collapse(tiny, pairs, round_to=form)
+    expected = captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 4), progress=False, round_to=torch.bfloat16)
+    np.testing.assert_array_equal(rounded["distance"], expected["distance"])
+    assert not rounded["distance"].equals(sl.collapse(tiny, pairs)["distance"])
+    kept = sl.precision(tiny, pairs, round_to=form)
+    assert kept["format"].values.tolist() == ["bfloat16"]
+    for found in (rounded, kept):
+        assert sl.results.provenance(found)["call"]["round_to"] in ("bfloat16", ["bfloat16"])
+    assert sl.hooks.rounding(form).name == "rounding(residual to bfloat16)"
+    with pytest.raises(InputError, match="round_to"):
+        sl.precision(tiny, pairs, round_to=torch.float64)
+    with pytest.raises(InputError, match="round_to"):
+        sl.collapse(tiny, pairs, round_to="bf17")  # pyright: ignore[reportArgumentType]
+
+
+def test_runs_have_short_names_and_dtypes() -> None:
+    ones = sl.prompts.repeated(sl.load("tiny-gemma", progress=False), "1", 4)
+    how: Any = {"lengths": [2], "noise_lengths": 1, "progress": False}
+    found = sl.precision("tiny-gemma", ones, runs=["fp32", torch.bfloat16, "bfloat16"], **how)
+    assert found["run"].values.tolist() == ["float32", "bfloat16"]
+    assert sl.precision("tiny-gemma", ones, runs="bf16", **how)["run"].values.tolist() == ["bfloat16"]
 
 
 def test_refusals(tiny: Any) -> None:

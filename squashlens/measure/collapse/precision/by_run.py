@@ -4,7 +4,7 @@ Rounding a float32 representation shows what is lost when it is stored. A model 
 every step. Each run loads the model anew and verifies it against the Hugging Face model in the same precision.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -24,13 +24,13 @@ from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
 
 Run = Literal["float32", "bfloat16", "float16", "int8"]
-Short = Literal["fp32", "bf16", "fp16"]
+Precision = Literal[Run, "fp32", "bf16", "fp16"] | torch.dtype  # as a user may give it
 
 
 def precision_by_run(
     name: str | Path,
     sequence: GrowingSequence,
-    runs: Collection[Run | Short],
+    runs: Iterable[Precision],
     *,
     lengths: Iterable[int] | None,
     norm: Distance,
@@ -64,7 +64,7 @@ def precision_by_run(
     return result.assign_coords(refused=" ".join(f"{run}: {error}" for run, error in refused.items()))
 
 
-def check_runs(runs: Collection[Run | Short]) -> None:
+def check_runs(runs: Sequence[Precision]) -> None:
     """Raise for unknown precisions or an empty list, before anything is run."""
     if not runs:
         raise InputError("runs= is empty.", f"Give some of {', '.join(get_args(Run))}.")

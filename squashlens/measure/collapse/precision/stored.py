@@ -13,18 +13,18 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Scale, choices_of, several, short_repr
+from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, several, short_repr
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.unembed import most_likely
 from squashlens.errors import InputError
-from squashlens.hooks.rounding import Stored, rounded, within
+from squashlens.hooks.rounding import Format, Stored, rounded, within
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
 from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
-from squashlens.measure.collapse.precision.by_run import Run, Short, check_runs, precision_by_run
+from squashlens.measure.collapse.precision.by_run import Precision, check_runs, precision_by_run
 from squashlens.sequences import GrowingSequence
 
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
@@ -36,8 +36,8 @@ def precision(
     model: Bridge | str | Path,
     sequence: SequenceOrCapture,
     *,
-    runs: Collection[Run | Short] | None = None,
-    round_to: Stored | Collection[Stored] | None = None,
+    runs: Precision | Collection[Precision] | None = None,
+    round_to: Format | Collection[Format] | None = None,
     blocks: Blocks = (),
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
@@ -60,10 +60,10 @@ def precision(
         sequence: a growing sequence from `squashlens.prompts`; or, without `runs`, a `capture` of one, which is not run
             again. If the capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
         runs: precisions in which the model is run: ``"float32"``, ``"bfloat16"``, ``"float16"`` (or ``"fp32"``,
-            ``"bf16"``, ``"fp16"``), and ``"int8"``, float32 with 8-bit weights, which needs ``squashlens[quant]``. By
-            default the loaded model is measured.
+            ``"bf16"``, ``"fp16"``, or their dtypes), and ``"int8"``, float32 with 8-bit weights, which needs
+            ``squashlens[quant]``. By default the loaded model is measured.
         round_to: without `runs`, formats to which representations are rounded, one or several: ``"bfloat16"``,
-            ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``; all by default.
+            ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, short names or dtypes; all by default.
         blocks: without `runs`, numbers of the blocks whose input is rounded, each in a run of its own with the same
             kind of passes, or ``"all"``; none by default.
         lengths: with `runs`, numbers of content tokens at which D is measured, in increasing order; all from 1 by
@@ -121,6 +121,7 @@ def precision(
     ['float32', 'bfloat16']
     """
     if runs is not None:
+        runs = several(runs)
         check_runs(runs)
         _refuse(WITHOUT_RUNS, "with", round_to=round_to, blocks=blocks or None)
         name, growing = _for_runs(model, sequence)
@@ -129,7 +130,8 @@ def precision(
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
     _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
-    formats: list[Stored] = list(dict.fromkeys(several(choices_of(Stored) if round_to is None else round_to)))
+    given = several(choices_of(Stored) if round_to is None else round_to)
+    formats: list[Stored] = list(dict.fromkeys(map(full_name, given)))
     metric = Metric(norm, scale)
     check_formats(formats)
     model = _loaded(model)

@@ -113,15 +113,11 @@ def jacobian(
         done += len(rows)
     left, values, right = _leading(blocks, k, progress)
     held = f", {' and '.join(h.name.removeprefix('freeze_') for h in hooks)} frozen" if hooks else ""
+    places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
         "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),
-        "singular_value": (("position", "direction"), values, f"singular values of the blocks{held}", "1"),
-        "share": (
-            ("position", "direction"),
-            _shares(values, blocks),
-            f"share of the squared Frobenius norm{held}",
-            "1",
-        ),
+        "singular_value": (places_by_k, values, f"singular values of the blocks{held}", "1"),
+        "share": (places_by_k, _shares(values, blocks), f"share of the squared Frobenius norm{held}", "1"),
         "left": (("position", "direction", "out"), left, f"left singular vectors{held}", "1"),
         "right": (("position", "direction", "in"), right, f"right singular vectors{held}", "1"),
     }
