@@ -55,9 +55,9 @@ def ids_of(n: int) -> torch.Tensor:
 Work = Callable[[], Any]
 
 
-def bound(n: int, vocabulary: int = 512, source: int = 0) -> Work:
+def bound(n: int, vocabulary: int = 512, from_layer: int = 0) -> Work:
     model, ids = bridge(vocabulary), ids_of(n)
-    return lambda: sl.path_bound(model, ids, from_layer=source)
+    return lambda: sl.path_bound(model, ids, from_layer=from_layer)
 
 
 def cached_patterns(n: int) -> Work:
@@ -144,9 +144,9 @@ def tiny_frobenius(**options: Any) -> Work:
     return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", progress=False, **options)
 
 
-def measured(n: int, source: int = 0, **options: Any) -> Work:
+def measured(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.path_bound(model, ids, from_layer=source, constants="measured", progress=False, **options)
+    return lambda: sl.path_bound(model, ids, constants="measured", progress=False, **options)
 
 
 def large(blocks: int, vocabulary: int) -> Path:
