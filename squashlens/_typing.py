@@ -48,6 +48,7 @@ Attribution = Literal[
 ]
 Edges = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
+ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words
 Target = int | Literal["y"]
 Bos = Literal["family", "one", "none", "as-given"]
 Distance = Literal["linf", "l1", "l2"]
@@ -80,6 +81,11 @@ SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloa
 def full_name(dtype: Any) -> Any:
     """The full name of a dtype for a short name such as ``"bf16"``; other values are returned unchanged."""
     return SHORT.get(dtype, dtype) if isinstance(dtype, str) else dtype
+
+
+def dtype_name(dtype: object) -> str:
+    """The name of a dtype, such as "bfloat16"; PyTorch prints "torch." before it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def choices_of(choices: object) -> tuple[Any, ...]:

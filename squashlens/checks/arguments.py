@@ -29,7 +29,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from squashlens._typing import MOST, short_repr
+from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.checks.words import description, outermost, plain_type, wrong_kind
 from squashlens.errors import InputError
 
@@ -192,7 +192,7 @@ def _single(value: Any, hint: Any, argument: str) -> Any:
 def _name_of_dtype(value: Any) -> str | None:
     """The name of a floating-point dtype, for a parameter that takes names of dtypes."""
     is_dtype = type(value).__module__ == "torch" and type(value).__name__ == "dtype"
-    return str(value).removeprefix("torch.") if is_dtype and value.is_floating_point else None
+    return dtype_name(value) if is_dtype and value.is_floating_point else None
 
 
 def _floating(dtype: Any, argument: str) -> Any:
@@ -322,7 +322,7 @@ def _tensor(value: Any, hint: Any, argument: str) -> Any:
     if hasattr(hint, "array_type"):  # not `isinstance`, which would compare axis sizes with those of the caller
         axes = value.ndim - len(hint.dims)
         alike = axes == 0 if hint.index_variadic is None else axes >= -1
-        _require(value, alike and str(value.dtype).removeprefix("torch.") in hint.dtypes, hint, argument)
+        _require(value, alike and dtype_name(value.dtype) in hint.dtypes, hint, argument)
     return value.detach()
 
 

@@ -1,4 +1,4 @@
-"""Values and annotations in words, for the errors of `squashlens.checks.arguments`."""
+"""Values and annotations in words: for the errors of `squashlens.checks.arguments`, and for long names."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from squashlens._typing import short_repr
+from squashlens._typing import dtype_name, short_repr
 from squashlens.errors import InputError
 
 NAMES: dict[Any, str] = {
@@ -30,6 +30,7 @@ OF_CLASSES = {
 
 
 def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
+    """The error for a value that an annotation does not allow: it is of another type, or none of the choices."""
     choices = _choices(hint)
     not_chosen, wrong = outermost(value, argument)
     if choices and all(get_origin(option) is Literal for option in _options(hint) if option is not NoneType):
@@ -62,7 +63,7 @@ def _kind(value: Any) -> str:
     if (
         hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__")
     ):  # for a NumPy scalar the type is enough
-        kind += f", dtype {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
+        kind += f", dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
     return kind
 
 
@@ -87,6 +88,11 @@ def description(hint: Any) -> str:
         return "anything"
     name = getattr(hint, "__name__", str(hint))
     return NAMES.get(hint) or OF_CLASSES.get(name) or f"a{'n' * (name[0] in 'AEIOU')} {name}"
+
+
+def frozen(parts: Collection[str]) -> str:
+    """The parts of a model that are held constant, in words; empty if there are none."""
+    return f"{' and '.join(parts)} frozen" if parts else ""
 
 
 def plain_type(value: Any) -> type:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from squashlens._typing import choices_of, full_name, one_of, short_repr
+from squashlens._typing import choices_of, dtype_name, full_name, one_of, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
@@ -78,7 +78,7 @@ def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
     if not within(tensor, form):  # beyond the range formats differ: infinity, NaN, or the largest number
         largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
         raise RangeError(
-            f"{largest:.4g} is beyond the range of {str(form).removeprefix('torch.')}.",
+            f"{largest:.4g} is beyond the range of {dtype_name(form)}.",
             "Use bfloat16, or a number of mantissa bits: both keep the range of the exponent.",
         )
     with torch._C.DisableTorchFunction():  # a certificate replaces the model's own casts; this cast is not one of them

@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Target
+from squashlens._typing import Bos, Bridge, Target, dtype_name
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.hooking.hook import ambient, plain_functions
@@ -63,7 +63,7 @@ class Session:
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
             "proof": proof.status(sound),
-            "dtype": str(dtype_of(sound)).removeprefix("torch."),
+            "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
             "matmul_precision": torch.get_float32_matmul_precision(),
             "quantized": stored_as(sound),

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from squashlens._typing import dtype_name
 from squashlens.records.results import versions
 from squashlens.synthetic.stacks.stack import Stack
 
@@ -16,7 +17,7 @@ def facts(
     return {
         "stack": None if stack is None else asdict(stack),
         "seeds": seeds,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype_name(dtype),
         "device": device,
         "versions": versions(),
         "call": {"function": function} | arguments,

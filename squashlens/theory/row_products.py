@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from squashlens._typing import dtype_name
 from squashlens.remarks import remark
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _agrees(
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
     if reason is not None:
         kind = [name for name, there in (("cap", capped), ("window", windowed), ("sinks", sunk)) if there]
-        about = f"{str(dtype).removeprefix('torch.')}, head size {size}" + "".join(f", {name}" for name in kind)
+        about = f"{dtype_name(dtype)}, head size {size}" + "".join(f", {name}" for name in kind)
         _warn(f"{device} ({about})", reason)
     return reason is None
 

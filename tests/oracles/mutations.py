@@ -6,8 +6,8 @@ MUTATIONS = (
     Mutation(
         "a norm that is not frozen",
         "measure/squashing/jacobians/jacobian.py",
-        "    hooks = freezing(freeze)\n",
-        '    hooks = [hook for hook in freezing(freeze) if hook.name != "freeze_norms"]\n',
+        "    hooks = freezing(parts)\n",
+        '    hooks = [hook for hook in freezing(parts) if hook.name != "freeze_norms"]\n',
         "test_closed_form.py",
     ),
     Mutation(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from squashlens._typing import DtypeName
+from squashlens._typing import DtypeName, dtype_name
 from squashlens.cli._reading._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF
 from squashlens.cli._reading._help import about, help_for, plain
 from squashlens.cli._reading._spelling import as_typed
@@ -98,7 +98,7 @@ def _plain_default(kind: Any, default: Any) -> Any:
     if get_origin(kind) is tuple and isinstance(default, str):
         return (default,)
     if type(default).__name__ == "dtype":
-        return str(default).removeprefix("torch.")
+        return dtype_name(default)
     if isinstance(default, Collection) and not isinstance(default, str):
         return tuple(default)
     return Path(default) if kind is Path and default is not None else default

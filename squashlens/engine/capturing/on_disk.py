@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from squashlens._typing import dtype_name
 from squashlens.checks.sizes import human
 from squashlens.errors import CapacityError, InputError, OutputError
 from squashlens.saving.files import as_path, replacing, require_folder, write
@@ -67,7 +68,7 @@ class TensorsOnDisk(Mapping[int, Tensor]):
 def description(tensor: Tensor) -> dict[str, Any]:
     """Shape, dtype and digest of a tensor; the digest is the SHA-256 of its bytes in row-major order."""
     raw = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
-    facts = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+    facts = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
     return facts | {"sha256": hashlib.sha256(raw.data).hexdigest()}
 
 

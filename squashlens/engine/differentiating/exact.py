@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, dtype_name
 from squashlens.engine.anatomy import device_of, dtype_of, quantization
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.memory import require_room
@@ -39,7 +39,7 @@ class _Wide(TorchFunctionMode):
         found = (Tensor.double if func is Tensor.float else func)(*args, **named)
         if isinstance(found, Tensor) and _is_narrow(found) and args and _is_wide(args[0]):
             raise UnsoundModelError(
-                f"This model, or a hook on it, computes in {str(found.dtype).removeprefix('torch.')} "
+                f"This model, or a hook on it, computes in {dtype_name(found.dtype)} "
                 f"({resolve_name(func)}) even when given float64 tensors, so its derivative cannot be certified.",
                 "If a hook rounds, write it with `squashlens.hooks.rounding`; otherwise use `jacobian_norms`.",
             )
@@ -143,7 +143,7 @@ def certifying(model: Bridge) -> Iterator[None]:
     dtype = dtype_of(model)
     if dtype.itemsize < 4:
         remark(
-            f"The certificate is for these weights in exact arithmetic; in {str(dtype).removeprefix('torch.')} the "
+            f"The certificate is for these weights in exact arithmetic; in {dtype_name(dtype)} the "
             "model computes something else."
         )
     if dtype != torch.float64:

@@ -4,7 +4,7 @@ Each hook keeps the forward pass and removes one derivative. With all three froz
 map at this input: Σ_i J_i v⁽⁰⁾_i = y_n. Tests check this identity. The path bound and the Jacobians use the same hooks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,17 @@ from squashlens.engine.hooking.hook import Hook, Recipe, distinct_points
 from squashlens.errors import UnsoundModelError
 
 
-def freezing(freeze: Any) -> list[Hook | Recipe]:
-    """The hooks that hold the named parts constant; raises an error for an unknown name."""
+def frozen_parts(freeze: Any) -> list[str]:
+    """The names of the parts to hold constant, in one order; raises an error for an unknown name."""
     names = several(freeze)
     for name in names:
         one_of(name, Freezable, "freeze")
-    return [make() for name, make in FACTORIES.items() if name in names]
+    return [name for name in FACTORIES if name in names]
+
+
+def freezing(parts: Iterable[str]) -> list[Hook | Recipe]:
+    """The hooks that hold these parts constant."""
+    return [FACTORIES[part]() for part in parts]
 
 
 @validated

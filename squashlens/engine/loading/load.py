@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from squashlens import zoo
-from squashlens._typing import SHORT, Bridge, Quantized, full_name, short_repr
+from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.loading.folder import require_plausible, require_readable
@@ -135,7 +135,7 @@ def load(
         except (RuntimeError, TypeError, KeyError, IndexError, AttributeError, ValueError, AssertionError) as error:
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             raise ModelAccessError(
-                f"{source} cannot be run in {str(dtype).removeprefix('torch.')} ({reason}).",
+                f"{source} cannot be run in {dtype_name(dtype)} ({reason}).",
                 "Check config.json and the other files of the folder, or load it in another dtype.",
             ) from error
 
@@ -279,7 +279,7 @@ def _on_no_device(config: Any, source: str) -> Any:
 
 
 def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
-    named = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
+    named = {dtype_name(dtype): dtype for dtype in TOLERANCE}
     dtype = named.get(full_name(given)) if isinstance(given, str) else given
     if dtype not in TOLERANCE:
         near = _dtype_meant(given, (*named, *SHORT)) if isinstance(given, str) else None
@@ -301,7 +301,7 @@ def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dty
     count = sum(p.numel() for p in empty.parameters())
     size = count * dtype.itemsize
     label = Path(source).name if Path(source).is_dir() else source
-    kind = str(dtype).removeprefix("torch.")
+    kind = dtype_name(dtype)
     if progress:
         free = human(available(device))
         print(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")

@@ -121,7 +121,7 @@ def collapse_vs_readout(
     32 samples have 32 distinct prompts; a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
     """
     metric = Metric(norm, scale)
-    rounding = Metric(norm, scale, dtype_named(round_to))
+    rounding = replace(metric, round_to=dtype_named(round_to))
     resume = checked(resume)
     if not 0 < r2_threshold <= 1:
         raise InputError(

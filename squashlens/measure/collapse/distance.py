@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from einops import rearrange
 
-from squashlens._typing import Bridge, Distance, Heads, Scale, one_of
+from squashlens._typing import Bridge, Distance, Heads, Scale, dtype_name, one_of
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
 from squashlens.engine.proving.registry import measured
@@ -123,7 +123,7 @@ def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str
     both = [(metric.rounded(a), metric.rounded(b)) for a, b in zip(pairs.v.values, pairs.star.values, strict=True)]
     widest, median = map(torch.stack, zip(*(ulps(a, b, dtype) for a, b in both), strict=True))
     same = torch.stack([identical(a, b, dtype) for a, b in both])
-    unit = f"ulp ({str(dtype).removeprefix('torch.')})"
+    unit = f"ulp ({dtype_name(dtype)})"
     return {
         **with_y("ulps", widest, metric.stated("|Δ| at the coordinate that attains L∞"), unit),
         **with_y("ulps_median", median, metric.stated("median of |Δ| over coordinates"), unit),

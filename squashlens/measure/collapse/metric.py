@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, DtypeName, Scale, full_name, one_of
+from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name, one_of
 from squashlens.engine.capturing.pairs import PairCapture, Replay, Streams
 from squashlens.engine.running.unembed import require_understood
 from squashlens.errors import UnsoundModelError
@@ -50,7 +50,7 @@ class Metric:
     @property
     def form(self) -> str | None:
         """The name of the dtype to which representations are rounded, if there is one."""
-        return None if self.round_to is None else str(self.round_to).removeprefix("torch.")
+        return None if self.round_to is None else dtype_name(self.round_to)
 
     @property
     def units(self) -> str:

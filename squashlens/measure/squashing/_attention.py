@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import AttentionKind
+from squashlens._typing import ATTENTION, AttentionKind
 from squashlens.engine.anatomy import windows
 from squashlens.engine.memory import require_room, to_cpu
 from squashlens.engine.running.forward import attention_of, head_mean
@@ -65,4 +65,4 @@ def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"
 
 def of_attention(attention: AttentionKind) -> str:
     """What a long name says of attention weights that are not the model's."""
-    return {"model": "", "uniform": ", uniform attention", "topological": ", all attention weights 1"}[attention]
+    return f", {ATTENTION[attention]}" if ATTENTION[attention] else ""

@@ -21,9 +21,10 @@ from squashlens._typing import (
     one_of,
     positive,
 )
+from squashlens.checks.words import frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session
@@ -142,8 +143,8 @@ def path_bound(
     positive(n_composed, "n_composed", "a number of blocks")
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
-    frozen = [hook.name.removeprefix("freeze_") for hook in freezing(freeze)]
-    unused = {"freeze": bool(frozen), "edges": edges != "analytic", "n_composed": n_composed != 1}
+    parts = frozen_parts(freeze)
+    unused = {"freeze": bool(parts), "edges": edges != "analytic", "n_composed": n_composed != 1}
     if constants == "measured":
         unused = {"attention": attention != "model"}
     for name, given in unused.items():
@@ -157,17 +158,17 @@ def path_bound(
     arguments: dict[str, Any] = {"constants": kind, "query": query, "from_layer": from_layer, "to_layer": to_layer}
     arguments |= {"attention": attention} | betas if constants != "measured" else {}
     arguments |= recorded(spans)
-    arguments |= {"freeze": frozen, "edges": edges, "n_composed": n_composed} if constants == "measured" else {}
+    arguments |= {"freeze": parts, "edges": edges, "n_composed": n_composed} if constants == "measured" else {}
     session = Session.start(model, prompt, bos, "path_bound", **arguments)
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     if constants == "measured":
         n = session.query(query)
         rows, certificate = certified_bounds(
-            session, layers, from_layer, n, frozen, edges, n_composed, vjp_batch_size, progress
+            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, progress
         )
         composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
         long_name = f"certified path bound, {edges} edges{composed}"
-        long_name += f", {' and '.join(frozen)} frozen" if frozen else ""
+        long_name += f", {frozen(parts)}" if parts else ""
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
             to: _labelled(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)

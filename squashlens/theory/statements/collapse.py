@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Extended, short_repr
+from squashlens._typing import Extended, dtype_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
@@ -143,7 +143,7 @@ def corollary_b10(
     return Statement(
         "Corollary B.10",
         "1 ≤ wrong counts among n and n + 1",
-        {f"y and y* are bit-identical in {str(dtype).removeprefix('torch.')}": same == 1},
+        {f"y and y* are bit-identical in {dtype_name(dtype)}": same == 1},
         1.0,
         "≤",
         float(wrong),

@@ -5,7 +5,9 @@ from typing import Any, get_args, get_origin
 
 import xarray as xr
 
+from squashlens._typing import ATTENTION
 from squashlens.checks.results import is_relative
+from squashlens.checks.words import frozen
 from squashlens.figures.drawing.text import escaped
 from squashlens.records.results import facts_of
 
@@ -14,7 +16,6 @@ NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine",
 PLACES = {  # options of a measurement: what is usual, and the text for other values
     "from_layer": (0, "from layer "), "to_layer": ("y", "to layer "), "query": (-1, "query at position "),
 }  # fmt: skip
-ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}
 HEADS = {"value": "heads: their outputs", "slice": "heads: slices of the stream"}
 WAYS = {"sketch": "estimates", "sketch_upper": "upper bounds", "lanczos": "lower bounds"}
 # Further options that change what is measured: what they are, of one part, and the text.
@@ -26,7 +27,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "attention": (str, lambda kind: ATTENTION.get(kind, "")),
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
     "candidates": (list[int], lambda ids: f"{len(ids)} candidate{'s' * (len(ids) > 1)}"),
-    "freeze": (list[str], lambda parts: f"{' and '.join(parts)} frozen" if parts else ""),
+    "freeze": (list[str], frozen),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
 SELECTED = ("prompt", "layer", "block", "hop", "run", "sink", "window", "change", *PLACES)  # dimensions to name

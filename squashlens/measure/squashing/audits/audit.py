@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, positive, short_repr
+from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, dtype_name, positive, short_repr
 from squashlens.bars import bar
 from squashlens.checks.results import require_reference, takes
 from squashlens.engine.anatomy import dtype_of, quantization
@@ -151,7 +151,7 @@ def _require_comparable(session: Session) -> None:
     kind = quantization(session.model)
     dtype = dtype_of(session.model)
     if kind is not None or dtype.itemsize < 4:
-        what = f"quantized ({kind})" if kind is not None else str(dtype).removeprefix("torch.")
+        what = f"quantized ({kind})" if kind is not None else dtype_name(dtype)
         raise InputError(
             f"The model is {what}, so that its Jacobian is not the exact one, to which the bounds apply.",
             "Load the model in float32, without quantization.",

@@ -11,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Attribution, Bridge, Freezable, Target, choices_of
+from squashlens.checks.words import frozen
 from squashlens.errors import InputError
 from squashlens.measure.squashing.audits.attributions import attribution
 from squashlens.measure.squashing.audits.proxies import one_cotangent, rollout
@@ -97,10 +98,11 @@ def all_estimates(
     yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
 
 
-def _named(frozen: tuple[str, ...]) -> str:
+def _named(parts: tuple[str, ...]) -> str:
     """The part of an estimate's name that says what is frozen."""
-    held = "all" if len(frozen) == len(choices_of(Freezable)) else " and ".join(frozen)
-    return f", {held} frozen" if frozen else ""
+    if not parts:
+        return ""
+    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else f", {frozen(parts)}"
 
 
 def chosen(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Freezable, Target, positive
 from squashlens.bars import bar
+from squashlens.checks.words import frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.memory import require_room
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
@@ -92,11 +93,11 @@ def jacobian(
     """
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
-    hooks = freezing(freeze)
+    parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
     session = Session.start(
         model, prompt, bos, "jacobian",
-        query=query, positions=given, k=k, freeze=[h.name.removeprefix("freeze_") for h in hooks],
+        query=query, positions=given, k=k, freeze=parts,
         from_layer=from_layer, to_layer=to_layer,
     )  # fmt: skip
     places, n, d = _places(session, query, given), session.query(query), width(session.model)
@@ -105,14 +106,14 @@ def jacobian(
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    products = Products(session, hooks, from_layer, top, to_layer, n, vjp_batch_size, progress)
+    products = Products(session, freezing(parts), from_layer, top, to_layer, n, vjp_batch_size, progress)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
     for rows in products.along(torch.eye(d, dtype=torch.float64))():
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k, progress)
-    held = f", {' and '.join(h.name.removeprefix('freeze_') for h in hooks)} frozen" if hooks else ""
+    held = f", {frozen(parts)}" if parts else ""
     places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
         "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),

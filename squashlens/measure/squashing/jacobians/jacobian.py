@@ -27,9 +27,10 @@ from squashlens._typing import (
     one_of,
     positive,
 )
+from squashlens.checks.words import frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
@@ -142,17 +143,17 @@ def jacobian_norms(
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     chosen = None if positions is None else list(positions)
-    hooks = freezing(freeze)
-    frozen = [h.name.removeprefix("freeze_") for h in hooks]
+    parts = frozen_parts(freeze)
+    hooks = freezing(parts)
     session = Session.start(
         model, prompt, bos, "jacobian_norms",
-        norm=norm, freeze=frozen, method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, seed=seed,
+        norm=norm, freeze=parts, method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, seed=seed,
         query=query, from_layer=from_layer, to_layer=to_layer, **recorded(spans),
         **({} if chosen is None else {"positions": chosen}),
     )  # fmt: skip
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
-    long_name = f"{kinds[method]}{norm} norm of the Jacobian" + (f", {' and '.join(frozen)} frozen" if frozen else "")
+    long_name = f"{kinds[method]}{norm} norm of the Jacobian" + (f", {frozen(parts)}" if parts else "")
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
     if method == "sketch_upper":
