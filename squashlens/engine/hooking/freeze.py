@@ -114,7 +114,7 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
     return Recipe("freeze_gates", make)
 
 
-FACTORIES: dict[Freezable, Callable[[], Hook | Recipe]] = {
+FACTORIES: dict[str, Callable[[], Hook | Recipe]] = {
     "attention": freeze_attention,
     "norms": freeze_norms,
     "gates": freeze_gates,
