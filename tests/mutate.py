@@ -130,12 +130,15 @@ class _Run:
     until: float
     began: float
     mutation: Mutation | None
+    crashed: bool = False
 
     def ended(self) -> bool:
-        if os.waitpid(self.child, os.WNOHANG)[0] == 0:
+        child, status = os.waitpid(self.child, os.WNOHANG)
+        if child == 0:
             if time.monotonic() < self.until:
                 return False
             self.stop()
+        self.crashed = os.WIFSIGNALED(status)
         with suppress(ProcessLookupError):  # what its tests left running
             os.killpg(self.child, signal.SIGKILL)
         return True
@@ -152,7 +155,8 @@ class _Run:
         if self.mutation:
             shutil.copy2(ROOT / "squashlens" / self.mutation.module, self.tree / "squashlens" / self.mutation.module)
         end = self.tree / "end"
-        code, failed = json.loads(end.read_text()) if end.exists() else (None, "")
+        # A test that ends the interpreter, as a library in C can, has failed; one that takes too long is stopped here.
+        code, failed = json.loads(end.read_text()) if end.exists() else (int(self.crashed) or None, "")
         said: Said = "green" if code == 0 else "red" if code == 1 else "error"
         printed = (self.tree / "printed").read_text(errors="replace")
         return Verdict(said, failed, time.monotonic() - self.began, printed)

@@ -132,6 +132,15 @@ def test_an_edit_that_is_meant_is_saved_again(tmp_path: Path) -> None:
     assert not {ATTRIBUTE, "squashlens_kind"} & back.attrs.keys()
 
 
+def test_a_format_left_over_from_another_file_does_not_matter(tmp_path: Path) -> None:
+    """A file of float32 leaves its dtype in `encoding`, with which float64 numbers would be rounded."""
+    made = result()
+    made["v"] = made["v"] + 1 / 3
+    made["v"].encoding = {"dtype": "float32"}
+    back = sl.results.open(sl.results.save(made, tmp_path / "x.nc"))
+    np.testing.assert_array_equal(back["v"].values, made["v"].values)
+
+
 def test_the_checksum_does_not_depend_on_how_numpy_keeps_it() -> None:
     found = result()
     other = found.assign(v=found["v"].astype(">f8"), n=found["n"].astype(">i4")).assign_coords(

@@ -189,6 +189,7 @@ def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch)
         (["collapse", "--token", "1 1"], "is 2 tokens"),
         (["collapse", "--sequence", "words"], "here are no words to draw from"),
         (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
+        (["collapse", "--sequence", "figure5d", "--separator", ","], "--separator has no meaning with --sequence"),
         (["collapse", "--n", "3000"], "context"),
         (["collapse", "--n", "8", "--lengths", "9"], "--lengths 9 is not a length of this sequence"),
         (["separator_ablation", "--from-block-map", "x.gif"], "Use one of .pdf"),
@@ -502,10 +503,18 @@ def test_complaints_are_plain_on_every_terminal(
     assert (complaint.count("\n"), printed) == (1, "")
 
 
-def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
         main(["path_bound", "--model", "x\x1b[2Jy"])
     assert "\x1b" not in capsys.readouterr().err
+
+    def fail(*_: Any) -> None:
+        raise InputError("The file clears the screen: \x1b[2J.", "Rename it.")
+
+    monkeypatch.setattr(_run, "run", fail)
+    with pytest.raises(SystemExit):
+        main(["path_bound"])
+    assert capsys.readouterr().err == "squashlens: The file clears the screen: \\x1b[2J. Rename it.\n"
 
 
 def test_results_are_printed_on_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,4 +202,6 @@ MUTATIONS = (
     Mutation("pairs without residual streams", "engine/capturing/capture.py", 'if "residuals" not in kept:', "if False:", "test_capture.py::test_a_capture_of_a_sequence_keeps_residual_streams"),
     Mutation("a way to spread taken for a device", "engine/loading/load.py", "device_map = device if place is None else None", "device_map = None", "test_load.py::test_a_way_to_spread_a_model_goes_to_transformers"),
     Mutation("cotangents only above the query", "engine/differentiating/replay.py", "dict.fromkeys(blocks, slice(0, query + 1))", "dict.fromkeys(blocks, slice(0, query))", "test_replay.py"),
+    Mutation("rounding by the logit alone", "engine/differentiating/visibility.py", "(across.square() + along.square()).sqrt()", "along.abs()", "test_visibility.py::test_a_product_is_found_from_a_logit_of_any_size"),
+    Mutation("a weight below float32 taken for none", "engine/differentiating/dissection.py", "pattern.double().clamp(min=least)", "pattern.double()", "test_dissection.py"),
 )  # fmt: skip

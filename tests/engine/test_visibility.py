@@ -1,12 +1,13 @@
 """Which tokens reach which, and how long queries and keys are: two ways to find out, and by hand."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from squashlens.engine.differentiating.exact import in_float64
-from squashlens.engine.differentiating.visibility import Visibility, _written, tokens_reaching, visibilities
+from squashlens.engine.differentiating.visibility import Visibility, _from, _written, tokens_reaching, visibilities
 from squashlens.theory.attention import Attention
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8]])
@@ -46,6 +47,16 @@ def test_a_window_leads_back_by_its_size() -> None:
     keys = torch.zeros(8, 8, dtype=torch.bool)
     keys[6, 2] = True
     assert Visibility(1.0, 4, keys=keys).back(rows).nonzero().tolist() == [[0, 2], [0, 6], [1, 0]]
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.4, torch.pi / 2])
+def test_a_product_is_found_from_a_logit_of_any_size(angle: float) -> None:
+    """Without a norm, (½ q · k)² + (½ ‖k‖ ‖q‖)²: a query of length 3, a key of length 5, and a scale of ½."""
+    queries = torch.tensor([[[[3.0, 0.0]]]], dtype=torch.float64, requires_grad=True)
+    key = 5 * torch.tensor([angle, torch.pi / 2 - angle], dtype=torch.float64).cos()
+    scores = 0.5 * (queries[0, 0, 0] @ key).reshape(1, 1, 1, 1)
+    expected = 7.5 * (1 + math.cos(angle) ** 2) ** 0.5
+    assert _from(queries, scores, 1).product == pytest.approx(expected)
 
 
 def test_a_product_is_not_a_logit() -> None:
