@@ -266,7 +266,8 @@ def _keep(found_by: dict[str, str]) -> None:
 def _red_without(made: Sequence[Path], tests: set[str]) -> str:
     """What the tests print if one of them fails without a mutation, else nothing."""
     files = sorted({test.partition("::")[0] for test in tests})
-    for _, verdict in verdicts(made, [Work(files[i :: len(made)], only=frozenset(tests)) for i in range(len(made))]):
+    parts = min(len(files), 4 * len(made))  # several for each worker, so that all end at about the same time
+    for _, verdict in verdicts(made, [Work(files[i::parts], only=frozenset(tests)) for i in range(parts)]):
         if verdict.said != "green":
             return verdict.printed[-3000:]
         print(f"green without a mutation: {verdict.seconds:.0f} s", flush=True)

@@ -55,7 +55,7 @@ VERBS = {
         Verb("jacobian_norms", ("by_token",)),
         Verb("jacobian", ("jacobian",)),
         Verb("sensitivity", ("attribution",)),
-        Verb("substitution_effect"),
+        Verb("substitution_effect", ("of",)),
         Verb("profile", ("profile",)),
         Verb("squash_map"),
         Verb("audit", ("audit",)),

@@ -23,15 +23,15 @@ SHOWN = {
     "jacobian": ("Jacobian", "How much a small change of the token's stream can change the query's output y"),
     "bound_over_null": ("Path bound ÷ null", "1 is what uniform attention gives: causality alone"),
     "path_bound": ("Path bound", "Sum over attention paths, Theorem 5.1 with constants 1; a shape, not a bound"),
-    "certified": ("Certified ceiling", "Upper bound on the Jacobian norm"),
-    "effect": ("Swap effect", "Mean distance that y moves when the token is replaced"),
-    "kl": ("Swap effect on the next token", "Mean KL divergence when the token is replaced"),
+    "certified": ("Certified bound", "Upper bound on the Jacobian norm"),
+    "effect": ("Substitution effect", "Mean distance that y moves when the token is replaced"),
+    "kl": ("Substitution effect on the next token", "Mean KL divergence when the token is replaced"),
     "null": ("Null", "Path bound under uniform attention"),
 }
 TRACED = tuple(f"path_{name}" for name in ("position", "weight", "share", "over_null")) + tuple(
     f"way_{name}" for name in ("share", "position", "head")
 )
-SERIES = {"path_bound": "path bound", "null": "null", "certified": "certified ceiling", "jacobian": "Jacobian"}
+SERIES = {"path_bound": "path bound", "null": "null", "certified": "certified bound", "jacobian": "Jacobian"}
 
 
 class Blob:
@@ -244,7 +244,7 @@ def _of_precision(found: xr.Dataset, facts: dict[str, Any]) -> list[str]:
     dtype = facts.get("dtype", "float32")
     if "certified" not in found or dtype in ("float32", "float64"):
         return []
-    return [f"The certified ceiling is for these weights in exact arithmetic; in {dtype} it computes other values."]
+    return [f"The certified bound is for these weights in exact arithmetic; in {dtype} it computes other values."]
 
 
 def _measured_queries(found: xr.Dataset, name: str, queries: Sequence[int]) -> list[int]:

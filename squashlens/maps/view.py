@@ -101,8 +101,8 @@ def squash_map(
     of `result`.
 
     Path bound and null are measured for all queries in one forward pass; for prompts so long that the page could not
-    hold them, for queries that are evenly spaced. Norms of the Jacobian and swap effects are measured for `query`
-    alone. For more queries, measure `profile` and give its result.
+    hold them, for queries that are evenly spaced. Norms of the Jacobian and substitution effects are measured
+    for `query` alone. For more queries, measure `profile` and give its result.
 
     Args:
         model: the model to measure, as in `path_bound`; or a result of `profile` or of this function, perhaps opened
@@ -116,7 +116,7 @@ def squash_map(
         norm: as in `jacobian_norms`.
         certified: whether to compute the certified path bound as well, as in `profile`; no by default.
         n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
-            measures no swap effects.
+            measures no substitution effects.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
         seed: random seed of the replacements; 0 by default.

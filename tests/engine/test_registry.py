@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -435,8 +436,9 @@ def in_threads(*functions: Callable[[], None]) -> list[BaseException]:
     threads = [threading.Thread(target=guarded, args=(function,), daemon=True) for function in functions]
     for thread in threads:
         thread.start()
+    until = time.monotonic() + 30
     for thread in threads:
-        thread.join(60)
+        thread.join(max(0.0, until - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads), "deadlock"
     return raised
 

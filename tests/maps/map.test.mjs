@@ -100,10 +100,10 @@ test("groups cover the prompt once, in order", () => {
 });
 
 test("groups take time in proportion to the text", () => {
-  const many = Array.from({ length: 100_000 }, (_, k) => (k % 2 ? "ly" : " x"));
+  const many = Array.from({ length: 30_000 }, (_, k) => (k % 2 ? "ly" : " x"));
   const long = Array.from({ length: 20 }, () => "\n".repeat(50_000) + "x");
   for (const [tokens, number] of [
-    [many, 50_000],
+    [many, 15_000],
     [long, 20],
   ]) {
     const began = performance.now();

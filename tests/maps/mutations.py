@@ -37,7 +37,7 @@ MUTATIONS = (
     Mutation("a map of a joined result", "maps/given.py", " and whole and joined:", " and False:", "test_given.py::test_a_joined_result_is_refused_and_a_part_is_shown"),
     Mutation("a label twice", "maps/given.py", "if not len(labels) or len(", "if len(labels) < 0 and len(", "test_given.py::test_labels_twice_and_none_are_refused"),
     Mutation("the query of a result ignored", "maps/view.py", "opened=None if query == -1 else", "opened=None if True else", "test_given.py::test_the_query_of_a_result"),
-    Mutation("a ceiling in half precision without a word", "maps/payload.py", '"certified" not in found or dtype in', '"certified" not in found or dtype not in', "test_payload.py::test_a_certificate_in_half_precision_is_said"),
+    Mutation("a certified bound in half precision without a word", "maps/payload.py", '"certified" not in found or dtype in', '"certified" not in found or dtype not in', "test_payload.py::test_a_certificate_in_half_precision_is_said"),
     Mutation("dimensions in any order", "maps/given.py", 'ordered = found.transpose(*DIMS, missing_dims="ignore")', "ordered = found", "test_given.py::test_the_order_of_dimensions_changes_no_number"),
     Mutation("a page full of ways", "maps/payload.py", "of_ways = min(room // 3, _numbers_of_ways(found))", "of_ways = 3 * int(found['way_share'].size) if 'way_share' in found else 0", "test_payload.py::test_ways_leave_room_for_numbers"),
 )  # fmt: skip

@@ -93,7 +93,7 @@ def test_a_model_in_use_is_an_error_and_no_wait(live: Any, tiny: Any) -> None:
     before = live.result
     with sl.applied(tiny):
         live.worker.asked(live, {"kind": "measure", "query": 1}, [])
-        live.worker.thread.join(timeout=60)
+        live.worker.thread.join(timeout=10)
         assert not live.worker.thread.is_alive()
     assert "leave `applied`" in live.said[-1]["text"]
     assert live.said[-1]["kind"] == "error"

@@ -82,9 +82,11 @@ def test_a_result_without_all_positions_is_no_map(tiny: Any, cut: dict[str, list
 
 def test_what_is_missing_is_said(tiny: Any) -> None:
     data = payload(sl.squash_map(tiny, "110 =", method="none", **QUIET).result, "")
-    assert {"The Jacobian was not measured.", "Certified ceiling: not measured.", "Swap effect: not measured."} == {
-        *data["notes"]
-    }
+    assert {
+        "The Jacobian was not measured.",
+        "Certified bound: not measured.",
+        "Substitution effect: not measured.",
+    } == {*data["notes"]}
     assert "jacobian" not in [one["name"] for one in data["quantities"]]
 
 

@@ -49,7 +49,7 @@ class Source:
         """An error if the file is not the one that was described; one on the hub is read at its commit."""
         if self.identity.startswith("commit "):
             return
-        identity, _ = _of_file(self.given) if "file" in self.given else _of_dataset(self.given)
+        identity, _ = _digest_of(_path(self.given)) if "file" in self.given else _of_dataset(self.given)
         if identity != self.identity:
             raise InputError(
                 f"{short_repr(self.given.get('file') or self.given.get('dataset'))} was changed after the study was "
@@ -75,13 +75,9 @@ def source_of(given: Mapping[str, Any]) -> Source:
 
 
 def _of_file(given: Mapping[str, Any]) -> tuple[str, int]:
-    """The digest of a file and the number of its rows."""
-    path = Path(str(given["file"])).expanduser()
-    try:
-        about = path.stat()
-        digest, rows, _ = _index(str(path.resolve()), about.st_size, about.st_mtime_ns, 1 << 62)
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
+    """The digest of a file and the number of its rows, which have the column."""
+    path = _path(given)
+    digest, rows = _digest_of(path)
     if path.suffix == ".parquet":
         file = _parquet(path)
         if given["column"] not in file.schema_arrow.names:
@@ -94,6 +90,20 @@ def _of_file(given: Mapping[str, Any]) -> tuple[str, int]:
     else:
         _require_column(path, given["column"])
     return digest, rows
+
+
+def _path(given: Mapping[str, Any]) -> Path:
+    return Path(str(given["file"])).expanduser()
+
+
+def _digest_of(path: Path) -> tuple[str, int]:
+    """The digest of a file and the number of its lines; the file is read again only if its size or time has changed."""
+    try:
+        about = path.stat()
+        digest, lines, _ = _index(str(path.resolve()), about.st_size, about.st_mtime_ns, 1 << 62)
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
+    return digest, lines
 
 
 def _require_column(path: Path, column: str) -> None:
@@ -155,7 +165,7 @@ def _rows(given: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
             start, stop))  # fmt: skip
         yield from rows
         return
-    path = Path(str(given["file"])).expanduser().resolve()
+    path = _path(given).resolve()
     if path.suffix == ".parquet":
         yield from _of_parquet(path, given["column"], start, stop)
         return
