@@ -17,24 +17,28 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "tokens": lambda m: sl.prompts.tokenize(m, PROMPT),
     "capture": lambda m: sl.capture(m, PROMPT),
     "path_bound": lambda m: sl.path_bound(m, PROMPT),
-    "path_bound_measured": lambda m: sl.path_bound(m, PROMPT, constants="measured", freeze="norms", progress=False),
+    "path_bound_measured": lambda m: sl.path_bound(m, "0 =", constants="measured", freeze="norms", progress=False),
     "path_bound_exact": lambda m: sl.path_bound(
-        m, PROMPT, constants="measured", edges="exact", n_composed=3, progress=False
+        m, "0 =", constants="measured", edges="exact", n_composed=3, progress=False
     ),
     "substitution": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, progress=False),
-    "audit": lambda m: sl.audit(m, "110 =", estimates=["sketch", "top-logit"], n_probes=2, progress=False),
+    "audit": lambda m: sl.audit(
+        m, "0 =", estimates=["sketch", "top-logit"], n_probes=2, n_replacements=2, progress=False
+    ),
     "null": lambda m: sl.path_bound(m, PROMPT, attention="uniform"),
     "composition": lambda m: sl.paths.composition(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, progress=False),
     "blocks": lambda m: sl.jacobian(m, "110 =", positions=[3], progress=False),
     "jacobian_frozen": lambda m: sl.jacobian_norms(m, PROMPT, freeze="attention", progress=False),
-    "sensitivity": lambda m: sl.sensitivity(m, PROMPT, progress=False),
+    "sensitivity": lambda m: sl.sensitivity(m, "110 =", progress=False),
     "top_tokens": lambda m: sl.top_tokens(m, PROMPT),
     "collapse": lambda m: captured.collapse(
         m, commas(m), by_head="value", baselines=["unrelated"], noise_lengths=1, progress=False
     ),
     "mechanism": lambda m: captured.mechanism(m, commas(m), progress=False),
-    "separator_ablation": lambda m: sl.separator_ablation(m, commas(m), from_blocks=[1], progress=False),
+    "separator_ablation": lambda m: sl.separator_ablation(
+        m, commas(m), from_blocks=[1], lengths=[5], noise_lengths=1, progress=False
+    ),
     "evaluate": lambda m: sl.evaluate(m, ONES, lengths=[3, 5], seeds=2, temperature=1.0, progress=False),
     "collapse_vs_readout": lambda m: sl.collapse_vs_readout(m, ONES, lengths=[8], seeds=8, progress=False),
     "shares_and_counts": lambda m: sl.statements.shares_and_counts(m),

@@ -11,8 +11,8 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 
-PROMPTS = ["110 =", "How many ones are in the following sequence? 0 =", "0 ="]
-LENGTHS = [5, 12, 3]
+PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
+LENGTHS = [5, 7, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.sensitivity, {"norm": "frobenius"}),
     (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
@@ -31,8 +31,8 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
     found = verb(tiny, PROMPTS, **options)
     assert found["n_tokens"].values.tolist() == LENGTHS
     assert found.sizes["prompt"] == 3
-    assert found.sizes["position"] == 12
-    failures = []
+    assert found.sizes["position"] == 7
+    failures, fingerprints = [], set()
     for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         one = verb(tiny, prompt, **options)
         ours, behind = (found.isel(prompt=number, position=part) for part in (slice(length), slice(length, None)))
@@ -47,9 +47,10 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
         assert set(behind["token"].values.tolist()) <= {""}
         assert set(behind["token_id"].values.tolist()) <= {-1}
         failures.append(one.attrs.get("failure_probability", 0))
+        fingerprints.add(sl.results.provenance(one)["fingerprint"])
     facts = sl.results.provenance(found)
     assert "by itself" in facts["unequal_lengths"]
-    assert facts["fingerprint"] == sl.results.provenance(verb(tiny, PROMPTS[0], **options))["fingerprint"]
+    assert {facts["fingerprint"]} == fingerprints
     assert found.attrs.get("failure_probability", 0) == pytest.approx(sum(failures))
     for ending in ("nc", "json"):
         path = sl.results.save(found, tmp_path / f"found.{ending}")
@@ -95,7 +96,7 @@ def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: 
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"Prompt 2: query=4 is not a position"):
         sl.path_bound(tiny, PROMPTS, query=4)
-    with pytest.raises(InputError, match=r"3 to 12 tokens.*sensitivity"):
+    with pytest.raises(InputError, match=r"3 to 7 tokens.*sensitivity"):
         sl.capture(tiny, PROMPTS)
 
 
