@@ -43,6 +43,7 @@ from squashlens.engine.hooking.hook import Recipe
 from squashlens.errors import SquashlensError
 
 C = TypeVar("C")
+T = TypeVar("T")
 SECONDS = 60  # of processor time for one case, whatever else the machine does
 SILENT = 600  # seconds after which a case that uses no processor time, or cannot be interrupted, is given up
 
@@ -164,17 +165,19 @@ def pairs() -> Any:
 
 @cache
 def result(name: str) -> Any:
-    """One result of every measurement that a figure draws, small; no name gives all names.
+    """One result of every measurement that a figure draws, small; no name gives all names."""
+    return together(name, lambda: _measured(name)) if name else _measured(name)
 
-    Processes that are told of a folder measure each of them once together.
-    """
+
+def together(name: str, make: Callable[[], T]) -> T:
+    """What `make` gives. Processes that are told of a folder make what has this name once together."""
     shared = os.environ.get("SQUASHLENS_TEST_RESULTS")
-    if not shared or not name:
-        return _measured(name)
+    if not shared:
+        return make()
     path = Path(shared, f"{name}.pickle")
     if not path.exists():
         draft = Path(shared, f"{name}.{os.getpid()}")
-        draft.write_bytes(pickle.dumps(_measured(name)))
+        draft.write_bytes(pickle.dumps(make()))
         draft.rename(path)
     return pickle.loads(path.read_bytes())  # noqa: S301
 

@@ -17,16 +17,17 @@ from squashlens.measure.answers.collapse_vs_readout import more
 from squashlens.tasks import Task
 from tests import captured
 from tests.cases import CONFIGS, MORE
+from tests.odd import together
 
 BERNOULLI, REPEATED = (sl.tasks.find(f"taught_count_{pattern}") for pattern in ("bernoulli", "repeated"))
 LENGTHS = [8, 24]
+SEEDS, N_TRAIN = 32, 16  # too few different prompts of 8 digits, and enough of 24
 
 
 @pytest.fixture(scope="module")
 def joined(tiny: Any) -> Any:
-    return sl.collapse_vs_readout(
-        tiny, BERNOULLI, lengths=LENGTHS, seeds=40, n_train=20, n_random_models=2, progress=False
-    )
+    how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "n_train": N_TRAIN, "n_random_models": 2}
+    return together("joined view", lambda: sl.collapse_vs_readout(tiny, BERNOULLI, **how, progress=False))
 
 
 @pytest.mark.parametrize("scale", ["absolute", "relative"])
@@ -46,19 +47,21 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) 
 
 
 def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any) -> None:
-    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=40, prefill=True, progress=False)
+    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True, progress=False)
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
         np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
-    probe = sl.probe(tiny, BERNOULLI, lengths=LENGTHS, seeds=40, n_train=20, n_random_models=2, progress=False)
+    assert joined["r2_y"].isnull().values.tolist() == [True, False]
+    how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "n_train": N_TRAIN, "n_random_models": 2}
+    probe = sl.probe(tiny, BERNOULLI, **how, progress=False)
     for name in ("r2", "r2_y", "probe_right_y", "r2_random_model_y", "r2_control_y", "gain_low_y", "r2_length"):
         np.testing.assert_allclose(joined[name], probe[name], atol=2e-3)  # of other passes: one ulp may move a penalty
     assert sl.results.provenance(joined)["probe"] == sl.results.provenance(probe)["probe"]
 
 
 def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
-    model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=40, progress=False)["answer"].values[0, 0]
+    model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=SEEDS, progress=False)["answer"].values[0, 0]
     alike, same = [], []
-    for seed in range(40):
+    for seed in range(SEEDS):
         question = BERNOULLI.ask(8, seed=seed)
         twin = BERNOULLI.doubled(question)
         ids = sl.prompts.tokenize(tiny, twin.prompt)
@@ -93,10 +96,10 @@ def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest
 def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, task: str) -> None:
     """Alternating digits of an even length have one count, whichever comes first; repeated ones always."""
     found = sl.tasks.find(task)
-    ds = sl.collapse_vs_readout(tiny, found, lengths=[64, 80], seeds=70 if found.random else 1, progress=False)
+    ds = sl.collapse_vs_readout(tiny, found, lengths=[64], seeds=64 if found.random else 1, progress=False)
     assert (ds["accuracy"] < 0.5).all()
     assert "r2_y" not in ds
-    assert ds["verdict"].values.tolist() == ["given by length"] * 2
+    assert ds["verdict"].values.tolist() == ["given by length"]
 
 
 def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
@@ -104,7 +107,7 @@ def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
     show = lambda items: "".join("1," if item == "1" else item for item in items)  # noqa: E731
     base = sl.tasks.find("taught_count_bernoulli")
     task = Task("commas tell", base.template, base.draw, base.answer, show, random=True)
-    how: dict[str, Any] = {"lengths": [60], "seeds": 60, "n_train": 40, "progress": False}
+    how: dict[str, Any] = {"lengths": [60], "seeds": 52, "n_train": 36, "progress": False}
     ds = sl.collapse_vs_readout(tiny, task, n_random_models=0, **how)
     assert ds["r2_length_low"] > 0.9
     assert ds["verdict"].values.tolist() == ["given by length"]
@@ -112,7 +115,7 @@ def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
 
 def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
     """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
-    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[24, 56], n_random_models=2, progress=False)
+    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2, progress=False)
     assert ds["verdict"].values.tolist() == ["read out", "no more than a baseline"]
     assert "below 0.05" in str(ds["reason"].values[1])
 
@@ -126,7 +129,7 @@ def test_an_untrained_network_represents_nothing(family: str, tmp_path: Any) -> 
     model = untrained(family, tmp_path)
     for name in ("taught_count_bernoulli", "taught_first_random"):
         ds = sl.collapse_vs_readout(
-            model, sl.tasks.find(name), lengths=[16], seeds=100, n_random_models=2, progress=False
+            model, sl.tasks.find(name), lengths=[16], seeds=60, n_train=40, n_random_models=2, progress=False
         )
         assert set(ds["verdict"].values) <= {"no more than a baseline", "undecided"}
         if name == "taught_count_bernoulli":
@@ -172,7 +175,8 @@ def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
 
     last = f"blocks.{tiny.cfg.n_layers - 1}.hook_resid_post"
     with sl.applied(tiny, sl.hooks.Hook("look", "blocks.0.hook_resid_pre", look), sl.hooks.Hook("plant", last, plant)):
-        ds = sl.collapse_vs_readout(tiny, task, lengths=[24], n_random_models=3, progress=False)
+        how: dict[str, Any] = {"lengths": [24], "seeds": 64, "n_train": 40, "n_random_models": 3, "progress": False}
+        ds = sl.collapse_vs_readout(tiny, task, **how)
     assert ds["accuracy"] < 0.5
     assert ds["r2"].sel(layer=tiny.cfg.n_layers) == pytest.approx(1 - 0.3**2 / (8.25 + 0.3**2), abs=0.05)
     assert ds["verdict"].item() in ("represented, not read out", "partly represented, not read out")

@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers._questions import prepare_questions
@@ -29,6 +30,7 @@ CARD = pd.read_csv(sl.zoo.folder("tiny-gemma") / "accuracy.csv")
 # A length it can do, one it half can, one it cannot.
 ROWS = [("count", 28), ("count", 52), ("sum", 52), ("first", 80), ("last", 80), ("copy", 8)]
 ROWS += [pytest.param("copy", 30, marks=pytest.mark.slow)]
+ASKED = ("alternating", "bernoulli", "random", "odd_last")  # patterns in which each task is sometimes wrong
 
 
 @pytest.mark.parametrize(("name", "length"), ROWS)
@@ -43,17 +45,20 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
         for seed, one in enumerate(drawn):
             items = tuple(map(str, one.digits))
             answer = one.answer(length)
-            questions.append(Question("card", "answer_only", row, seed, items, one.prompt(length), answer))
+            if pattern in ASKED:  # the others are drawn too, since all come from one generator
+                questions.append(Question("card", "answer_only", row, seed, items, one.prompt(length), answer))
     session, started = prepare_questions(
         tiny, COUNT, [length], 1, "evaluate", mode=["answer_only"], template="none", prefill=False
     )  # fmt: skip
     put = replace(started, task=task, each=tuple(questions))
     ids = {question: put.ids(session.model, question) for question in questions}
+    room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
     found = scored(
-        task, module.answered(session.model, put, ids, Journal(None, {}), max_new_tokens=150, progress=False), {}
+        task, module.answered(session.model, put, ids, Journal(None, {}), max_new_tokens=room, progress=False), {}
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
-    np.testing.assert_allclose(found["accuracy"].values[0], rows.loc[list(patterns)], atol=1e-4)
+    asked = [pattern for pattern in patterns if pattern in ASKED]
+    np.testing.assert_allclose(found["accuracy"].values[0], rows.loc[asked], atol=1e-4)
     assert rows.mean() > 0, "something is right"
 
 
@@ -90,24 +95,24 @@ def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "batch_size": 3, "progress": False}
-    whole = sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], **how)
+    whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []
     with monkeypatch.context() as patch:
         patch.setattr(module, "generate", stop_after(3, asked))
         with pytest.raises(InterruptedError):
-            sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], resume=kept, **how)
+            sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
     assert asked == [3, 1, 3], "what was said before the interruption"
     with monkeypatch.context() as patch:
         patch.setattr(module, "generate", stop_after(99, asked))
-        resumed = sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], resume=kept, **how)
+        resumed = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
         assert sum(asked) == 12, "nothing lost, nothing done twice"
-        resumed_again = sl.evaluate(tiny, COUNT, lengths=[6, 50, 60], resume=kept, **how)
+        resumed_again = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
         assert sum(asked) == 12
-        more = sl.evaluate(tiny, COUNT, lengths=[6, 9, 50, 60], resume=kept, **how | {"seeds": 5})
+        more = sl.evaluate(tiny, COUNT, lengths=[6, 9, 20, 24], resume=kept, **how | {"seeds": 5})
         assert sum(asked) == 20, "only what is new"
     assert resumed.identical(whole) and resumed_again.identical(whole)  # noqa: PT018
     for name in ("answer", "right", "ended"):
-        np.testing.assert_array_equal(more[name].sel(length=[6, 50, 60], seed=range(4)), whole[name])
+        np.testing.assert_array_equal(more[name].sel(length=[6, 20, 24], seed=range(4)), whole[name])
 
 
 def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
@@ -185,11 +190,13 @@ def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypat
     monkeypatch.setattr(module, "generate", lambda model, prompts, **_: iter([]))
     paper = sl.tasks.find("sum")
     alone, copied = replace(paper, opening=""), replace(paper, opening="", numeric=False)
-    for task, mode, opened in product((paper, alone, copied), ("answer_only", "cot", "cot_few_shot"), (False, True)):
-        start: dict[str, Any] = {"mode": [mode], "template": "none", "prefill": opened}
-        _, put = prepare_questions(tiny, task, [3], 1, "evaluate", **start)
-        name = "sum" if task is paper else "numbers" if task is alone else "texts"
-        rooms[name, mode, opened] = module._needed_tokens(tiny, put, put.each[0], 10)
+    each = product((paper, alone, copied), ("answer_only", "cot", "cot_few_shot"), (False, True))
+    with steady(tiny):
+        for task, mode, opened in each:
+            start: dict[str, Any] = {"mode": [mode], "template": "none", "prefill": opened}
+            _, put = prepare_questions(tiny, task, [3], 1, "evaluate", **start)
+            name = "sum" if task is paper else "numbers" if task is alone else "texts"
+            rooms[name, mode, opened] = module._needed_tokens(tiny, put, put.each[0], 10)
     sentence, steps, number, text = 256 + 2 * 3, 512 + 8 * 3, 16, 16 + 4 * 3
     for opened in (False, True):
         assert rooms["numbers", "answer_only", opened] == number

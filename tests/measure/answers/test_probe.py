@@ -212,7 +212,7 @@ def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
 
 def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
-    ds = sl.probe(tiny, COUNT, lengths=[24, 56], n_random_models=2, progress=False)
+    ds = sl.probe(tiny, COUNT, lengths=[56], n_random_models=2, progress=False)
     assert (ds["r2_y"] > 0.7).all()
     assert (ds["r2_random_model_y"] > 0.99).all()
     assert (ds["gain_high_y"] < 0.05).all()
@@ -228,12 +228,12 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
         "random_model_seeds": [0, 1],
         "random_model_proofs": ["verified as it stands"] * 2,
     }
-    said = sl.evaluate(tiny, COUNT, lengths=[24, 56], seeds=128, progress=False)
-    np.testing.assert_array_equal(ds["truth"], said["truth"].isel(mode=0).astype(float))
+    assert ds["truth"].values.tolist() == [[float(COUNT.ask(56, seed=seed).truth) for seed in range(128)]]
 
 
 def test_a_digit_that_training_put_there_beats_every_baseline(tiny: Any) -> None:
-    ds = sl.probe(tiny, sl.tasks.find("taught_first_random"), lengths=[32], n_random_models=3, progress=False)
+    how: dict[str, Any] = {"lengths": [32], "seeds": 72, "n_train": 48, "n_random_models": 3, "progress": False}
+    ds = sl.probe(tiny, sl.tasks.find("taught_first_random"), **how)
     assert ds["r2_low_y"] > 0.9
     assert ds["r2_random_model_y"] < 0.2
     assert ds["gain_low_y"] > 0.3
@@ -259,7 +259,7 @@ def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> N
 
 
 def test_hooks_of_the_model_do_not_stand_on_its_twins(tiny: Any) -> None:
-    how: dict[str, Any] = {"lengths": [20], "seeds": 40, "n_train": 20, "n_random_models": 2, "progress": False}
+    how: dict[str, Any] = {"lengths": [20], "seeds": 32, "n_train": 12, "n_random_models": 1, "progress": False}
     plain = sl.probe(tiny, COUNT, **how)
     with sl.applied(tiny, sl.hooks.mask_tokens(list(range(12, 30)))):
         hooked = sl.probe(tiny, COUNT, **how)

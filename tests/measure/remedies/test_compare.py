@@ -13,6 +13,7 @@ from squashlens.measure.remedies.changes import AS_IT_IS
 from squashlens.records.joining import joined
 from squashlens.records.results import signed
 from tests import captured
+from tests.odd import together
 from tests.references import fingerprint, last_streams, raw
 
 COUNT = "How many ones are in the following sequence?"
@@ -46,18 +47,8 @@ def several(tiny: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
-    return sl.compare(
-        tiny,
-        digits,
-        several,
-        answer=ones,
-        n_samples=2,
-        lengths=[4, 12],
-        norm="l2",
-        seed=5,
-        noise_lengths=2,
-        progress=False,
-    )
+    how: Any = {"answer": ones, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
+    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how, progress=False))
 
 
 @pytest.mark.parametrize("change", ["as it is", "window", "two", "recipe", "without BOS", "commas, uniform"])

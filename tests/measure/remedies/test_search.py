@@ -15,6 +15,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies import search as module
 from tests import captured
+from tests.odd import together
 from tests.references import fingerprint, last_streams
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 8, 8, 9]
@@ -33,10 +34,10 @@ def digits(tiny: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
-    return sl.search_separators(
-        tiny, digits, separator=[",", ".", "dog"], every=[4, 2], answer=ones, n_samples=2, lengths=[5, 6, 9], seed=1,
-        n_placements=6, progress=False,
-    )  # fmt: skip
+    how: Any = {"answer": ones, "n_samples": 2, "lengths": [5, 6, 9], "seed": 1, "n_placements": 5, "progress": False}
+    return together(
+        "separator search", lambda: sl.search_separators(tiny, digits, separator=[",", "dog"], every=[4, 2], **how)
+    )
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
 def test_the_grid_is_collapse_and_accuracy_by_hand(tiny: Any, digits: Any, prescribed: xr.Dataset) -> None:
     options: Any = {"lengths": [5, 6, 9], "progress": False}
     assert prescribed["distance"].dims == ("separator", "every", "length")
-    assert prescribed["separator"].values.tolist() == [",", ".", "dog"]
+    assert prescribed["separator"].values.tolist() == [",", "dog"]
     assert prescribed["every"].values.tolist() == [4, 2]
 
     def by_hand(form: Any) -> tuple[np.ndarray, float]:
@@ -66,7 +67,7 @@ def test_the_grid_is_collapse_and_accuracy_by_hand(tiny: Any, digits: Any, presc
     np.testing.assert_array_equal(prescribed["distance_none"], bare)
     assert prescribed["separation_none"].item() == np.median(bare)
     assert prescribed["accuracy_none"].item() == right
-    for separator in (",", ".", "dog"):
+    for separator in (",", "dog"):
         for every in (4, 2):
             form = sl.prompts.bernoulli(
                 tiny, 9, seed=3, prefix="How many ones are in the following sequence?", suffix="=",
@@ -80,9 +81,9 @@ def test_the_grid_is_collapse_and_accuracy_by_hand(tiny: Any, digits: Any, presc
             assert here["accuracy"].item() == right
             assert here["cost"].item() == (8 // every) / 9  # none behind the ninth
     values = prescribed["separation"].values
-    assert len(np.unique(values)) == 6
+    assert len(np.unique(values)) == 4
     row, column = np.unravel_index(values.argmax(), values.shape)
-    assert prescribed["best_separator"].item() == [",", ".", "dog"][row]
+    assert prescribed["best_separator"].item() == [",", "dog"][row]
     assert prescribed["best_every"].item() == [4, 2][column]
     assert prescribed["accuracy"].min() < 1 <= prescribed["accuracy"].max()  # which "dog" spoils
 
@@ -122,8 +123,7 @@ def test_separators_of_the_sequence_are_taken_out(llama: Any) -> None:
 def test_chance_is_random_placement(llama: Any) -> None:
     """As many of the same tokens at places drawn with the seed: reproducible, different, and never the periodic."""
     model, sequence = llama
-    first, again, other = (searched(llama, seed=seed, n_placements=8) for seed in (4, 4, 5))
-    np.testing.assert_array_equal(first["random"], again["random"])
+    first, other = (searched(llama, seed=seed) for seed in (4, 5))
     np.testing.assert_array_equal(first["separation"], other["separation"])
     assert not np.isin(first["random"], other["random"]).any()
     token, every = int(first["best_separator"].item()), int(first["best_every"])
@@ -137,7 +137,7 @@ def test_chance_is_random_placement(llama: Any) -> None:
             told.append(ds["distance"].sel(layer=3).item())
         assert found == pytest.approx(np.median(told), rel=1e-4)
     assert first["separation"].values.max() not in first["random"].values
-    assert len(np.unique(first["random"])) >= 6
+    assert len(np.unique(first["random"])) >= 4
 
 
 @pytest.mark.parametrize(("seed", "placements"), [(0, 5), (1, 9), (2, 25)])
@@ -153,6 +153,7 @@ def test_the_interval_is_students_and_the_rank_is_counted(
         return xr.Dataset({"distance": (("layer", "length"), [[0.0] * 4, [value, value, 9.0, 0.0]])})
 
     monkeypatch.setattr(module, "collapse", collapse)
+    monkeypatch.setattr(module, "capture_pairs", lambda *_, **options: None)
     ds = searched(llama, n_placements=placements)
     rng = np.random.default_rng(seed)
     grid, random = rng.uniform(3, 5, 4), rng.uniform(1, 6, placements)
@@ -173,6 +174,7 @@ def test_a_placement_that_ties_is_as_good(llama: Any, monkeypatch: pytest.Monkey
         return xr.Dataset({"distance": (("layer", "length"), [[2.0] * 4])})
 
     monkeypatch.setattr(module, "collapse", collapse)
+    monkeypatch.setattr(module, "capture_pairs", lambda *_, **options: None)
     ds = searched(llama)
     assert ds["random_as_good"] == 1
     assert ds["advantage"] == ds["advantage_low"] == ds["advantage_high"] == 0
@@ -312,7 +314,7 @@ def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
     table = sl.results.table(prescribed)
     assert list(table.columns) == ["separation", "gain", "cost", "accuracy"]
     assert table.index.names == ["separator", "every"]
-    assert len(table) == 7
+    assert len(table) == 5
     assert table.index[-1] == ("none", 0)
     assert table["separation"][:-1].is_monotonic_decreasing
     assert table.index[0] == (prescribed["best_separator"].item(), prescribed["best_every"].item())

@@ -55,21 +55,21 @@ def seeing(plain: Any, window: int, sink: int) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3", "mistral", "gpt2"])
+@pytest.mark.parametrize("family", ["gemma2", pytest.param("gemma3", marks=pytest.mark.slow), "mistral", "gpt2"])
 def test_windows_equal_models_that_see_no_farther(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Keys picked out one query at a time, with native windows of 5 or without; sinks, softcaps and groups included."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5, 11], suffix=[20])
-    ds = windows(model, sequence, [2, 4, 8, 99], [0, 2], lengths=[3, 12], scale="absolute")
-    for sink, size in ((0, 2), (0, 4), (0, 8), (2, 2), (2, 4), (2, 8), (0, 99)):
+    ds = windows(model, sequence, [2, 4, 8], [0, 2], lengths=[3, 12], scale="absolute")
+    for sink, size in ((0, 2), (0, 4), (0, 8), (2, 2), (2, 4)):
         changed = seeing(plain, size, sink)
         for length in (3, 12):
             expected, scale = distances(changed, sequence, length)
             here = ds.sel(change=f"{size} {sink}", length=length)
             found = np.append(here["distance"], here["distance_y"])
             assert np.abs(found - expected).max() <= 1e-5 * scale, (sink, size, length)
-    apart = ds["distance"].sel(layer=3, length=12).values[1:].reshape(2, 4)
-    assert np.abs(np.diff(apart[0]))[:2].min() > 1e-4
+    apart = ds["distance"].sel(layer=3, length=12).values[1:].reshape(2, 3)
+    assert np.abs(np.diff(apart[0])).min() > 1e-4
     if family != "mistral":  # whose own windows hide the sinks
         assert np.abs(apart[0, :2] - apart[1, :2]).min() > 1e-4
     native = {"mistral": [5, 5, 5], "gemma2": [5, np.nan, 5], "gemma3": [5, np.nan, 5]}
