@@ -16,6 +16,7 @@ from tests.references import last_streams
 
 QUESTION = "How many ones are in the following sequence?"
 ORDERS = {"linf": np.inf, "l1": 1, "l2": 2}
+FEW = [1, 2, 3, 4, 6, 9, 13, 18, 24, 31, 40]
 
 
 def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) -> np.ndarray:
@@ -112,8 +113,9 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
     try:
         with torch.no_grad():
             weight.zero_()
-        ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"], passes=passes, progress=False)
-        rounding = captured.collapse(model, ones, passes=passes, progress=False)["distance"].max()
+        how: Any = {"passes": passes, "lengths": None if passes == "shared" else FEW, "progress": False}
+        ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"], **how)
+        rounding = captured.collapse(model, ones, **how)["distance"].max()
     finally:
         with torch.no_grad():
             weight.copy_(before)
@@ -127,7 +129,8 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
 def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of("llama"), plain_of("llama")
     sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 3, prefix=[2, 5])
-    ds = captured.precision_and_blocks(model, sequence, round_to=["bfloat16"], scale="absolute", progress=False)
+    how: Any = {"round_to": ["bfloat16"], "lengths": [1, 9, 24], "scale": "absolute", "progress": False}
+    ds = captured.precision_and_blocks(model, sequence, **how)
     for length in (1, 9, 24):
         pair = sequence.pair(length)
         v, star = (last_streams(plain, ids) for ids in (pair.v, pair.v_star))
@@ -135,8 +138,9 @@ def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of
         told = ds["bits_needed"].sel(length=length).notnull()
         np.testing.assert_array_equal(told, gap > 3 * ds["noise_floor"].values)
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
-        ones = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION)
-        within = captured.precision_and_blocks(tiny, ones, round_to=["float8_e5m2"], progress=False)
+        ones = sl.prompts.repeated(tiny, "1", 24, prefix=QUESTION)
+        lengths = sorted({3 * layer + side for layer in range(1, 7) for side in (-1, 1)} | {1, 24})
+        within = captured.precision_and_blocks(tiny, ones, round_to=["float8_e5m2"], lengths=lengths, progress=False)
     # Layer ℓ reads 3 ℓ tokens back: with as many repeats nothing but repeats is seen.
     for layer in range(1, 7):
         assert within["bits_needed"].sel(layer=layer, length=slice(3 * layer + 1, None)).isnull().all()
@@ -178,6 +182,8 @@ def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
     with sl.applied(
         model, sl.hooks.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)
     ):
-        ds = captured.precision_and_blocks(model, sequence, progress=False)
+        ds = captured.precision_and_blocks(
+            model, sequence, round_to=["bfloat16", "float8_e5m2"], lengths=[1, 2, 3, 5, 8, 13, 24], progress=False
+        )
     assert ds["distance"].max() > 0
     assert ds["bits_needed"].isnull().all()

@@ -67,7 +67,7 @@ def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> Non
     assert len(set(told)) > 2 or family == "gpt2"  # whose positions set the two apart from the start
 
 
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "mistral", "qwen2", "gpt2"])
+@pytest.mark.parametrize("family", few(["gemma", "gemma2", "mistral", "qwen2", "gpt2"]))
 def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
     """PyTorch hooks that round what enters one block of the plain model."""
     model, plain = bridge_of(family), plain_of(family)
@@ -215,8 +215,12 @@ def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
         device="cpu",
         progress=False,
     )  # fmt: skip
-    for run, options in (("float32", {}), ("bfloat16", {"dtype": torch.bfloat16}), ("int8", {"quantize": "int8"})):
-        model = sl.load(folder_of("gemma"), device="cpu", progress=False, **options)
+    each = {
+        "float32": bridge_of("gemma"),
+        "bfloat16": bridge_of("gemma", torch.bfloat16),
+        "int8": sl.load(folder_of("gemma"), device="cpu", progress=False, quantize="int8"),
+    }
+    for run, model in each.items():
         alone = captured.collapse(model, sequence, lengths=[2, 4, 8], scale="relative", noise_lengths=2, progress=False)
         for name in alone.data_vars:
             np.testing.assert_array_equal(ds[name].sel(run=run), alone[name])
@@ -266,12 +270,12 @@ def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any
         sl.collapse(tiny, pairs, round_to="bf17")  # pyright: ignore[reportArgumentType]
 
 
-def test_runs_have_short_names_and_dtypes() -> None:
-    ones = sl.prompts.repeated(sl.load("tiny-gemma", progress=False), "1", 4)
-    how: Any = {"lengths": [2], "noise_lengths": 1, "progress": False}
-    found = sl.precision("tiny-gemma", ones, runs=["fp32", torch.bfloat16, "bfloat16"], **how)
+def test_runs_have_short_names_and_dtypes(folder_of: Any, bridge_of: Any) -> None:
+    ones = sequence_of(bridge_of("gemma"), "gemma", [7] * 4)
+    how: Any = {"lengths": [2], "noise_lengths": 1, "device": "cpu", "progress": False}
+    found = sl.precision(folder_of("gemma"), ones, runs=["fp32", torch.bfloat16, "bfloat16"], **how)
     assert found["run"].values.tolist() == ["float32", "bfloat16"]
-    assert sl.precision("tiny-gemma", ones, runs="bf16", **how)["run"].values.tolist() == ["bfloat16"]
+    assert sl.precision(folder_of("gemma"), ones, runs="bf16", **how)["run"].values.tolist() == ["bfloat16"]
 
 
 def test_refusals(tiny: Any) -> None:

@@ -171,7 +171,10 @@ def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
 
 
 @pytest.mark.parametrize("prompt", [pytest.param("", marks=pytest.mark.slow), "count: "])
-@pytest.mark.parametrize(("kind", "family"), MODELS)
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [pytest.param(*both, marks=pytest.mark.slow if both == ("merging", "mistral") else ()) for both in MODELS],
+)
 def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: str, model_of: Any) -> None:
     """A forward pass for each text, as somebody without squashlens would run it."""
     model, plain, tokenizer = model_of(kind, family)
