@@ -7,6 +7,8 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.drawing.text import height_of, width_of
+from squashlens.figures.drawing.themes import ASSUMED
 from tests import odd
 from tests.figures import specimens
 
@@ -127,3 +129,23 @@ def test_shared_axes_have_the_same_grid_lines() -> None:
         assert axis.showticklabels is False
         assert (axis.dtick, axis.type) == (first.dtick, "log")
         assert axis.dtick is not None
+
+
+def test_titles_of_narrow_panels_stay_above_them() -> None:
+    """Titles of panels are as narrow as their panels, and title and notes of a part are above all of them."""
+    page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})
+    wide = page.layout.width or ASSUMED
+    size = page.layout.annotations[0].font.size
+    titles = [note for note in page.layout.annotations if note.name == "panel title"]
+    for note in titles:
+        left, right = page.layout[f"xaxis{note.xref.split()[0][1:]}"].domain
+        assert width_of(note.text, size) <= (right - left) * wide
+    tallest = max(height_of(note.text, size) for note in titles[:2])
+    assert next(note for note in page.layout.annotations if note.name == "block title 0").yshift > tallest
+
+
+def test_texts_of_a_page_extend_no_axis() -> None:
+    """Plotly puts a text without a reference on the first axis, which it then makes longer, also for an empty text."""
+    page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})
+    places = {side for note in page.layout.annotations for side in (note.xref, note.yref)}
+    assert all(place == "paper" or place.endswith(" domain") for place in places)

@@ -201,13 +201,16 @@ class Layout:
         return [(name, wrapped(text, end - start, of * self.size), of * self.size) for name, text, of in texts if text]
 
     def _place_head(self, at: int, x: float, y: float) -> None:
-        """Place the title of a block, with its notes, above its first panel and the title of that."""
+        """Place the title of a block, with its notes, above its first panel and the titles of the first row."""
         head = self._head(at)
         if not head:
             return
-        (start, _), (_, end) = self.across[at][0], self.across[at][-1]
-        first = self.blocks[at].panels[0]
-        shift = 3 + parts.set_panel_title(self.figure, first[0], first[1], end - start, self.size)
+        titles = []
+        for panel_x, panel_y, row, column in self.blocks[at].panels:
+            start, end = self.across[at][column]
+            if row == 0:
+                titles.append(parts.set_panel_title(self.figure, panel_x, panel_y, end - start, self.size))
+        shift = 3 + max(titles)
         figure: Any = self.figure
         for name, text, size in head:
             note = next(one for one in figure.layout.annotations if one.name == f"{name} {at}")

@@ -118,7 +118,8 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
         layout[key] = parts[key] or layout[key]
     layout.uniformtext.update(parts.uniformtext.to_plotly_json())
     for name in (BLOCK_TITLE, BLOCK_NOTES):
-        whole.add_annotation(name=f"{name} {at}", text="", showarrow=False)
+        # An empty text on an axis, which is plotly's default, would extend the axis.
+        whole.add_annotation(name=f"{name} {at}", text="", showarrow=False, xref="paper", yref="paper")
     panels = [(names[x], names[y], row, column) for x, y, row, column in block.panels]
     return replace(block, panels=panels)
 
