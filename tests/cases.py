@@ -111,10 +111,12 @@ FREEZE_SETS: list[Any] = [s for k in range(4) for s in itertools.combinations(FR
 
 
 def with_freeze_sets(families: Iterable[str]) -> list[Any]:
-    """Every family with one of the sets in turn, and two with nothing frozen and with everything; all pairs if slow."""
-    found = []
-    for number, family in enumerate(families):
-        usual = [FREEZE_SETS[number % len(FREEZE_SETS)], *([(), FREEZABLE] if family in ("gemma2", "gpt2") else [])]
+    """Every set with a distinct family in turn, and two with nothing frozen and with everything; all pairs if slow."""
+    found, families = [], list(families)
+    distinct = [family for family in families if family in DISTINCT]
+    for family in families:
+        usual: list[Any] = [(), FREEZABLE] if family in ("gemma2", "gpt2") else []
+        usual += FREEZE_SETS[distinct.index(family) :: len(distinct)] if family in distinct else []
         for freeze in FREEZE_SETS:
             marks = () if freeze in usual else pytest.mark.slow
             found.append(pytest.param(family, freeze, id=f"{family}-{'+'.join(freeze)}", marks=marks))
