@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ OUTSIDE = 0.7  # the share of a trace; guides may leave their panel
 # a share of the size of its text.
 GAP = (12.0, 1.6)
 SLACK = 0.15  # of the height of a text: space above and below its letters, where two texts may meet
+# Figures and findings are handed over as JSON: Playwright takes long for many numbers, one by one.
 LOOK = """async figures => {
   const parts = {
     title: '.gtitle', notes: '.gtitle-subtitle', legend: '.legendtext', note: '.annotation-text',
@@ -26,7 +26,7 @@ LOOK = """async figures => {
     'colour bar': '.colorbar text', 'cell': '.heatmap-label text, .bartext',
   };
   const div = document.getElementById('figure'), found = {};
-  for (const [name, figure] of Object.entries(figures)) {
+  for (const [name, figure] of Object.entries(JSON.parse(figures))) {
     await Plotly.newPlot(div, figure.data, figure.layout, {staticPlot: true});
     const frame = div.querySelector('.main-svg').getBoundingClientRect(), boxes = [], seen = new Set();
     for (const [kind, selector] of Object.entries(parts)) for (const text of div.querySelectorAll(selector)) {
@@ -55,7 +55,7 @@ LOOK = """async figures => {
     found[name] = {boxes, panels, outside: Math.max(0, ...outside), scrolled, size: [frame.width, frame.height]};
     Plotly.purge(div);
   }
-  return found;
+  return JSON.stringify(found);
 }"""
 
 
@@ -92,7 +92,8 @@ def opened(browser: Any) -> Any:
 
 def faults(page: Any, figures: dict[str, go.Figure]) -> dict[str, list[str]]:
     """What is wrong with each figure that has something wrong."""
-    drawn = page.evaluate(LOOK, {name: json.loads(str(figure.to_json())) for name, figure in figures.items()})
+    given = ", ".join(f"{json.dumps(name)}: {figure.to_json()}" for name, figure in figures.items())
+    drawn = json.loads(page.evaluate(LOOK, f"{{{given}}}"))
     found = {name: list(_faults(one)) for name, one in drawn.items()}
     return {name: each for name, each in found.items() if each}
 
@@ -104,7 +105,7 @@ def _faults(drawn: dict[str, Any]) -> Iterator[str]:
         x, y = box.corners.T
         if min(x.min(), y.min()) < -0.5 or x.max() > wide + 0.5 or y.max() > tall + 0.5:
             yield f"{box} is cut by the edge"
-    for one, other in combinations(texts, 2):
+    for one, other in _near(texts):
         if one.meets(other):
             yield f"{one} covers {other}"
     for place in drawn["panels"]:
@@ -113,6 +114,17 @@ def _faults(drawn: dict[str, Any]) -> Iterator[str]:
         yield f"{drawn['outside']:.0%} of a trace is outside of its panel"
     yield from (f"{name} is longer than its place" for name in drawn["scrolled"])
     yield from _gap_under_legend(texts, [_rectangle(*place) for place in drawn["panels"]])
+
+
+def _near(texts: list[Box]) -> Iterator[tuple[Box, Box]]:
+    """The pairs of texts that can meet: their upright frames do."""
+    if not texts:
+        return
+    corners = np.array([box.corners for box in texts])
+    low, high = corners.min(1), corners.max(1)
+    near = ((low[:, None] < high) & (low < high[:, None])).all(2)
+    for one, other in zip(*np.nonzero(np.triu(near, 1)), strict=True):
+        yield texts[one], texts[other]
 
 
 def _gap_under_legend(texts: list[Box], panels: list[np.ndarray]) -> Iterator[str]:

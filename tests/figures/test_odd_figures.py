@@ -131,7 +131,7 @@ def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> N
 
 def test_wide_figures_stand_below_each_other() -> None:
     """Three audits do not fit side by side in a notebook, so there are two columns, unless three are asked for."""
-    audits = {label: specimens.audit() for label in "abc"}
+    audits = dict.fromkeys("abc", sl.figures.of(specimens.audit()))
     with pytest.raises(InputError, match="Use width="):
         sl.figures.panels(audits, columns=3)
     assert as_json(sl.figures.panels(audits)) == as_json(sl.figures.panels(audits, columns=2))
@@ -230,6 +230,7 @@ def test_pictures_of_hostile_text_by_two_threads(curves: go.Figure, tmp_path: Pa
         paths = list(pool.map(lambda name: sl.figures.save(hostile, tmp_path / name), ("图.svg", "b.svg")))
     for path in paths:
         text = path.read_text()
+        assert "<svg" in text[:200]
         assert ">&#60;script&#62;alert(1)&#60;/script&#62;<" in text
         assert "<script" not in text
 

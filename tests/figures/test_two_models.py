@@ -42,8 +42,13 @@ def found(tiny: Any, other: Any) -> dict[str, Any]:
     }
 
 
-def test_each_panel_has_its_own_result(found: dict[str, Any]) -> None:
-    page = sl.figures.styled(sl.figures.panels(found, columns=3), theme="paper", width="page")
+@pytest.fixture(scope="module")
+def panels(found: dict[str, Any]) -> Any:
+    return sl.figures.panels(found, columns=3)
+
+
+def test_each_panel_has_its_own_result(found: dict[str, Any], panels: Any) -> None:
+    page = sl.figures.styled(panels, theme="paper", width="page")
     shown: Any = page.data
     norms = [trace for trace in shown if trace.name == "true Jacobian"]
     assert len(norms) == len(found) == 6
@@ -57,8 +62,8 @@ def test_each_panel_has_its_own_result(found: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def page(found: dict[str, Any]) -> Any:
-    return sl.figures.styled(sl.figures.panels(found, columns=3), theme="paper", width="page", title="")
+def page(panels: Any) -> Any:
+    return sl.figures.styled(panels, theme="paper", width="page", title="")
 
 
 @pytest.mark.browser

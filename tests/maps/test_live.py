@@ -17,10 +17,16 @@ PROMPT = "110 ="
 QUIET = {"progress": False}
 
 
+@pytest.fixture(scope="module")
+def shown(tiny: Any) -> Any:
+    """A map, which no widget of it changes."""
+    return sl.squash_map(tiny, PROMPT, **QUIET)
+
+
 @pytest.fixture
-def live(tiny: Any) -> Any:
+def live(shown: Any) -> Any:
     pytest.importorskip("anywidget", reason="anywidget is not installed")
-    made = sl.squash_map(tiny, PROMPT, **QUIET).live()
+    made = shown.live()
     made.said = []
     made.send = lambda message, *_: made.said.append(message)
     return made
@@ -32,8 +38,8 @@ def ask(live: Any, message: Any) -> None:
         live.worker.thread.join()
 
 
-def test_a_query_is_measured_and_joined(live: Any, tiny: Any) -> None:
-    before = live.result
+def test_a_query_is_measured_and_joined(live: Any, shown: Any, tiny: Any) -> None:
+    before = live.result.copy(deep=True)
     ask(live, {"kind": "measure", "query": 2})
     assert live.said[-1] == {"kind": "done", "text": ""}
     shares = [message["share"] for message in live.said if message["kind"] == "progress"]
@@ -47,6 +53,7 @@ def test_a_query_is_measured_and_joined(live: Any, tiny: Any) -> None:
             np.testing.assert_array_equal(live.result[name].sel(query=others), before[name].sel(query=others))
     assert sl.results.provenance(live.result)["further_queries"] == [2]
     assert live.data["opened"] == 2
+    assert shown.result.identical(before)  # the map that the widget was made of has what it had
     assert "The Jacobian was measured for queries 2, 4 only." in live.data["notes"]
 
 
@@ -108,13 +115,12 @@ def test_a_map_of_a_result_is_not_live(tiny: Any) -> None:
 
 
 @pytest.mark.browser
-def test_the_pages_side(browser: Any, tiny: Any) -> None:
+def test_the_pages_side(browser: Any, shown: Any) -> None:
     """With an object in place of the notebook's model, which keeps what is sent and tells what the kernel would."""
     context = browser.new_context(viewport={"width": 900, "height": 900})
     page, said = context.new_page(), []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    found = sl.squash_map(tiny, PROMPT, **QUIET)
     page.set_content(
         f"<title>x</title><body data-jp-theme-light='false'><style>{styles()}</style><div id='here'></div>"
     )
@@ -127,7 +133,7 @@ def test_the_pages_side(browser: Any, tiny: Any) -> None:
           const url = URL.createObjectURL(new Blob([program], { type: 'text/javascript' }));
           (await import(url)).default.render({ model: window.stub, el: document.getElementById('here') });
         }""",
-        [program(), json.loads(json.dumps(found._data()))],
+        [program(), json.loads(json.dumps(shown._data()))],
     )
     assert page.locator(".sl-map[data-theme=dark]").count() == 2  # JupyterLab's, and not the system's
     page.click("[data-start='2']")
