@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ NONE = {
 }
 
 
+@cache
 def functions_in(file: Path) -> set[str]:
     found = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     return {node.name for node in found if isinstance(node, ast.FunctionDef) and node.name.startswith("test")}

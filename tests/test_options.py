@@ -159,6 +159,13 @@ def usual(name: str) -> Any:
     return CASES[name][0]()
 
 
+@cache
+def usual_figure(name: str) -> tuple[list[str], str]:
+    """What is drawn in the figure of the usual result, and what it tells."""
+    figure = sl.figures.of(usual(name))
+    return drawn(figure), telling(figure)
+
+
 def telling(figure: go.Figure) -> str:
     """Title, notes and titles of axes and panels, in one line and without numbers, which may be measured."""
     layout: Any = figure.layout
@@ -197,8 +204,8 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
     else:
         with pytest.raises(InputError, match="is not the same quantity|only one has|other dimensions"):
             sl.results.concat({"a": one, "b": other}, dim="option")
-    figures = [sl.figures.of(each) for each in (one, other)]
-    assert drawn(figures[0]) == drawn(figures[1]) or telling(figures[0]) != telling(figures[1])
+    usually, figure = usual_figure(name), sl.figures.of(other)
+    assert drawn(figure) == usually[0] or telling(figure) != usually[1]
 
 
 def test_each_variable_of_a_rounded_result_says_so() -> None:
