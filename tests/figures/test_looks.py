@@ -59,7 +59,6 @@ def page(browser: Any) -> Any:
         for kind, size in itertools.product(specimens.SETS, SIZES)
     ],
 )
-@pytest.mark.xdist_group("looks")
 def test_nothing_is_cut_or_covered(page: Any, kind: str, size: str) -> None:
     """All texts are on the page and apart from each other and from other panels, and no panel is too narrow."""
     shown = {}
