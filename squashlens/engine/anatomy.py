@@ -44,6 +44,14 @@ def parameters(root: torch.nn.Module) -> list[torch.nn.Parameter]:
     return list({id(p): p for p in every}.values())
 
 
+def unseen_roundings(model: Bridge) -> int:
+    """How often a float64 model may round to float32, which a second run does not show; 0 for other dtypes.
+
+    It does in the norm and the softmax of each block, and in the last norm, in the same way in every pass.
+    """
+    return 2 * n_blocks(model) + 1 if dtype_of(model) == torch.float64 else 0
+
+
 def n_blocks(model: Bridge) -> int:
     """L, the number of blocks."""
     return len(model.blocks)

@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.reporting.sentences import agreement
+from squashlens.theory.distances import NOISE_FLOORS
 
 THIRDS = ("first", "middle", "last")
 
@@ -78,17 +79,16 @@ def _end(found: xr.Dataset) -> str:
     far, noise, size = (float(top[name]) for name in ("collapse_distance", "collapse_noise", "last_token_rms"))
     if not np.isfinite(far):
         return "The prompt with its last token repeated is longer than the model's context, so v* was not measured."
-    floor = f"{far / noise:.3g} times the noise floor" if noise > 0 else "with a noise floor of 0"
     verdict = (
-        "Rounding alone moves it as far, so that no effect is visible."
-        if far <= noise
+        f"This is at most {NOISE_FLOORS} noise floors, so that rounding alone may cause it."
+        if far <= NOISE_FLOORS * noise
         else f"This is {far / size:.3g} times the root mean square of v."
         if size > 0
         else "v is 0."
     )
     return (
         f"Repeating the last token moves the last residual stream by D = {far:.3g} (L∞, layer {int(top['layer'])}), "
-        f"{floor}. {verdict}"
+        f"{far / noise:.3g} times the noise floor. {verdict}"
     )
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 from squashlens.reporting.strength import Rank
+from squashlens.theory.distances import NOISE_FLOORS
 
 CLEAR = 0.9  # share of lengths that must agree
-NOISE_FLOORS = 3
 
 
 def falls(ds: xr.Dataset, p: float) -> str:

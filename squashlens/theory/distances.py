@@ -11,6 +11,7 @@ from torch import Tensor
 from squashlens._typing import Distance
 
 ORDERS: dict[Distance, float] = {"linf": float("inf"), "l1": 1.0, "l2": 2.0}
+NOISE_FLOORS = 3  # a difference of no more than this many noise floors may be rounding
 
 
 def distance(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], norm: Distance) -> Float[Tensor, "*many"]:
@@ -57,6 +58,18 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
 def resolution(v: Float[Tensor, "*many d"], norm: Distance, dtype: torch.dtype) -> Float[Tensor, "*many"]:
     """‖½ ulp(v)‖: the largest distance by which one rounding to `dtype` can move a vector."""
     return torch.linalg.vector_norm(ulp(v, dtype) / 2, ord=ORDERS[norm], dim=-1)
+
+
+def noise(
+    v: Float[Tensor, "*many d"], again: Float[Tensor, "*many d"], norm: Distance, roundings: int
+) -> Float[Tensor, "*many"]:
+    """How far rounding can move a vector: its distance ‖v − ṽ‖ from that of a second run, but at least ‖½ ulp(v)‖.
+
+    Two runs can round to the same numbers by chance. A float64 model that rounds to float32 inside does so in every
+    run; then the least is one ½ ulp of float32 for each of these `roundings`.
+    """
+    stored = torch.float32 if roundings else v.dtype
+    return torch.maximum(distance(v, again, norm), max(1, roundings) * resolution(v, norm, stored))
 
 
 def ulps(

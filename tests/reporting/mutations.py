@@ -4,7 +4,7 @@ from tests.mutate import Mutation
 
 MUTATIONS = (
     Mutation("the highest third told as the lowest", "reporting/answer.py", "int(np.argmin(norms))", "int(np.argmax(norms))", "test_answer.py::test_it_says_what_the_numbers_say"),
-    Mutation("a distance below its noise floor told", "reporting/answer.py", "if far <= noise", "if False", "test_answer.py::test_it_says_when_it_cannot"),
+    Mutation("a distance of two noise floors told", "reporting/answer.py", "if far <= NOISE_FLOORS * noise", "if far <= noise", "test_answer.py::test_it_says_when_it_cannot"),
     Mutation("the last layer told as where influence ends", "reporting/answer.py", "zip(layers[:-1], shares[:-1], strict=True)", "zip(layers, shares, strict=True)", "test_answer.py::test_it_says_when_it_cannot"),
     Mutation("closer for farther", "reporting/collapse_sentences.py", "(ratio < 1).sum()", "(ratio > 1).sum()", "test_collapse_sentences.py"),
     Mutation("separators always help", "reporting/collapse_sentences.py", "if up >= CLEAR * n", "if up >= 0", "test_collapse_sentences.py"),

@@ -67,8 +67,8 @@ def test_it_says_what_the_numbers_say() -> None:
             2,
             "12.5 % of the summed sensitivity at layer 0, and 12.5 % at layer 1, before",
         ),
-        (JACOBIAN, ROWS, (0.4, 0.5, 2.0), 3, "Rounding alone moves it as far"),
-        (JACOBIAN, ROWS, (0.4, 0.0, 2.0), 3, "with a noise floor of 0. This is 0.2 times"),
+        (JACOBIAN, ROWS, (1.4, 0.5, 2.0), 3, "2.8 times the noise floor. This is at most 3 noise floors"),
+        (JACOBIAN, ROWS, (1.6, 0.5, 0.0), 3, "3.2 times the noise floor. v is 0."),
         (JACOBIAN, ROWS, (np.nan, np.nan, 2.0), 3, "longer than the model's context"),
     ],
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
 from squashlens.engine.agreement import agree, difference
-from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import Readings, read
@@ -98,10 +98,7 @@ class PairRun:
         again = chosen.pairs(passes="separate", copies=2 if alone else 1, **options)
         for first, second in zip(pairs, again, strict=True):
             _require_same(first.values[:, places], second.values, dtype_of(self.model))
-        # A float64 model may round to float32 in the norm and the softmax of each block, and in the last norm. These
-        # roundings are identical in every pass, so running again does not show them.
-        roundings = 2 * n_blocks(self.model) + 1 if dtype_of(self.model) == torch.float64 else 0
-        return Replay(tuple(places), again[0].values, again[1].values, roundings)
+        return Replay(tuple(places), again[0].values, again[1].values, unseen_roundings(self.model))
 
 
 @dataclass(frozen=True)

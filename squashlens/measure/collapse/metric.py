@@ -1,6 +1,6 @@
 """The metric of a comparison of representations: norm, scale and rounding, and the noise floor of a distance."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,11 +13,10 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
-from squashlens.theory.distances import distance, resolution, rms
+from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 
 Dtype = DtypeName | torch.dtype  # as a user may give it
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
-NOISE_FLOORS = 3  # a difference of no more than this many noise floors may be rounding
 
 
 def dtype_named(given: Dtype | None) -> torch.dtype | None:
@@ -104,21 +103,16 @@ class Metric:
         """An upper bound on |D − D̃| at the replayed lengths, where D̃ is the distance of the second run's ṽ and ṽ*.
 
         By the triangle inequality |‖v − v*‖ − ‖ṽ − ṽ*‖| ≤ ‖v − ṽ‖ + ‖v* − ṽ*‖. |D − D̃| itself can be 0 by chance. The
-        bound cannot, because each term is at least half a unit in the last place of its vector. If a float64 model
-        rounds to float32 inside, it is one such unit of float32 for each of the `roundings`. On the relative scale
-        both terms are divided by r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
+        bound cannot (`squashlens.theory.distances.noise`). On the relative scale both terms are divided by
+        r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
         """
-        places, plain = list(replay.places), replace(self, scale="absolute")
+        places = list(replay.places)
         pair, again = (v.values[:, places], star.values[:, places]), (replay.v, replay.star)
-
-        def least(row: Tensor) -> Tensor:
-            stored = torch.float32 if replay.roundings else row.dtype
-            return max(1, replay.roundings) * resolution(row, self.norm, stored)
-
-        found = torch.stack([
-            torch.maximum(plain.gap(one, other), torch.stack([least(row) for row in one]))
-            for one, other in zip(pair, again, strict=True)
-        ]).sum(dim=0)  # fmt: skip
+        moved = [
+            noise(self.rounded(one), self.rounded(two), self.norm, replay.roundings)
+            for one, two in zip(pair, again, strict=True)
+        ]
+        found = torch.stack(moved).sum(dim=0)
         if self.scale == "absolute":
             return found
         here, there = self.size(pair[0]), self.size(again[0])

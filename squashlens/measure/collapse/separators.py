@@ -43,11 +43,12 @@ from squashlens.measure.collapse._ablations import (
     separators_within,
     substitute_for,
 )
-from squashlens.measure.collapse.metric import NOISE, NOISE_FLOORS, Metric, with_y
+from squashlens.measure.collapse.metric import NOISE, Metric, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, coords, sequence_session, with_passes
 from squashlens.prompts import Token
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
+from squashlens.theory.distances import NOISE_FLOORS
 
 HOOKED = "distance of v and v* with a hook from a block on"
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squashlens.engine.anatomy import context_length, n_blocks, pattern_site, residual_site, windows
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import context_length, n_blocks, pattern_site, residual_site, unseen_roundings, windows
 from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
@@ -14,12 +15,12 @@ from squashlens.measure.session import Session
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.attention import Attention
-from squashlens.theory.distances import distance
+from squashlens.theory.distances import distance, noise
 from squashlens.theory.spread import heads_of, heads_of_attention, spectrum
 
 
 def states(session: Session, layers: list[int]) -> dict[str, Variable]:
-    """Statistics by (block, head) and by (layer), from two forward passes."""
+    """Statistics by (block, head) and by (layer), from three forward passes."""
     seen = _Seen(session)
     seen.run()
     blocks = range(n_blocks(session.model))
@@ -93,28 +94,39 @@ class _Seen:
 def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Variable]:
     """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
 
-    Token n of both prompts sees the same tokens, so that its streams differ by rounding alone: the noise floor.
+    The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
+    that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies, since the same pass rounds alike.
     """
-    limit, again = context_length(session.model), dict[int, Tensor]()
-    last = [seen.streams[layer][:, -1] for layer in layers]
-
-    def keep(layer: int) -> Callable[[Tensor], None]:
-        return lambda tensor: again.update({layer: tensor[:, -2:].detach().clone()})
-
+    model, limit = session.model, context_length(session.model)
+    last = [seen.streams[layer][0, -1] for layer in layers]
     if limit is not None and session.positions + 1 > limit:
         remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
-        far = noise = torch.full((len(layers),), torch.nan)
+        far = floor = torch.full((len(layers),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-        with torch.no_grad():
-            forward(session.model, ids, [(residual_site(layer, session.model), keep(layer)) for layer in layers])
-        far, noise = (
-            _together(distance(one, again[layer][:, place], "linf")[0] for layer, one in zip(layers, last, strict=True))
-            for place in (1, 0)
+        stars, again = (_last_two(model, ids.repeat(copies, 1), layers) for copies in (1, 2))
+        pairs = [(v, stars[layer][1], again[layer]) for layer, v in zip(layers, last, strict=True)]
+        far = _together(distance(v, star, "linf") for v, star, _ in pairs)
+        roundings = unseen_roundings(model)
+        floor = _together(
+            noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)
+            for v, star, second in pairs
         )
     sizes = _together(one.double().square().mean().sqrt() for one in last)
     return {
         "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
-        "collapse_noise": (("layer",), noise, "noise floor of the distance of v and v*", MODEL_UNITS),
+        "collapse_noise": (("layer",), floor, "noise floor of the distance of v and v*", MODEL_UNITS),
         "last_token_rms": (("layer",), sizes, "root mean square of the last token's residual stream", MODEL_UNITS),
     }
+
+
+def _last_two(model: Bridge, ids: Tensor, layers: list[int]) -> dict[int, Tensor]:
+    """The streams of the last two tokens of the first prompt at each layer."""
+    found: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[Tensor], None]:
+        return lambda tensor: found.update({layer: tensor[0, -2:].detach().clone()})
+
+    with torch.no_grad():
+        forward(model, ids, [(residual_site(layer, model), keep(layer)) for layer in layers])
+    return found
