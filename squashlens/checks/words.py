@@ -95,6 +95,11 @@ def frozen(parts: Collection[str]) -> str:
     return f"{' and '.join(parts)} frozen" if parts else ""
 
 
+def and_frozen(parts: Collection[str]) -> str:
+    """What a long name adds for the parts that are held constant, with its comma; empty if there are none."""
+    return f", {frozen(parts)}" if parts else ""
+
+
 def plain_type(value: Any) -> type:
     """The Python type of a number or text, also for NumPy values."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):

@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation("what a figure function takes for a mean", "figures/drawing/inputs/given.py", "                facts_of(one)  # an error", "                0  # an error", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
     Mutation("a mean as another measurement", "checks/results.py", ' if "provenance" not in found.attrs else', " if False else", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
     Mutation("what plainly is a mean as any result", "figures/usual.py", "        facts_of(one)  # an error", "        0  # an error", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
-    Mutation("a panel's title as wide as the part", "figures/drawing/layouts/layout.py", "start, end = self.across[at][column]\n            if row == 0:", "start, end = self.across[at][0][0], self.across[at][-1][1]\n            if row == 0:", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
-    Mutation("a part's title above its first panel's alone", "figures/drawing/layouts/layout.py", "shift = 3 + max(titles)", "shift = 3 + titles[-1]", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
+    Mutation("a panel's title as wide as the part", "figures/drawing/layouts/layout.py", "start, end = self.across[at][column]\n                titles.append(", "start, end = self.across[at][0][0], self.across[at][-1][1]\n                titles.append(", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
+    Mutation("a part's title above its first panel's alone", "figures/drawing/layouts/layout.py", "self.titles.setdefault(at, max(titles))", "self.titles.setdefault(at, titles[-1])", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
     Mutation("an empty text on an axis", "figures/drawing/layouts/panels.py", ', showarrow=False, xref="paper", yref="paper")', ", showarrow=False)", "test_panels.py::test_texts_of_a_page_extend_no_axis"),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from squashlens._typing import (
     one_of,
     positive,
 )
-from squashlens.checks.words import frozen
+from squashlens.checks.words import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
@@ -168,7 +168,7 @@ def path_bound(
         )
         composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
         long_name = f"certified path bound, {edges} edges{composed}"
-        long_name += f", {frozen(parts)}" if parts else ""
+        long_name += and_frozen(parts)
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
             to: _labelled(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)

@@ -94,6 +94,7 @@ class Layout:
 
     def _rows(self, top: float, bottom: float) -> None:
         """Upper and lower edges of all panels in pixels, and the height of the page."""
+        self.titles: dict[int, float] = {}  # the height of the titles of each block's first row
         ends = [self._ends(at) for at in range(len(self.blocks))]
         groups = groups_of(block.row for block in self.blocks)
         above = [max(ends[at][0][0] for at in group) for group in groups]
@@ -126,6 +127,7 @@ class Layout:
                 start, end = self.across[at][column]
                 titles.append(parts.set_panel_title(self.figure, x, y, end - start, self.size))
                 labels.append(parts.set_axis(self.figure, x, end - start, self.size))
+            self.titles.setdefault(at, max(titles))
             above.append(max(titles) + self.pad)
             below.append(max(labels) + self.pad)
         above[0] += sum(height_of(text, size) for _, text, size in self._head(at))
@@ -205,12 +207,7 @@ class Layout:
         head = self._head(at)
         if not head:
             return
-        titles = []
-        for panel_x, panel_y, row, column in self.blocks[at].panels:
-            start, end = self.across[at][column]
-            if row == 0:
-                titles.append(parts.set_panel_title(self.figure, panel_x, panel_y, end - start, self.size))
-        shift = 3 + max(titles)
+        shift = 3 + self.titles[at]
         figure: Any = self.figure
         for name, text, size in head:
             note = next(one for one in figure.layout.annotations if one.name == f"{name} {at}")

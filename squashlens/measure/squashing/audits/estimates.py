@@ -11,7 +11,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Attribution, Bridge, Freezable, Target, choices_of
-from squashlens.checks.words import frozen
+from squashlens.checks.words import and_frozen
 from squashlens.errors import InputError
 from squashlens.measure.squashing.audits.attributions import attribution
 from squashlens.measure.squashing.audits.proxies import one_cotangent, rollout
@@ -100,9 +100,7 @@ def all_estimates(
 
 def _named(parts: tuple[str, ...]) -> str:
     """The part of an estimate's name that says what is frozen."""
-    if not parts:
-        return ""
-    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else f", {frozen(parts)}"
+    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
 
 
 def chosen(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Freezable, Target, positive
 from squashlens.bars import bar
-from squashlens.checks.words import frozen
+from squashlens.checks.words import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
@@ -113,7 +113,7 @@ def jacobian(
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k, progress)
-    held = f", {frozen(parts)}" if parts else ""
+    held = and_frozen(parts)
     places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
         "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),

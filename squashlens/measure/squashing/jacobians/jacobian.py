@@ -27,7 +27,7 @@ from squashlens._typing import (
     one_of,
     positive,
 )
-from squashlens.checks.words import frozen
+from squashlens.checks.words import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
@@ -153,7 +153,7 @@ def jacobian_norms(
     )  # fmt: skip
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
-    long_name = f"{kinds[method]}{norm} norm of the Jacobian" + (f", {frozen(parts)}" if parts else "")
+    long_name = f"{kinds[method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
     if method == "sketch_upper":
