@@ -129,11 +129,14 @@ def positive(value: object, argument: str, what: str, *, or_zero: bool = False, 
 def short_repr(value: object) -> str:
     """The repr of a value for a message: one line, shortened, also for values whose repr fails.
 
+    Of a Dataset, only the names of its variables: xarray's repr is a page, and slow.
+
     >>> short_repr([1, 2]), len(short_repr("1" * 5000)) < 100
     ('[1, 2]', True)
     """
     try:
-        text = " ".join(repr(value).split())
+        held = getattr(value, "data_vars", None)
+        text = " ".join((repr(value) if held is None else f"<Dataset {', '.join(map(str, held))}>").split())
     except Exception:  # any error of its __repr__, or an integer too long for text
         text = object.__repr__(value)
     return text if len(text) <= 80 else f"{text[:50]} … {text[-20:]}"

@@ -115,6 +115,7 @@ MUTATIONS = (
     Mutation("constants left out of the long name", "measure/squashing/bound.py", "for name, value in betas.items() if value != 1]", "for name, value in betas.items() if value is None]", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),
     Mutation("composed blocks left out of the long name", "measure/squashing/bound.py", "if n_composed != 1 else \"\"", "if False else \"\"", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),
     Mutation("frozen parts left out of a Jacobian's long names", "measure/squashing/jacobians/blocks.py", "held = and_frozen(parts)", "held = \"\"", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),
+    Mutation("a Dataset told as a page", "_typing.py", "repr(value) if held is None else", "repr(value) if True else", "test_arguments.py::test_a_dataset_is_named_by_its_variables"),
     Mutation("options left out of the notes", "figures/drawing/inputs/facts.py", "and _is(value, kind):", "and False:", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),
     Mutation("one of all that differs left out", "records/concatenation.py", "others = [other for other, (_, one) in here.items() if one != there[other][1]]", "others = [name]", "test_options.py::test_the_remedy_of_a_refusal_leaves_out_everything_that_differs"),
     Mutation("a substitution effect without its figure", "figures/usual.py", "    substitution,\n    by_token,", "    by_token,", "test_options.py::test_an_option_that_changes_the_numbers_is_told"),

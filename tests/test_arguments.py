@@ -118,6 +118,13 @@ def test_what_has_one_meaning_is_converted(value: Any, hint: Any, wanted: Any) -
     assert type(found) is type(wanted)
 
 
+def test_a_dataset_is_named_by_its_variables() -> None:
+    found = xr.Dataset({"distance": ("layer", [1.0]), "rms": ("layer", [2.0])})
+    assert short_repr(found) == "<Dataset distance, rms>"
+    with pytest.raises(InputError, match=r"prompt=<Dataset distance, rms> \(Dataset\) is not a prompt"):
+        sl.prompts.tokenize(found, found)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda part: named(short_repr(part)))
 def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> None:
     with pytest.raises(InputError, match=r"\bit\b") as refusal:
