@@ -54,6 +54,8 @@ class Session:
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
+        if held is not None and bos not in ("family", "as-given"):
+            raise InputError(f"bos={bos!r} applies to a prompt, and a capture was given.", "Capture with this bos=.")
         ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
         config = getattr(sound.original_model, "config", None)
         facts = {

@@ -3,10 +3,12 @@
 import numpy as np
 import xarray as xr
 
+from squashlens.records.results import facts_of
 from squashlens.reporting.sentences import agreement
 from squashlens.theory.distances import NOISE_FLOORS
 
 THIRDS = ("first", "middle", "last")
+HALF = ("float16", "bfloat16")
 
 
 def short_answer(measured: xr.Dataset, found: xr.Dataset) -> tuple[tuple[str, str], ...]:
@@ -31,7 +33,8 @@ def _what(measured: xr.Dataset) -> str:
     spread = values.max() / values.min() if values.min() > 0 else np.inf
     factor = f"{spread:.3g} times" if np.isfinite(spread) else "infinitely"
     return (
-        f"{half} of {len(values)} tokens have half of the summed sensitivity (Jacobian norm). The last representation "
+        f"{half} of {len(values)} tokens {'has' if half == 1 else 'have'} half of the summed sensitivity (Jacobian "
+        "norm). The last representation "
         f"is {factor} less sensitive to “{measured['token'].values[least]}” at position {least} than to the token "
         "with the largest norm."
     )
@@ -94,7 +97,10 @@ def _end(found: xr.Dataset) -> str:
 
 def _how_sure(measured: xr.Dataset) -> str:
     """What the numbers hold for."""
-    return (
-        "The norms are exact to first order, for this prompt and this model; a derivative does not say what replacing "
-        f"a token does. {agreement(measured)}"
+    dtype = facts_of(measured).get("dtype")
+    exact = (
+        f"The norms were computed in {dtype}, in which small ones are several times too large"
+        if dtype in HALF
+        else "The norms are exact to first order, for this prompt and this model"
     )
+    return f"{exact}; a derivative does not say what replacing a token does. {agreement(measured)}"

@@ -31,7 +31,7 @@ class Findings:
     trends: dict[str, float]
     rounded: xr.Dataset
     mechanism: xr.Dataset | SquashlensError
-    ablation: xr.Dataset
+    ablation: xr.Dataset | SquashlensError
 
 
 def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
@@ -56,7 +56,9 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
         trends=dict(zip(whole, holm([float(ds["length_trend_p"][-1]) for ds in whole.values()]), strict=True)),
         rounded=collapse(model, pairs["a"], round_to=torch.bfloat16),
         mechanism=_or_why_not(lambda: mechanism(model, pairs["a"])),
-        ablation=separator_ablation(model, panels["d"], kinds=ABLATIONS, scale="relative", progress=progress),
+        ablation=_or_why_not(
+            lambda: separator_ablation(model, panels["d"], kinds=ABLATIONS, scale="relative", progress=progress)
+        ),
     )
 
 
@@ -66,7 +68,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
 
     if isinstance(findings, SquashlensError):
         return [Section("Representational collapse", None, (f"Not measured for this model. {findings}",))]
-    first, ablation = findings.panels["a"], findings.ablation
+    first = findings.panels["a"]
     named = {f"({k}) {_named(provenance(ds)['sequence'])}": ds for k, ds in findings.panels.items()}
     trained = zoo.trained_length(provenance(first)["model"])
     return [
@@ -92,6 +94,17 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
             "layer to layer.",
         ),
         _mechanism_section(findings.mechanism),
+        *_ablation_sections(findings.ablation),
+    ]
+
+
+def _ablation_sections(ablation: xr.Dataset | SquashlensError) -> list[Section]:
+    """What separators do, in three sections, or the reason why it was not measured."""
+    from squashlens import figures
+
+    if isinstance(ablation, SquashlensError):
+        return [Section("Effect of separators by layer", None, (f"Not measured. {ablation}",))]
+    return [
         Section(
             "Effect of separators by layer",
             figures.layer_trace(ablation),

@@ -13,6 +13,7 @@ from squashlens.reporting.strength import Rank
 from squashlens.theory.distances import NOISE_FLOORS
 
 CLEAR = 0.9  # share of lengths that must agree
+FEW = 5  # with fewer lengths no claim is made
 
 
 def falls(ds: xr.Dataset, p: float) -> str:
@@ -126,6 +127,8 @@ def separators_help(ds: xr.Dataset) -> str:
         return "The sequence is too short to contain a separator."
     if not np.isfinite(floor):
         return "The noise floor was not measured, so the effect of separators cannot be told from rounding errors."
+    if n < FEW:
+        return f"Too few lengths have a separator before their last token ({n}) to say whether separators help."
     up, down = int((gap > NOISE_FLOORS * floor).sum()), int((gap < -NOISE_FLOORS * floor).sum())
     verdict = (
         "Separators keep v and v* further apart"
@@ -164,6 +167,8 @@ def controls(ds: xr.Dataset) -> str:
 
 def presence_or_content(ds: xr.Dataset) -> str:
     """Whether separators act by their presence, or by what they have read."""
+    if ds.sizes["length"] < FEW:
+        return f"There are too few lengths ({ds.sizes['length']}) to say what about a separator matters."
     first = int(ds["from_block"].values[0])
     left = float(ds["retained_from"].sel(hook="mean_resid", from_block=first).isel(layer=-1).median("length"))
     if not np.isfinite(left):

@@ -93,7 +93,7 @@ def report(
     answer = top_tokens(bridge, prompt)
     view = squash_map(bridge, prompt, norm=norm, progress=progress)
     findings = collapse.try_to_measure(bridge, n, progress=progress)
-    page = render(measured, shares, answer, findings, view, prompt=prompt, n=n)
+    page = render(measured, shares, answer, findings, view, source=_source(bridge), prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 
 
@@ -104,10 +104,11 @@ def render(
     findings: "collapse.Findings | SquashlensError",
     view: "SquashMap",
     *,
+    source: str,
     prompt: str,
     n: int,
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here."""
+    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
     from jinja2 import Environment
 
     from squashlens.reporting import collapse
@@ -131,8 +132,8 @@ def render(
                 for part in sections
             ],
             assumptions=ASSUMPTIONS,
-            command=_command(["squashlens", "report", "--model", facts["model"], "--prompt", prompt, "--n", str(n)]),
-            code=_code(facts, prompt, n),
+            command=_command(_words(facts, source, prompt, n)),
+            code=_code(facts, source, prompt, n),
             facts=_flatten(facts),
         )
     )
@@ -180,11 +181,39 @@ def model_line(facts: dict[str, Any]) -> str:
     return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
 
 
-def _code(facts: dict[str, Any], prompt: str, n: int) -> str:
+def _source(model: Bridge) -> str:
+    """What the model is loaded from: a name, or the folder of a local model, which results name without its path."""
+    given = str(model.cfg.model_name)
+    return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
+
+
+def _loading(facts: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `load` that were not the usual ones, apart from the device."""
+    given = {
+        "dtype": None if facts["dtype"] == "float32" else facts["dtype"],
+        "quantize": facts["quantized"],
+        "revision": facts["revision"],
+        "verify": False if facts["proof"] == "unverified" else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _words(facts: dict[str, Any], source: str, prompt: str, n: int) -> list[str]:
+    """The command that writes this page again."""
+    loading = _loading(facts)
+    options = ["--no-verify"] if loading.pop("verify", True) is False else []
+    options += [word for name, value in loading.items() for word in (f"--{name}", value)]
     norm = facts["call"]["norm"]
+    options += [] if norm == "spectral" else ["--norm", norm]
+    return ["squashlens", "report", "--model", source, *options, "--prompt", prompt, "--n", str(n)]
+
+
+def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
+    norm = facts["call"]["norm"]
+    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _loading(facts).items())])
     return (
         "import squashlens as sl\n\n"
-        f"model = sl.load({facts['model']!r})\n"
+        f"model = sl.load({loaded})\n"
         f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
         "sl.figures.attribution(ds)\n"
         f"sl.squash_map(model, {prompt!r}, norm={norm!r}).save('map.html')\n\n"

@@ -26,7 +26,7 @@ def agreement(ds: xr.Dataset) -> str:
     """How well the path bound ranks tokens as the true Jacobian does, and whether it does so better than the null."""
     n, rank = int(ds["compared_tokens"]), Rank.of(ds, "rank_agreement", estimate="path_bound")
     if not rank.measured:
-        return f"The rank correlation of path bound and Jacobian cannot be computed for these {n} tokens."
+        return f"The rank correlation of path bound and Jacobian cannot be computed (tokens compared: {n})."
     basis = f"({rank.numbers}, {n} tokens)"
     if rank.absent:
         verdict = f"The path bound does not rank tokens as the true Jacobian does: agreement is negligible {basis}."
@@ -61,7 +61,7 @@ def position(ds: xr.Dataset) -> str:
     names = ("jacobian", "path_bound", "null", "bound_over_null")
     truth, bound, null, ratio = (Rank.of(ds, "position_trend", estimate=name) for name in names)
     if not any(rank.measured for rank in (truth, bound, null, ratio)):
-        return f"With {n} tokens to compare, no trend along the prompt can be computed."
+        return f"Along the prompt no trend can be computed (tokens compared: {n})."
     return (
         f"From the first to the last of {n} compared tokens, the true sensitivity {truth.trend()} and the path bound "
         f"{bound.trend()}. The null, with uniform attention, {null.trend()}. The path bound divided by the null "

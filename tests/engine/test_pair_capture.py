@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import squashlens as sl
 from squashlens.engine.running import forward
@@ -107,6 +108,29 @@ def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any
             measure(other, pairs)
         with sl.applied(model, sl.hooks.mask_tokens([1])), pytest.raises(StaleCaptureError, match="other hooks"):
             measure(model, pairs)
+
+
+def test_a_function_that_reads_what_changed_makes_a_capture_stale(bridge_of: Callable[..., Any]) -> None:
+    """Its name and the function are the same, and only a pass shows that it does something else."""
+    model, factor = bridge_of("llama"), {"of": 1.0}
+    ids = torch.tensor([[3, 5, 7, 5, 9]])
+    with sl.applied(model, ("blocks.1.attn.hook_z", lambda z: z * factor["of"])):
+        pairs, one = sl.capture(model, tail(model), progress=False), sl.capture(model, ids, bos="as-given")
+        before = sl.collapse(model, pairs), sl.path_bound(model, one)
+        factor["of"] = 0.5
+        for measure, held in ((sl.collapse, pairs), (sl.path_bound, one)):
+            with pytest.raises(StaleCaptureError, match=r"other numbers than during the capture: .*hook_z"):
+                measure(model, held)
+        factor["of"] = 1.0
+        for found, again in zip(before, (sl.collapse(model, pairs), sl.path_bound(model, one)), strict=True):
+            xr.testing.assert_equal(found, again)
+
+
+def test_a_capture_has_its_own_beginning(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    held = sl.capture(model, torch.tensor([[3, 5, 7]]), bos="as-given")
+    with pytest.raises(InputError, match="bos='none' applies to a prompt, and a capture was given"):
+        sl.path_bound(model, held, bos="none")
 
 
 @pytest.mark.parametrize(

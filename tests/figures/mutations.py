@@ -102,6 +102,8 @@ MUTATIONS = (
     Mutation("a mean as another measurement", "checks/results.py", ' if "provenance" not in found.attrs else', " if False else", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
     Mutation("what plainly is a mean as any result", "figures/usual.py", "        facts_of(one)  # an error", "        0  # an error", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
     Mutation("a panel's title as wide as the part", "figures/drawing/layouts/layout.py", "start, end = self.across[at][column]\n                titles.append(", "start, end = self.across[at][0][0], self.across[at][-1][1]\n                titles.append(", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
+    Mutation("rows beside each other that are not aligned", "figures/drawing/layouts/layout.py", "gaps = [shared_gaps if at in group else own", "gaps = [own if at in group else own", "test_panels.py::test_panels_beside_each_other_are_aligned"),
+    Mutation("a noise floor rounded down", "figures/collapse/curves.py", "np.ceil(value / unit * (1 - 1e-12))", "np.round(value / unit)", "test_collapse_figures.py::test_a_noise_floor_is_rounded_up"),
     Mutation("a part's title above its first panel's alone", "figures/drawing/layouts/layout.py", "self.titles.setdefault(at, max(titles))", "self.titles.setdefault(at, titles[-1])", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
     Mutation("an empty text on an axis", "figures/drawing/layouts/panels.py", ', showarrow=False, xref="paper", yref="paper")', ", showarrow=False)", "test_panels.py::test_texts_of_a_page_extend_no_axis"),
 )  # fmt: skip

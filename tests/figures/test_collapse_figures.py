@@ -8,8 +8,15 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.collapse.curves import _above
 from squashlens.records.joining import restated
 from tests import captured, odd
+
+
+def rounded_up(value: float) -> str:
+    """The least number of one digit that is not below."""
+    power = next(p for p in range(-20, 20) if 9 * 10.0**p >= value)
+    return f"{next(digit * 10.0**power for digit in range(1, 10) if digit * 10.0**power >= value):.1g}"
 
 
 def values(trace: Any) -> np.ndarray:
@@ -45,7 +52,7 @@ def test_the_curve_draws_everything_the_dataset_has(panel: Any) -> None:
     floor = last["noise_floor"].values
     # The noise floor is far below: it is named, and does not squeeze what is drawn.
     assert "noise floor" not in traces
-    assert f"noise floor below the axis, at most {np.nanmax(floor):.1g}" in figure.layout.title.subtitle.text
+    assert f"noise floor below the axis, at most {rounded_up(np.nanmax(floor))}" in figure.layout.title.subtitle.text
     drawn = np.concatenate([values(t)[values(t) > 0] for t in figure.data])
     low, high = figure.layout.yaxis.range
     assert low < np.log10(drawn.min()) < low + 0.2
@@ -175,3 +182,11 @@ def test_precision_is_drawn_by_the_figure_of_its_kind() -> None:
         other = next(name for each, (_, name) in kinds.items() if each != how)
         with pytest.raises(InputError, match=f"Give the unchanged result of squashlens.precision {how} runs="):
             draw(odd.result(other))
+
+
+@pytest.mark.parametrize(
+    ("value", "least"), [(0.000519, 0.0006), (1.35e-5, 2e-5), (0.125, 0.2), (0.0005, 0.0005), (3.0, 3.0), (9.1, 10.0)]
+)
+def test_a_noise_floor_is_rounded_up(value: float, least: float) -> None:
+    """A floor "at most 0.0005" that is 0.000519 would be false."""
+    assert f"{_above(value):.1g}" == f"{least:.1g}"

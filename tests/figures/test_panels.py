@@ -144,6 +144,15 @@ def test_titles_of_narrow_panels_stay_above_them() -> None:
     assert next(note for note in page.layout.annotations if note.name == "block title 0").yshift > tallest
 
 
+def test_panels_beside_each_other_are_aligned() -> None:
+    """Also if the titles of one have more lines: the panels of a row share a scale, and are read across."""
+    short, long = specimens.profile(), specimens.profile()
+    page: Any = sl.figures.of({"a": short, "b": long})
+    here = [axis.domain for axis in page.select_yaxes()]
+    assert len(here) == 8
+    assert here[:4] == here[4:]
+
+
 def test_texts_of_a_page_extend_no_axis() -> None:
     """Plotly puts a text without a reference on the first axis, which it then makes longer, also for an empty text."""
     page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})

@@ -5,6 +5,12 @@ from tests.mutate import Mutation
 MUTATIONS = (
     Mutation("the highest third told as the lowest", "reporting/answer.py", "int(np.argmin(norms))", "int(np.argmax(norms))", "test_answer.py::test_it_says_what_the_numbers_say"),
     Mutation("a distance of two noise floors told", "reporting/answer.py", "if far <= NOISE_FLOORS * noise", "if far <= noise", "test_answer.py::test_it_says_when_it_cannot"),
+    Mutation("half precision called exact", "reporting/answer.py", "if dtype in HALF", "if False", "test_answer.py::test_half_precision_is_not_called_exact"),
+    Mutation("a command for another dtype", "reporting/page.py", "None if facts[\"dtype\"] == \"float32\" else facts[\"dtype\"]", "None", "test_page.py::test_the_command_loads_the_same_model"),
+    Mutation("a command for another norm", "reporting/page.py", "[] if norm == \"spectral\" else [\"--norm\", norm]", "[]", "test_page.py::test_the_command_loads_the_same_model"),
+    Mutation("claims from four lengths", "reporting/collapse_sentences.py", "if n < FEW:", "if n < 4:", "test_collapse_sentences.py::test_from_few_lengths_nothing_is_claimed"),
+    Mutation("content or presence from four lengths", "reporting/collapse_sentences.py", "if ds.sizes[\"length\"] < FEW:", "if ds.sizes[\"length\"] < 4:", "test_collapse_sentences.py::test_from_few_lengths_nothing_is_claimed"),
+    Mutation("everything lost without separators", "reporting/collapse.py", "        ablation=_or_why_not(\n            lambda: separator_ablation(model, panels[\"d\"], kinds=ABLATIONS, scale=\"relative\", progress=progress)\n        ),", "        ablation=separator_ablation(model, panels[\"d\"], kinds=ABLATIONS, scale=\"relative\", progress=progress),", "test_collapse_sentences.py::test_without_separators_the_rest_is_kept"),
     Mutation("the last layer told as where influence ends", "reporting/answer.py", "zip(layers[:-1], shares[:-1], strict=True)", "zip(layers, shares, strict=True)", "test_answer.py::test_it_says_when_it_cannot"),
     Mutation("closer for farther", "reporting/collapse_sentences.py", "(ratio < 1).sum()", "(ratio > 1).sum()", "test_collapse_sentences.py"),
     Mutation("separators always help", "reporting/collapse_sentences.py", "if up >= CLEAR * n", "if up >= 0", "test_collapse_sentences.py"),

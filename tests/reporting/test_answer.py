@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from squashlens.reporting import answer
 from squashlens.reporting.answer import short_answer
 
 
@@ -44,6 +45,15 @@ def test_it_says_what_the_numbers_say() -> None:
     assert "12.5 % of the summed sensitivity at layer 0, and more than half from layer 1 of 2 on" in depth
     assert "D = 3 (L∞, layer 2), 6 times the noise floor. This is 1.5 times the root mean square" in end
     assert "difference 0.20, 95 % interval 0.10 to 0.30" in sure
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_not_called_exact(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "exact to first order" in results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
+    monkeypatch.setattr(answer, "facts_of", lambda _: {"dtype": dtype})
+    sure = results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
+    assert f"computed in {dtype}, in which small ones are several times too large" in sure
+    assert "exact" not in sure
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,15 @@ def test_no_separator_inside() -> None:
     assert "too short" in say.separators_help(ablated(1.0, 5.0).isel(length=slice(0, 3)))
 
 
+def test_from_few_lengths_nothing_is_claimed() -> None:
+    """The first separator is before length 4, so that 7 lengths have 4 with one."""
+    few, enough = (ablated(1.0, 5.0).assign_coords(hook=["mean_resid"]).isel(length=slice(0, n)) for n in (7, 8))
+    assert "Too few lengths have a separator before their last token (4)" in say.separators_help(few)
+    assert "larger with them at 5, smaller at 0 of 5 lengths" in say.separators_help(enough)
+    assert "too few lengths (4)" in say.presence_or_content(few.isel(length=slice(0, 4)))
+    assert "of the effect remains" in say.presence_or_content(enough)
+
+
 def test_controls() -> None:
     text = say.controls(ablated(1.0, 5.0))
     assert "moved to random places 0.25" in text
@@ -242,3 +251,13 @@ def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     assert why.figure is None
     assert "Not measured for this model. Block 2 adds more to the residual stream" in why.says[0]
     assert all(part.figure is not None for part in titled.values() if part is not why)
+
+
+def test_without_separators_the_rest_is_kept(tiny: Any) -> None:
+    """Three digits have no separator between them: the ablation says so, and everything else is there."""
+    findings = section.try_to_measure(tiny, 3, progress=False)
+    assert isinstance(findings, section.Findings)
+    parts = section.sections(findings)
+    assert parts[0].figure is not None
+    assert parts[-1].title == "Effect of separators by layer"
+    assert "Not measured. The sequence has no separators" in parts[-1].says[0]

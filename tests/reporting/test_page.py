@@ -82,6 +82,21 @@ def test_it_reads_as_an_argument(written: Path) -> None:
     assert "--n 6" in text
 
 
+def test_the_command_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
+    assert page._source(tiny) == "tiny-gemma"
+    assert Path(page._source(bridge_of("llama"))).is_dir()
+    facts = {"dtype": "float32", "quantized": None, "revision": None, "proof": "verified", "call": {"norm": "spectral"}}
+    usual = ["squashlens", "report", "--model", "./gpt2", "--prompt", "1", "--n", "8"]
+    assert page._words(facts, "./gpt2", "1", 8) == usual
+    other = facts | {"dtype": "bfloat16", "quantized": "int8", "revision": "abc", "proof": "unverified"}
+    words = page._words(other | {"call": {"norm": "frobenius"}}, "org/m", "1", 8)
+    options = ["--no-verify", "--dtype", "bfloat16", "--quantize", "int8", "--revision", "abc", "--norm", "frobenius"]
+    assert words == ["squashlens", "report", "--model", "org/m", *options, "--prompt", "1", "--n", "8"]
+    code = page._code(other, "org/m", "1", 8)
+    assert "sl.load('org/m', dtype='bfloat16', quantize='int8', revision='abc', verify=False)" in code
+    assert "sl.load('./gpt2')" in page._code(facts, "./gpt2", "1", 8)
+
+
 def test_nothing_is_fetched(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     own = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -111,9 +126,8 @@ def test_token_text_is_escaped(tiny: Any) -> None:
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
     findings = InputError(f"{evil} is 2 tokens.", "Use another.")
-    text = render(
-        measured, shares, answer, findings, sl.squash_map(tiny, "110 =", progress=False), prompt=f"'{evil}'", n=9
-    )
+    view = sl.squash_map(tiny, "110 =", progress=False)
+    text = render(measured, shares, answer, findings, view, source=evil, prompt=f"'{evil}'", n=9)
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -138,7 +152,9 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
     measured = sealed(measured, sl.results.provenance(measured) | {"model": f"m{NASTY}"})
     view = sl.squash_map(tiny, "110 =", progress=False)
-    text = render(measured, shares, answer, InputError("Too long.", "Use another."), view, prompt=NASTY, n=9)
+    text = render(
+        measured, shares, answer, InputError("Too long.", "Use another."), view, source=f"m{NASTY}", prompt=NASTY, n=9
+    )
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     for part in re.findall(r"<pre[^>]*>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
         plain = part.replace("\n", "") if "import squashlens" in part else part

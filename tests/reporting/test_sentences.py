@@ -120,7 +120,9 @@ def test_position(ratio: Rho, expected: str) -> None:
 def test_position_of_too_few_tokens() -> None:
     few = (-1.0, *NOTHING[:3])
     names = ("jacobian", "path_bound", "null", "bound_over_null")
-    assert "no trend along the prompt can be computed" in say.position(dataset(n=3, trend=dict.fromkeys(names, few)))
+    assert "no trend can be computed (tokens compared: 3)" in say.position(
+        dataset(n=3, trend=dict.fromkeys(names, few))
+    )
 
 
 def test_is_it_a_bound() -> None:

@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -27,7 +27,7 @@ from squashlens.engine.anatomy import (
     residual_site,
     width,
 )
-from squashlens.engine.capturing.base import CaptureBase, model_state
+from squashlens.engine.capturing.base import CaptureBase, model_state, streams_shown
 from squashlens.engine.capturing.on_disk import KINDS, TensorsOnDisk, prepared_folder, read_index, write_index
 from squashlens.engine.capturing.pairs import PairCapture, capture_pairs
 from squashlens.engine.memory import human, require_room
@@ -58,7 +58,6 @@ class Capture(CaptureBase):
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """
 
-    ids: Int[Tensor, "prompt position"]
     labels: list[list[str]] = field(repr=False)
     residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
     patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
@@ -156,6 +155,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
 
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
+    Under hooks that are plain functions they run one pass to see that, since such a function may read what changes.
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
 
     Args:
@@ -277,12 +277,12 @@ def _of_prompt(
     with torch.no_grad():
         forward(model, ids, watch)
     state = model_state(model)
-    functions = state.pop("functions")
+    under = {"functions": state.pop("functions"), "shown": streams_shown(model, ids)}
     facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **state}
     if path is None:
-        return replace(_capture(facts, kept), functions=functions)
+        return replace(_capture(facts, kept), **under)
     write_index(path, facts | {"versions": versions()}, tensors_of)
-    return replace(Capture.open(path), functions=functions)
+    return replace(Capture.open(path), **under)
 
 
 def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:

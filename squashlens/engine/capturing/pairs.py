@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
 from squashlens.engine.agreement import agree, difference
 from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
-from squashlens.engine.capturing.base import CaptureBase, model_state
+from squashlens.engine.capturing.base import CaptureBase, model_state, streams_shown
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import Readings, read
 from squashlens.engine.text.tokens import checked_ids
@@ -133,7 +133,6 @@ class PairCapture(CaptureBase):
 
     sequence: GrowingSequence = field(repr=False)
     lengths: tuple[int, ...]
-    ids: Int[Tensor, "prompt position"] = field(repr=False)
     v: Streams = field(repr=False)
     star: Streams = field(repr=False)
     contrast: Streams | None = field(repr=False)
@@ -260,6 +259,7 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
             "passes": passes,
             "tokens_per_pass": tokens_per_pass,
         },
+        shown=streams_shown(run.model, run.ids),
         **model_state(run.model),
     ).signed()  # fmt: skip
 

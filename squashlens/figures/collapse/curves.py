@@ -57,9 +57,15 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
     figure.update_xaxes(type="log", title="length (content tokens)", range=ends)
     figure.update_yaxes(type="log", title=distance_of(collapse), range=[np.log10(least / 1.3), np.log10(high * 1.3)])
-    notes = [f"noise floor below the axis, at most {floor:.1g}"] if far else []
+    notes = [f"noise floor below the axis, at most {_above(floor):.1g}"] if floor is not None and far else []
     title = f"Representational collapse, layer {at}"
     return finish(figure, title=title, height=280, notes=notes_of(collapse, *notes))
+
+
+def _above(value: float) -> float:
+    """A positive number rounded up to one digit."""
+    unit = 10.0 ** np.floor(np.log10(value))
+    return float(np.ceil(value / unit * (1 - 1e-12)) * unit)
 
 
 def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:

@@ -80,7 +80,12 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     figure.update_xaxes(title="block", dtick=1, row=2, col=1)
     figure.update_yaxes(range=[-0.03, 1.03], row=2, col=1)
     figure.update_xaxes(title="layer", dtick=1, row=2, col=2)
-    notes = notes_of(found, *(norm_named(found) if "jacobian" in found["quantity"].values else ()))
+    marks = ["dots: measured; lines: fitted law"]
+    if np.isfinite(found["exponent_low"].values).any():
+        marks.append("bars: 95 % interval")
+    if found["exponent_at_end"].values.any():
+        marks.append("×: at an end of the exponents tried, no power law")
+    notes = notes_of(found, *(norm_named(found) if "jacobian" in found["quantity"].values else ()), *marks)
     call = facts_of(found).get("call")
     asked = call.get("queries") if isinstance(call, dict) else None
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"

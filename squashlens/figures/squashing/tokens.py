@@ -99,7 +99,8 @@ def substitution(found: xr.Dataset) -> go.Figure:
         figure.update_yaxes(title=_axis_title(title, found[name].attrs["units"]), rangemode="tozero", row=row, col=1)
     figure.update_xaxes(**token_axis(tokens))
     figure.update_xaxes(title=TOKENS, row=len(names), col=1)
-    notes = notes_of(found, "bars: standard deviation over replacements")
+    cut = bool((found["effect_std"] > found["effect"]).any())
+    notes = notes_of(found, f"bars: standard deviation over replacements{', cut at 0' if cut else ''}")
     title = "What replacing each token changes"
     return finish(figure, title=title, height=160 * len(names) + 60, notes=notes)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Pieces, Target, positive
 from squashlens.bars import bar
-from squashlens.engine.anatomy import residual_site
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -21,6 +22,7 @@ from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import MODEL_UNITS
@@ -73,13 +75,15 @@ def substitution_effect(
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
         standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
         the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
-        NaN; positions after the query are zero, by causality. Results of prompts of unequal lengths are padded as in
-        `path_bound`. With `spans` there is one value for each, labelled as in `jacobian_norms`.
+        NaN; positions after the query are zero, by causality, which one more prompt tests. Results of prompts of
+        unequal lengths are padded as in `path_bound`. With `spans` there is one value for each, labelled as in
+        `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
             that have BOS, are of several prompts, or are given with positions.
         CapacityError: a forward pass does not fit into memory.
+        UnsoundModelError: tokens after the query influence it, so that the model is not causal.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -111,6 +115,8 @@ def substitution_effect(
     progress_bar = bar(total=sum(map(len, drawn)), desc="substitution", unit="prompt", progress=progress)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids, variants, n, to_layer, batch_size, progress_bar.update)
+        if n + 1 < len(ids):
+            _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = _kl(session, moved) if to_layer == "y" else torch.zeros(len(gaps), dtype=torch.float64)
         owners = torch.tensor([variant.of for variant in variants[1:]])
@@ -220,6 +226,17 @@ def _variants(
             rows = torch.stack(picked, dim=1).unique(dim=0)
         drawn += [Variant(number, list(places), row) for row in rows.tolist()]
     return drawn
+
+
+def _require_causal(
+    session: Session, ids: Int[Tensor, " position"], choices: list[int], query: int, to_layer: Target, found: Tensor
+) -> None:
+    """Raise an error if the target at the query changes when all tokens after it are replaced."""
+    places = list(range(query + 1, len(ids)))
+    tokens = [next((t for t in choices if t != int(ids[place])), choices[0]) for place in places]
+    moved = _read(session, ids, [Variant(-1, places, tokens)], query, to_layer, 1, lambda _: None)
+    if not agree(moved, found, dtype_of(session.model)):
+        raise not_causal("The model", query)
 
 
 def _read(

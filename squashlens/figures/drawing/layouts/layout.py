@@ -100,6 +100,10 @@ class Layout:
         above = [max(ends[at][0][0] for at in group) for group in groups]
         below = [max(ends[at][1][-1] for at in group) for group in groups]
         gaps = [[a + b for a, b in zip(lower[:-1], upper[1:], strict=True)] for upper, lower in ends]
+        for group in groups:
+            if len({len(gaps[at]) for at in group}) == 1:  # blocks beside each other with as many rows: rows align
+                shared_gaps = [max(same) for same in zip(*(gaps[at] for at in group), strict=True)]
+                gaps = [shared_gaps if at in group else own for at, own in enumerate(gaps)]
         between = [max(sum(gaps[at]) for at in group) for group in groups]
         tall = [max(self.blocks[at].height for at in group) for group in groups]
         fixed = top + bottom + sum(above) + sum(below) + sum(between)

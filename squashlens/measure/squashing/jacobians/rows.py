@@ -193,11 +193,14 @@ def causal(batches: Iterable[Batch], query: int) -> Iterator[Batch]:
 
 def causality(what: str, query: int) -> Deferred:
     """The check that tokens after the query have no influence on it."""
-    return Deferred(
-        lambda: UnsoundModelError(
-            f"{what} lets tokens after position {query} influence that position, so that it is not causal.",
-            "Remove hooks that do this, if there are any; the measurement holds for causal models only.",
-        )
+    return Deferred(lambda: not_causal(what, query))
+
+
+def not_causal(what: str, query: int) -> UnsoundModelError:
+    """The error for a position that later tokens influence."""
+    return UnsoundModelError(
+        f"{what} lets tokens after position {query} influence that position, so that it is not causal.",
+        "Remove hooks that do this, if there are any; the measurement holds for causal models only.",
     )
 
 

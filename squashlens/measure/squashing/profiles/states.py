@@ -7,11 +7,22 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import context_length, n_blocks, pattern_site, residual_site, unseen_roundings, windows
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import (
+    context_length,
+    dtype_of,
+    n_blocks,
+    pattern_site,
+    residual_site,
+    unseen_roundings,
+    windows,
+)
 from squashlens.engine.memory import to_cpu
+from squashlens.engine.positions import why_lengths_differ
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.attention import Attention
@@ -107,6 +118,9 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         stars, again = (_last_two(model, ids.repeat(copies, 1), layers) for copies in (1, 2))
         pairs = [(v, stars[layer][1], again[layer]) for layer, v in zip(layers, last, strict=True)]
         far = _together(distance(v, star, "linf") for v, star, _ in pairs)
+        same = all(agree(second[0], v, dtype_of(model)) for v, _, second in pairs)
+        if not same and why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
+            raise not_causal("The model", session.positions - 1)
         roundings = unseen_roundings(model)
         floor = _together(
             noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)
