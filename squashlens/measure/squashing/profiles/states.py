@@ -118,7 +118,8 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         stars, again = (_last_two(model, ids.repeat(copies, 1), layers) for copies in (1, 2))
         pairs = [(v, stars[layer][1], again[layer]) for layer, v in zip(layers, last, strict=True)]
         far = _together(distance(v, star, "linf") for v, star, _ in pairs)
-        same = all(agree(second[0], v, dtype_of(model)) for v, _, second in pairs)
+        alone, before = _together(v for v, _, _ in pairs), _together(second[0] for _, _, second in pairs)
+        same = agree(before, alone, dtype_of(model), dim=-1)  # on the CPU: a device would be waited for at each layer
         if not same and why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
             raise not_causal("The model", session.positions - 1)
         roundings = unseen_roundings(model)
