@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
@@ -23,9 +22,9 @@ from squashlens.errors import StaleCaptureError
 class CaptureBase(ABC):
     """What every capture has: fingerprint, hooks and dtype of the model during the run, and a digest of the tensors.
 
-    `functions` are the hooks that are plain functions: their names do not say what they do, so the objects are kept,
-    and `shown` is the digest of the streams of one pass under them; without such hooks it is empty. `digest` shows
-    whether the capture was edited after the run.
+    `ids` are token ids (prompt, position). `functions` are the hooks that are plain functions: their names do not say
+    what they do, so the objects are kept, and `shown` is the digest of the streams of one pass under them; without such
+    hooks it is empty. `digest` shows whether the capture was edited after the run.
     """
 
     fingerprint: str
@@ -34,7 +33,7 @@ class CaptureBase(ABC):
     functions: tuple[object, ...] = field(default=(), repr=False)
     shown: str = field(default="", repr=False)
     digest: str = field(default="", repr=False)
-    ids: Int[Tensor, "prompt position"]
+    ids: Tensor
 
     @abstractmethod
     def contents(self) -> tuple[str, Iterable[Tensor]]:
@@ -73,7 +72,7 @@ def _digest(words: str, tensors: Iterable[Tensor]) -> str:
     return hashlib.sha256(" ".join([words, *map(tensor_digest, tensors)]).encode()).hexdigest()[:32]
 
 
-def streams_shown(model: Bridge, ids: Int[Tensor, "prompt position"]) -> str:
+def streams_shown(model: Bridge, ids: Tensor) -> str:
     """The digest of all residual streams of a pass; empty, without a pass, if no hook is a plain function."""
     if not plain_functions(model):
         return ""
