@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Norm
+from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import escape
 from squashlens.records.results import provenance
@@ -191,7 +191,7 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that were not the usual ones, apart from the device."""
     given = {
         "dtype": None if facts["dtype"] == "float32" else facts["dtype"],
-        "quantize": facts["quantized"],
+        "quantize": facts["quantized"] if facts["quantized"] in choices_of(Quantized) else None,  # else the checkpoint is
         "revision": facts["revision"],
         "verify": False if facts["proof"] == "unverified" else None,
     }

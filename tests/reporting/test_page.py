@@ -95,6 +95,7 @@ def test_the_command_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
     code = page._code(other, "org/m", "1", 8)
     assert "sl.load('org/m', dtype='bfloat16', quantize='int8', revision='abc', verify=False)" in code
     assert "sl.load('./gpt2')" in page._code(facts, "./gpt2", "1", 8)
+    assert page._words(facts | {"quantized": "gptq"}, "./gpt2", "1", 8) == usual  # the checkpoint is, not the loading
 
 
 def test_nothing_is_fetched(written: Path) -> None:
