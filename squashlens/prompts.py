@@ -227,7 +227,8 @@ def build(
         raise InputError(f"every={every} has no effect without a separator.", "Leave it out, or give separator=.")
     if not content:
         raise InputError("content is empty: the sequence has no content.", "Give at least one token.")
-    ids = tuple(one_token(model, token) for token in content)
+    known = {token: one_token(model, token) for token in dict.fromkeys(content)}  # each is encoded once
+    ids = tuple(known[token] for token in content)
     if alphabet is None:
         alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
     lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template, bos)
@@ -274,6 +275,9 @@ def _checked(n: int) -> int:
 def one_token(model: Bridge, token: Token) -> int:
     """The id of a token that is given as text or as an id.
 
+    Text is encoded as it is in a prompt, and never looked up in the vocabulary: some entries, such as the bytes of a
+    character, have names that look like other texts.
+
     Args:
         model: the model whose tokenizer is used.
         token: text that is one token, or a token id.
@@ -282,14 +286,14 @@ def one_token(model: Bridge, token: Token) -> int:
         The token id.
 
     Raises:
-        InputError: if the text is several tokens, or not in the vocabulary.
+        InputError: if the text is several tokens, or not known to the tokenizer.
     """
     if not isinstance(token, str):
         return int(token)
-    known = require_tokenizer(model).get_vocab()
-    if token in known:  # a tokenizer that inserts a leading space would split a bare digit into two tokens
-        return known[token]
     ids = encode(model, token)
+    if len(ids) > 1:  # a tokenizer may put a space before a text; a second time there is none
+        twice = encode(model, token + token)
+        ids = twice[len(ids) :] if twice[: len(ids)] == ids else ids
     if len(ids) != 1:
         raise InputError(
             f"{short_repr(token)} is {len(ids)} tokens for this tokenizer.",

@@ -15,6 +15,7 @@ from squashlens._typing import Bos, Bridge, Target, dtype_name
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.hooking.hook import ambient, plain_functions
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.repeatable import require_repeatable
@@ -69,6 +70,7 @@ class Session:
             # Any setting below "highest" rounds the factors of float32 products.
             "matmul_precision": torch.get_float32_matmul_precision(),
             "quantized": stored_as(sound),
+            "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
             "bos_count": count_bos(sound, ids),

@@ -191,7 +191,9 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that were not the usual ones, apart from the device."""
     given = {
         "dtype": None if facts["dtype"] == "float32" else facts["dtype"],
-        "quantize": facts["quantized"] if facts["quantized"] in choices_of(Quantized) else None,  # else the checkpoint is
+        "quantize": facts["quantized"]
+        if facts["quantized"] in choices_of(Quantized)
+        else None,  # else the checkpoint is
         "revision": facts["revision"],
         "verify": False if facts["proof"] == "unverified" else None,
     }

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 import squashlens as sl
 from squashlens.engine import memory
 from squashlens.engine.loading import hub
-from squashlens.engine.loading import load as loading
+from squashlens.engine.loading import sources
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError
 from tests.cases import CONFIGS, EXPERTS, random_model, save_random
@@ -37,7 +37,7 @@ def test_a_slip_in_a_bundled_name(name: str) -> None:
 
 def test_hub_names_get_near_ones_or_steps() -> None:
     said = OSError("x is not a valid model identifier listed on …")
-    not_found = hub.access_error("google/gema-2b", said, loading.nearest("google/gema-2b"))
+    not_found = hub.access_error("google/gema-2b", said, sources.nearest("google/gema-2b"))
     assert "google/gemma-2b" in str(not_found)
     gated = str(hub.access_error("google/gemma-2b", OSError("You are trying to access a gated repo."), ""))
     assert all(step in gated for step in ("1.", "2.", "3.", "hf auth login", "https://huggingface.co/google/gemma-2b"))

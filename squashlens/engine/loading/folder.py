@@ -15,7 +15,8 @@ from squashlens._typing import short_repr
 from squashlens.engine.memory import require_room
 from squashlens.errors import ModelAccessError
 
-FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json")
+FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 LARGEST = 512 * 2**20  # bytes of a JSON file; the largest tokenizers have 35 MB
 MOST_BLOCKS = 2048  # ten times more than the deepest decoders have; an empty block takes a millisecond to build
 SIZES = (
@@ -30,8 +31,6 @@ def require_readable(folder: Path) -> None:
         path = folder / name
         if path.is_symlink() or path.exists():
             _require_object(path)
-    if (folder / "tokenizer.json").exists():
-        _require_tokenizer(folder / "tokenizer.json")
 
 
 def require_plausible(config: Any, source: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -81,17 +80,22 @@ def _require_object(path: Path) -> None:
         )
 
 
-def _require_tokenizer(path: Path) -> None:
-    from tokenizers import Tokenizer
+def read_tokenizer(source: str, revision: str | None) -> Any:
+    """The tokenizer of a folder or a hub model with its own settings; None if there is none, or only
+    TransformerLens can read it. A large one takes seconds to read, so it is read once."""
+    from transformers import AutoTokenizer
 
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
+        return None
     try:
-        Tokenizer.from_file(str(path))
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by Rust code
             raise
-        raise _refused(
-            path.parent, f"{path.name} is not a valid tokenizer ({error})", "Download or save it again."
-        ) from error
+        if not (folder / "tokenizer.json").exists() or "special_tokens" in str(error):
+            return None  # TransformerLens has ways to read some of these
+        raise _refused(folder, f"its tokenizer cannot be read ({error})", "Download or save it again.") from error
 
 
 def _refused(source: object, cause: str, remedy: str) -> ModelAccessError:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from squashlens.engine.loading.hub import unreachable
-from squashlens.engine.loading.load import nearest, require_revisions, resolve
+from squashlens.engine.loading.sources import nearest, require_revisions, resolve
 
 LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")  # files that `load` does not read
 READ_ANYWAY = ("merges.txt", "vocab.txt")
@@ -20,7 +20,7 @@ def identity(name: str, revision: str | None = None) -> str:
     files, and is computed again only if a file has another size or time.
     """
     source = resolve(name)
-    require_revisions(source, revision)
+    require_revisions(name, source, revision)
     if not Path(source).is_dir():
         return f"commit {_commit(source, revision)}"
     files = sorted(file for file in Path(source).iterdir() if file.is_file() and _is_read(file))

@@ -6,7 +6,6 @@ no code from the checkpoint is run.
 
 import difflib
 import logging
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,15 +14,16 @@ from typing import Any
 
 import torch
 
-from squashlens import zoo
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
-from squashlens.engine.loading.folder import require_plausible, require_readable
+from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.hub import access_error, require_reachable
 from squashlens.engine.loading.quantized import require_quantizer, round_weights, torchao_silenced
+from squashlens.engine.loading.sources import nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
-from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoint, refuse_adapter
+from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoint
 from squashlens.engine.proving.complete import require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
 from squashlens.engine.proving.surroundings import require_no_meta
@@ -31,29 +31,6 @@ from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
-# Common decoder-only models: a misspelt name gets a suggestion without asking the hub.
-WELL_KNOWN = (
-    "google/gemma-2b",
-    "google/gemma-2b-it",
-    "google/gemma-7b",
-    "google/gemma-7b-it",
-    "google/gemma-2-2b",
-    "google/gemma-2-2b-it",
-    "google/gemma-2-9b",
-    "google/gemma-3-270m",
-    "google/gemma-3-1b-pt",
-    "google/gemma-3-1b-it",
-    "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B",
-    "mistralai/Mistral-7B-v0.1",
-    "Qwen/Qwen2.5-0.5B",
-    "Qwen/Qwen3-0.6B",
-    "allenai/OLMo-2-0425-1B",
-    "EleutherAI/pythia-70m",
-    "EleutherAI/pythia-410m",
-    "openai-community/gpt2",
-    "gpt2",
-)
 
 
 @validated
@@ -79,7 +56,9 @@ def load(
     mixture run one after the other, since only this way works in every dtype.
 
     Args:
-        name: a bundled model (``"tiny-gemma"``), a local folder, or a Hugging Face name.
+        name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
+            ``squashlens[gemma]``), a local folder, a GGUF file, or a Hugging Face name. A GGUF file of Gemma 2 or 3,
+            Llama, Mistral, Qwen 2 or 3 is dequantized once and kept in a cache, see ``squashlens cache --help``.
         device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
             module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
         dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
@@ -114,22 +93,27 @@ def load(
     device_map = device if place is None else None
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = _dtype_to_run_in(dtype)
-    source = resolve(name)
-    require_revisions(source, revision)
     require_quantizer(quantize, dtype)
-    if not Path(source).is_dir():
-        require_reachable(source, revision, nearest(source))
     with torchao_silenced(), _transformers_silenced(progress):
-        if Path(source).is_dir():
+        found = source_of(name, progress=progress)
+        source = found.path
+        require_revisions(name, source, revision)
+        if not Path(source).is_dir():
+            require_reachable(source, revision, nearest(source))
+        else:
             require_readable(Path(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
         require_plausible(config, source, dtype, device)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
-            _require_fit(empty, source, device, dtype, progress)
+            _require_fit(empty, found.label, device, dtype, progress)
         try:
-            return _bridge(source, config, device, device_map, dtype, quantize, revision, verify)
+            model = _bridge(source, config, device, device_map, dtype, quantize, revision, verify)
+            model.cfg.model_name = found.label
+            if found.file is not None:
+                getattr(model.original_model.config, ORIGIN)["file"] = found.file
+            return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, TypeError, KeyError, IndexError, AttributeError, ValueError, AssertionError) as error:
@@ -165,66 +149,6 @@ def _transformers_silenced(progress: bool) -> Iterator[None]:
         accelerate_logger.setLevel(level)
         if bars:
             transformers_logging.enable_progress_bar()
-
-
-def resolve(name: str | Path) -> str:
-    """The path of a bundled model or a folder; any other name is returned unchanged, for the hub."""
-    text = str(name)
-    if not text.strip():
-        raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
-    if text in zoo.bundled():
-        return str(zoo.folder(text))
-    path, is_folder = _folder(text)
-    if is_folder:
-        if not (path / "config.json").is_file():
-            refuse_adapter(str(path), None)
-            raise ModelAccessError(f"{path} has no config.json.", "Give the folder that `save_pretrained` wrote.")
-        return str(path.resolve())  # the same name for every way to write the path
-    looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~"))
-    if looks_local or text.count("/") > 1:
-        raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
-    if difflib.get_close_matches(text.lower(), zoo.bundled(), cutoff=0.8):
-        raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
-    return text
-
-
-def require_revisions(source: str, revision: str | None) -> None:
-    """An error for a revision of something that has none."""
-    if revision is not None and Path(source).is_dir():
-        name = Path(source).name
-        bundled = name in zoo.bundled() and str(zoo.folder(name)) == source
-        what = f"the bundled model {name!r}" if bundled else f"the folder {source!r}"
-        raise InputError(
-            f"revision={short_repr(revision)} is given, and {what} has no revisions.",
-            "Leave it out, or give the name of a model on the Hugging Face hub.",
-        )
-
-
-def _folder(text: str) -> tuple[Path, bool]:
-    """The name as a path, and whether it is a readable folder."""
-    try:
-        path = Path(text).expanduser()
-        is_folder = path.is_dir()
-        if is_folder:
-            os.listdir(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
-        raise ModelAccessError(
-            f"{short_repr(text)} cannot be opened as a folder ({reason}).", "Check the path and its permissions."
-        ) from error
-    return path, is_folder
-
-
-def nearest(text: str) -> str:
-    names = (*zoo.bundled(), *WELL_KNOWN)
-    lower = {n.lower(): n for n in names} | {n.split("/")[-1].lower(): n for n in names}
-    if text in names:  # the name is spelt correctly
-        return ""
-    near = difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.6)
-    found = list(dict.fromkeys(lower[n] for n in near))
-    if found:
-        return f"Did you mean {' or '.join(repr(n) for n in found)}?"
-    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder, or a Hugging Face name."
 
 
 def _open_config(source: str, revision: str | None) -> Any:
@@ -320,9 +244,7 @@ def _bridge(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            commit = inner.config._commit_hash or revision
-            model = _wrap(inner, source, commit, device, dtype)
-            start_of(model, commit)
+            model = _wrap(inner, source, inner.config._commit_hash or revision, device, dtype)
         except (ValueError, NotImplementedError) as error:
             raise _not_bridged(inner, error, quantize) from error
     model.eval().requires_grad_(False)
@@ -387,11 +309,16 @@ def _wrap(inner: Any, source: str, revision: str | None, device: torch.device, d
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
-    folder = Path(source)
-    files = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-    if folder.is_dir() and not any((folder / f).is_file() for f in files):
+    tokenizer = read_tokenizer(source, revision)
+    if tokenizer is None and Path(source).is_dir():
         # `boot_transformers` would invent an empty tokenizer for some architectures and fail for others.
         return build_bridge_from_module(
             inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=source
         )
-    return TransformerBridge.boot_transformers(source, hf_model=inner, device=device, dtype=dtype, revision=revision)
+    # TransformerLens wants a tokenizer that adds BOS. It is handed ours if that does, and reads its own otherwise.
+    ours = tokenizer if getattr(tokenizer, "add_bos_token", False) else None
+    model = TransformerBridge.boot_transformers(
+        source, hf_model=inner, tokenizer=ours, device=device, dtype=dtype, revision=revision
+    )
+    start_of(model, tokenizer)
+    return model

@@ -8,6 +8,7 @@ import torch
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import require_sound
@@ -34,8 +35,9 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
         return require_sound(_native(model, seed))
     config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
+    for entry in ("quantization_config", ORIGIN):
+        if hasattr(config, entry):
+            delattr(config, entry)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(seed)
         # Not `.to(dtype)`: that would round the rotary frequencies too.

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from squashlens.engine.loading.identity import count_weights
-from squashlens.engine.loading.load import resolve
+from squashlens.engine.loading.sources import resolve
 
 
 @dataclass(frozen=True)

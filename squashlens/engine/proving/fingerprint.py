@@ -30,7 +30,7 @@ _LABELS = frozenset(
     return_dict id2label label2id problem_type task_specific_params attn_implementation device n_devices seed
     initializer_range init_weights init_mode trust_remote_code n_params load_in_4bit from_checkpoint
     checkpoint_index checkpoint_label_type checkpoint_value tokenizer_prepends_bos tokenizer_appends_eos
-    default_prepend_bos default_padding_side""".split()  # noqa: SIM905
+    default_prepend_bos default_padding_side squashlens_origin""".split()  # noqa: SIM905
 )
 # Attributes of modules that are bookkeeping, a trace of the last pass, or a label.
 BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(

@@ -27,22 +27,25 @@ class Start:
 _known: "weakref.WeakKeyDictionary[Any, tuple[Any, Start]]" = weakref.WeakKeyDictionary()
 
 
-def start_of(model: Bridge, revision: str | None = None) -> Start:
-    """The ids that the checkpoint's tokenizer puts before a text; found once for each tokenizer of a model."""
+def start_of(model: Bridge, own: Any = None) -> Start:
+    """The ids that the checkpoint's tokenizer puts before a text; found once for each tokenizer of a model.
+
+    `own` is the checkpoint's tokenizer where it has just been read: large ones take seconds to read again.
+    """
     current = model.tokenizer
     if model not in _known or _known[model][0] is not current:
-        _known[model] = current, _read(model, current, revision)
+        _known[model] = current, _read(model, current, own)
     return _known[model][1]
 
 
-def _read(model: Bridge, current: Any, revision: str | None) -> Start:
+def _read(model: Bridge, current: Any, own: Any) -> Start:
     table = int(bool(model.cfg.default_prepend_bos))
     named = f"TransformerLens's table for {type(model.original_model).__name__}"
     config_bos = getattr(getattr(model.original_model, "config", None), "bos_token_id", None)
     if current is None:
         ids = (config_bos,) if table and isinstance(config_bos, int) else ()
         return Start(ids, config_bos, f"no tokenizer; {named}: {table} BOS")
-    own = _with_checkpoint_settings(current, revision)
+    own = _of_the_same_tokens(own or _with_checkpoint_settings(model, current), current)
     tokenizer = own or current
     ids = _ids_before_text(tokenizer)
     bos = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else config_bos
@@ -54,18 +57,25 @@ def _read(model: Bridge, current: Any, revision: str | None) -> Start:
     return Start(ids, bos, rule if len(ids) == table else f"{rule}; {named} differs: {table} BOS")
 
 
-def _with_checkpoint_settings(current: Any, revision: str | None) -> Any:
-    """The tokenizer with the checkpoint's settings; None if it is not on this machine or is another tokenizer."""
+def _with_checkpoint_settings(model: Bridge, current: Any) -> Any:
+    """The tokenizer with the checkpoint's settings; None if it is not on this machine."""
     from transformers import AutoTokenizer
 
+    commit = getattr(getattr(model.original_model, "config", None), "_commit_hash", None)
     try:
-        own: Any = AutoTokenizer.from_pretrained(
-            current.name_or_path, revision=revision, trust_remote_code=False, local_files_only=True
+        return AutoTokenizer.from_pretrained(
+            current.name_or_path, revision=commit, trust_remote_code=False, local_files_only=True
         )
     except Exception:  # the rule in the result says that the bridge's tokenizer was used
         return None
-    vocabulary, current_vocabulary = own.get_vocab(), current.get_vocab()
-    return own if all(current_vocabulary.get(token) == place for token, place in vocabulary.items()) else None
+
+
+def _of_the_same_tokens(own: Any, current: Any) -> Any:
+    """The checkpoint's tokenizer, unless the bridge has another one."""
+    if own is None or own is current:
+        return own
+    known = current.get_vocab()
+    return own if all(known.get(token) == place for token, place in own.get_vocab().items()) else None
 
 
 def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:

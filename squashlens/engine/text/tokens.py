@@ -142,10 +142,9 @@ def encode(model: Bridge, text: str) -> list[int]:
     """The ids of a text, without special tokens; raises an error for words that the tokenizer does not know."""
     tokenizer = require_tokenizer(model)
     core = getattr(tokenizer, "backend_tokenizer", None)
-    known = tokenizer.get_vocab()
     unknown_id = getattr(tokenizer, "unk_token_id", None)
     if core is not None:
-        refuse_unknown_words(core, text, tokenizer.all_special_tokens, known)
+        refuse_unknown_words(core, text, tokenizer.all_special_tokens)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if unknown_id is not None and unknown_id in ids:
         raise InputError(

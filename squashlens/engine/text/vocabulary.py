@@ -5,7 +5,7 @@ only the tokenizer's file to check them.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,10 @@ def refuse_words_of(name: str, texts: Iterable[str]) -> None:
         return
     added = [token.content for token in core.get_added_tokens_decoder().values()]
     for text in texts:
-        refuse_unknown_words(core, text, added, core.get_vocab())
+        refuse_unknown_words(core, text, added)
 
 
-def refuse_unknown_words(core: Any, text: str, special: Iterable[str], known: Mapping[str, int]) -> None:
+def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
     """Raise an error for words that a word-level tokenizer does not know.
 
     Without this check the tokenizer would raise an unclear error, or replace the word by its unknown token.
@@ -45,10 +45,10 @@ def refuse_unknown_words(core: Any, text: str, special: Iterable[str], known: Ma
         return
     for token in special:  # special tokens are read before the text is split into words
         text = text.replace(token, " ")
-    unknown = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text) if piece not in known]
+    unknown = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text) if core.token_to_id(piece) is None]
     if not unknown:
         return
-    near = difflib.get_close_matches(unknown[0], known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
     hint = f"Similar words: {', '.join(near)}." if near else "`model.tokenizer.get_vocab()` lists the words."
     plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
     raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)

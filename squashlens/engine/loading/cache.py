@@ -1,0 +1,126 @@
+"""The cache: folders that were converted from other files, each made once and checked at every use.
+
+It is `$SQUASHLENS_CACHE` if that is set, else `squashlens` in `$XDG_CACHE_HOME` or `~/.cache`. `squashlens cache` lists
+the folders and deletes them. An interrupted conversion leaves no folder behind that could be taken for a whole one.
+"""
+
+import json
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from squashlens.errors import InputError, ModelAccessError, OutputError
+
+DIGESTS = "squashlens_digests.json"  # in each folder: the digest of every other file
+PARTIAL, STALE = ".partial-", 24 * 3600  # folders that are being written, and the seconds after which none is
+PIECE = 2**24
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A folder of the cache: its name, path and size in bytes."""
+
+    name: str
+    path: Path
+    n_bytes: int
+
+
+def location() -> Path:
+    """The folder of the cache, which may not exist yet."""
+    if given := os.environ.get("SQUASHLENS_CACHE"):
+        return Path(given).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "squashlens"
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A fast 128-bit digest of the content of several files, one after the other."""
+    found = xxhash.xxh3_128()
+    for file in files:
+        if not file.stat().st_size:
+            continue
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            for start in range(0, len(content), PIECE):
+                found.update(content[start : start + PIECE])
+    return found.hexdigest()
+
+
+def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
+    """The folder that `make` wrote for files of this digest, now or at an earlier call.
+
+    Raises:
+        ModelAccessError: a file of the folder was changed since.
+        OutputError: the cache cannot be written.
+    """
+    root = location()
+    if found := next(root.glob(f"*-{digest}"), None):
+        _require_unchanged(found)
+        return found
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _sweep(root)
+        partial = Path(tempfile.mkdtemp(dir=root, prefix=PARTIAL))
+    except OSError as error:
+        raise OutputError(
+            f"The cache {root} cannot be written ({error.strerror}).", "Set SQUASHLENS_CACHE to another folder."
+        ) from error
+    try:
+        make(partial)
+        digests = {file.name: digest_of([file]) for file in sorted(partial.iterdir())}
+        (partial / DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
+        final = root / f"{label}-{digest}"
+        try:
+            partial.rename(final)
+        except OSError:
+            if not final.is_dir():  # else another process was faster
+                raise
+        return final
+    except OSError as error:
+        raise OutputError(
+            f"{label} cannot be kept in the cache {root} ({error.strerror or error}).",
+            "Free some space, or set SQUASHLENS_CACHE to another folder.",
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def entries() -> list[Kept]:
+    """The folders of the cache by name."""
+    folders = [path for path in location().glob("*") if (path / DIGESTS).is_file()]
+    return [Kept(path.name, path, sum(f.stat().st_size for f in path.iterdir())) for path in sorted(folders)]
+
+
+def delete(name: str) -> Kept:
+    """Delete a folder of the cache, by its name or how its name starts; return what was deleted."""
+    found = [one for one in entries() if one.name.startswith(name)]
+    if len(found) != 1 or not name:
+        names = ", ".join(one.name for one in entries()) or "nothing"
+        raise InputError(f"{name!r} names {len(found)} folders of the cache.", f"It holds {names}.")
+    shutil.rmtree(found[0].path)
+    return found[0]
+
+
+def _require_unchanged(folder: Path) -> None:
+    try:
+        expected = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
+        changed = [name for name, digest in expected.items() if digest_of([folder / name]) != digest]
+    except (OSError, ValueError, AttributeError) as error:
+        changed = [str(error)]
+    if changed:
+        raise ModelAccessError(
+            f"{folder} was changed since it was converted ({', '.join(changed)}).",
+            f"Run `squashlens cache --delete {folder.name}`, and load the model again.",
+        )
+
+
+def _sweep(root: Path) -> None:
+    """Remove what interrupted conversions left, once it is a day old."""
+    for path in root.glob(f"{PARTIAL}*"):
+        if time.time() - path.stat().st_mtime > STALE:
+            shutil.rmtree(path, ignore_errors=True)
