@@ -10,7 +10,7 @@
  * @typedef {{name: string, label: string, about: string, unit: string, by_layer: boolean, norm: string | null,
  *   starts: number[], measured: string}} Quantity
  * @typedef {{positions: number[], weight: number | null, share: number | null, over_null: number | null}} Path
- * @typedef {{query: number, paths: Path[], share: number, position: number, head: number}} Trace
+ * @typedef {{query: number, paths: Path[], sink: number, share: number, position: number, head: number}} Trace
  * @typedef {{tokens: string[], opened: number, model: string, code: string, facts: [string, string][],
  *   layers: number[], queries: number[], notes: string[], quantities: Quantity[],
  *   traces: {ranks: number, blocks: number, queries: Trace[]} | null,
@@ -786,8 +786,11 @@ class View {
       return;
     }
     const rows = trace.paths.map((path, k) => {
-      const hops = path.positions.filter((one, at) => !at || one !== path.positions[at - 1]);
-      const walk = hops.flatMap((one, at) => [at ? " → " : "", `${one} `, quoted(cut(this.tokens[one], 40))]);
+      const walk = path.positions.flatMap((one, at) => {
+        if (at && one === path.positions[at - 1]) return [];
+        const hop = at ? ` → in block ${at - 1}: ` : "";
+        return [hop, `${one} `, quoted(cut(this.tokens[one], 40))];
+      });
       const numbers = [path.share, path.weight, path.over_null].map((one) => make("td", {}, shown(one)));
       return make("tr", {}, make("th", { scope: "row" }, String(k + 1)), make("td", {}, ...walk), ...numbers);
     });
@@ -801,7 +804,14 @@ class View {
     const table = make(
       "table",
       {},
-      make("caption", {}, "Strongest attention paths to the query, drawn on the map"),
+      make(
+        "caption",
+        {},
+        "Strongest attention paths to the query, drawn on the map",
+        trace.sink
+          ? `. Paths from ${visible(this.tokens[0])} are left out: it is an attention sink, at which ${(100 * trace.sink).toPrecision(4)} % of all paths start.`
+          : "",
+      ),
       make("thead", {}, head),
       make("tbody", {}, ...rows),
     );

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.measure.squashing.maps.spread import spread
+from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 
 MOST = 6_000_000  # bytes of a page
@@ -68,7 +69,7 @@ def payload(
     known = [name for name in SHOWN if name in found and found[name].notnull().any()]
     names = [name for name in known if _largest(found[name]) <= LARGEST]
     header: dict[str, Any] = {
-        "tokens": tokens, "opened": opened, "model": facts["model"], "code": code, "facts": _flat(facts),
+        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code, "facts": _flat(facts),
         "changes": list(changes), "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
@@ -161,7 +162,10 @@ def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, A
             if np.isfinite(one["path_weight"].values[k])
         ]
         cut = {name: one[f"way_{name}"].values[:, : query + 1] for name in ("share", "position", "head")}
-        each.append({"query": query, "paths": paths} | {name: blob.add(values) for name, values in cut.items()})
+        each.append(
+            {"query": query, "paths": paths, "sink": float(one["path_sink"])}
+            | {name: blob.add(values) for name, values in cut.items()}
+        )
     return {"ranks": found.sizes["rank"], "blocks": found.sizes["block"], "queries": each}
 
 

@@ -1,7 +1,7 @@
 """The session of a measurement: it checks the model and the prompt, and labels the result with its provenance."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +43,9 @@ class Session:
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
         given = each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
-        return cls.without_prompt(model, prompts, bos, function, prompt=recorded, **arguments)
+        session = cls.without_prompt(model, prompts, bos, function, prompt=recorded, **arguments)
+        ids = session.ids.tolist()
+        return replace(session, facts={**session.facts, "token_ids": ids[0] if len(ids) == 1 else ids})
 
     @classmethod
     def without_prompt(

@@ -139,6 +139,25 @@ def headline(facts: Mapping[str, Any]) -> dict[str, str]:
     return {name: _quoted(value) if name == "prompt" else _named(value) for name, value in shown.items()}
 
 
+def named_models(facts: Mapping[str, Any]) -> list[str]:
+    """The models of a result, each with what became of its weights if they are not the published ones.
+
+    >>> named_models({"model": "a", "weights_origin": {"note": "dequantized from Q8_0; not the published weights"}})
+    ['a (dequantized from Q8_0)']
+    >>> named_models({"model": ["a", "b"], "weights_origin": None})
+    ['a', 'b']
+    """
+    given, origin = facts.get("model"), facts.get("weights_origin")
+    names = [given] if isinstance(given, str) else list(given or [])
+    notes = [
+        one.get("note") if isinstance(one, dict) else None for one in (origin if isinstance(origin, list) else [origin])
+    ]
+    notes = notes[0] if len(notes) == 1 and isinstance(notes[0], list) else notes  # merged from parts
+    notes = notes if len(notes) == len(names) else notes[:1] * len(names)
+    changed = [note.partition(";")[0] if str(note).startswith("dequantized") else "" for note in notes]
+    return [f"{name} ({how})" if how else str(name) for name, how in zip(names, changed, strict=True)]
+
+
 def _within(facts: Mapping[str, Any], about: str, name: str) -> Any:
     inner = facts.get(about)
     return inner.get(name) if isinstance(inner, dict) else None

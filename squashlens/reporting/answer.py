@@ -29,14 +29,14 @@ def _what(measured: xr.Dataset) -> str:
         return "The last representation is sensitive to no token: all Jacobian norms are 0."
     order = np.sort(values)[::-1]
     half = int(np.searchsorted(np.cumsum(order), values.sum() / 2) + 1)
-    least = int(values.argmin())
+    least, most = int(values.argmin()), int(values.argmax())
     spread = values.max() / values.min() if values.min() > 0 else np.inf
     factor = f"{spread:.3g} times" if np.isfinite(spread) else "infinitely"
     return (
         f"{half} of {len(values)} tokens {'has' if half == 1 else 'have'} half of the summed sensitivity (Jacobian "
         "norm). The last representation "
-        f"is {factor} less sensitive to “{measured['token'].values[least]}” at position {least} than to the token "
-        "with the largest norm."
+        f"is {factor} less sensitive to “{measured['token'].values[least]}” at position {least} than to "
+        f"“{measured['token'].values[most]}” at position {most}, the largest."
     )
 
 
@@ -52,7 +52,7 @@ def _where(measured: xr.Dataset) -> str:
     lowest = int(np.argmin(norms))
     each = ", ".join(f"{value:.3g}" for value in norms)
     return (
-        f"The median norm in the first, middle and last third is {each}: lowest in the {THIRDS[lowest]} third. There, "
+        f"Between the first and the last token, the median norm in the first, middle and last third is {each}: lowest in the {THIRDS[lowest]} third. There, "
         f"the path bound is {ratios[lowest]:.3g} times the null, the path bound under uniform attention (median)."
     )
 

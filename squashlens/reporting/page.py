@@ -11,6 +11,7 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import escape
+from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting import sentences as say
 from squashlens.reporting.answer import short_answer
@@ -148,6 +149,7 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
             "Path bound, null and Jacobian by token",
             figures.attribution(measured),
             (
+                *filter(None, [say.beside_sink(measured)]),
                 say.agreement(measured),
                 say.position(measured),
                 say.extremes(measured),
@@ -169,6 +171,8 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
 def model_line(facts: dict[str, Any]) -> str:
     """One line about the model: its name, architecture, dtype and device, and how it was verified."""
     about = f" {zoo.summary(facts['model'])}" if facts["model"] in zoo.bundled() else ""
+    if facts["weights_origin"] is not None:
+        about = f" Its weights: {facts['weights_origin']['note']}."
     proof = {
         "verified": "the TransformerLens bridge reproduces the Hugging Face model's logits, residual streams and "
         "attention patterns, and all hooks were tested and take effect",
@@ -178,7 +182,9 @@ def model_line(facts: dict[str, Any]) -> str:
         "it wraps, run without it, and all hooks were tested and take effect",
         "unverified": "not verified against the plain model",
     }[facts["proof"]]
-    return f"{facts['model']}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
+    return (
+        f"{named_models(facts)[0]}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
+    )
 
 
 def _source(model: Bridge) -> str:
@@ -254,11 +260,20 @@ def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
 
 
+def _spread_out(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts without dicts inside."""
+    return {
+        name: value
+        for outer, held in facts.items()
+        for name, value in (held if isinstance(held, dict) else {outer: held}).items()
+    }
+
+
 def _flatten(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for key, value in facts.items():
         if isinstance(value, dict):
-            text = ", ".join(f"{k} {v}" for k, v in value.items())
+            text = ", ".join(f"{k} {v}" for k, v in _spread_out(value).items())
         elif isinstance(value, list):
             text = ", ".join(map(str, value)) or "none"
         else:

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.reporting.strength import Rank, beside
+from squashlens.theory.statistics.sinks import first_share, has_sink
 
 
 def prompt_summary(ds: xr.Dataset, answer: xr.DataArray) -> str:
@@ -131,11 +132,38 @@ def spread(shares: xr.DataArray) -> str:
     bottom, n = shares.sel(layer=0), shares.sizes["position"]
     order = bottom.values.argsort()[::-1]
     kept = float(bottom[-1])
+    if has_sink(bottom.values):
+        return _beside_sink(bottom)
     most = int(order[0])
     holders = int(np.searchsorted(np.cumsum(bottom.values[order]), 0.9 - 1e-12) + 1)
     return (
         f"Composed over all blocks, {100 * float(bottom[most]):.3g} % of the paths start at {_name(shares, most)}, "
         f"and {100 * kept:.3g} % never leave the last token; 90 % start at {holders} of the {n} tokens."
+    )
+
+
+def _beside_sink(starts: xr.DataArray) -> str:
+    """Where the paths start that do not start at an attention sink, the first token."""
+    values = starts.values.astype(float)
+    others = values[1:] / values[1:].sum()
+    most = int(others.argmax())
+    holders = int(np.searchsorted(np.cumsum(np.sort(others)[::-1]), 0.9 - 1e-12) + 1)
+    return (
+        f"Composed over all blocks, {100 * values[0] / values.sum():.4g} % of the paths start at {_name(starts, 0)}, an "
+        f"attention sink. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
+        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {holders} of the {len(others)} other tokens."
+    )
+
+
+def beside_sink(ds: xr.Dataset) -> str:
+    """The shares of the first token, which the comparisons leave out; empty if it is no attention sink."""
+    if not has_sink(ds["path_bound"].values):
+        return ""
+    shares = [100 * first_share(ds[name].values) for name in ("path_bound", "null", "jacobian")]
+    return (
+        f"The first token, {_name(ds, 0)}, is an attention sink: it has {shares[0]:.4g} % of the summed path bound, "
+        f"{shares[1]:.3g} % of the null, and {shares[2]:.3g} % of the summed Jacobian norms. Trends and agreement are "
+        "those of the other tokens."
     )
 
 

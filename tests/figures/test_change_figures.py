@@ -74,7 +74,7 @@ def test_changes_draws_a_row_for_each(compared: xr.Dataset) -> None:
             assert values(mark.y).tolist() == [row]
             assert dots.xaxis == mark.xaxis == f"x{column if column > 1 else ''}"
     assert [note.text.replace("<br>", " ") for note in figure.layout.annotations] == [
-        "D ÷ rms(v) (L∞), last layer", "share answered correctly", "path bound: share of the first token",
+        "D ÷ rms(v) (L∞), last layer", "share answered correctly", "path bound: share of the first content token",
     ]  # fmt: skip
     assert figure.layout.xaxis.type == "log"
     assert figure.layout.xaxis2.type is None

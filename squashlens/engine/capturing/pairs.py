@@ -241,6 +241,7 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
     positive(n_samples, "n_samples", "a number of sequences")
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, lengths, passes, tokens_per_pass, progress)
+    contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
     v, star = pairs = run.pairs(_attention_sites(run.model) if patterns else ())
     unrelated = _unrelated(run, n_samples, seed) if "unrelated" in baselines else ()
     return PairCapture(
@@ -249,7 +250,7 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
         ids=run.ids,
         v=v,
         star=star,
-        contrast=run.streams([run.sequence.contrast(n) for n in run.lengths]) if "contrast" in baselines else None,
+        contrast=run.streams(contrasts) if contrasts else None,
         unrelated=tuple(own.streams([own.sequence.plain(n) for n in own.lengths]) for own in unrelated),
         replay=run.replayed(pairs, noise_lengths) if noise_lengths else None,
         values=_values_along(run) if patterns else None,

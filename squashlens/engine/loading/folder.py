@@ -31,6 +31,9 @@ def require_readable(folder: Path) -> None:
         path = folder / name
         if path.is_symlink() or path.exists():
             _require_object(path)
+    tokenizer = folder / "tokenizer.json"  # it is read once, by `read_tokenizer`: large ones take seconds
+    if tokenizer.is_symlink() or tokenizer.exists():
+        _require_file(tokenizer)
 
 
 def require_plausible(config: Any, source: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -61,12 +64,16 @@ def _numbers(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise _refused(path.parent, f"{path.name} is not a file", "Check it, or remove it.")
+    if path.stat().st_size > LARGEST:
+        raise _refused(path.parent, f"{path.name} is larger than {LARGEST >> 20} MB", "Check the file.")
+
+
 def _require_object(path: Path) -> None:
+    _require_file(path)
     try:
-        if not path.is_file():
-            raise _refused(path.parent, f"{path.name} is not a file", "Check it, or remove it.")
-        if path.stat().st_size > LARGEST:
-            raise _refused(path.parent, f"{path.name} is larger than {LARGEST >> 20} MB", "Check the file.")
         found = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise _refused(path.parent, f"{path.name} is nested too deeply", "Check the file.") from error
@@ -81,8 +88,7 @@ def _require_object(path: Path) -> None:
 
 
 def read_tokenizer(source: str, revision: str | None) -> Any:
-    """The tokenizer of a folder or a hub model with its own settings; None if there is none, or only
-    TransformerLens can read it. A large one takes seconds to read, so it is read once."""
+    """The tokenizer of a folder or a hub model with its own settings; None if it has none that can be read here."""
     from transformers import AutoTokenizer
 
     folder = Path(source)

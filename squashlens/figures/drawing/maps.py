@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from squashlens.figures.drawing.sinks import is_sink
 from squashlens.figures.drawing.text import numbered
 
 FLOOR = 1e-6  # all shares below this have the same colour
@@ -42,14 +43,14 @@ def share_map(shares: xr.DataArray, tokens: Mapping[int, str], row: str) -> go.H
     values = np.full((len(shares), len(places)), np.nan)
     values[:, shares["position"].values.astype(int) - places[0]] = shares.values
     rows = shares[str(shares.dims[0])].values
-    decades = np.arange(np.log10(FLOOR), 1)
+    decades = np.arange(np.log10(FLOOR), np.log10(_largest_share(shares)) + 1)
     texts = [f"10<sup>{int(d)}</sup>" if d > np.log10(FLOOR) else f"≤ 10<sup>{int(d)}</sup>" for d in decades]
     return go.Heatmap(
         z=np.log10(np.maximum(values, FLOOR)).astype(np.float32),
         x=places.astype(np.float32),
         y=rows,
         zmin=np.log10(FLOOR),
-        zmax=0,
+        zmax=decades[-1],
         colorscale="Viridis",
         text=[[f"{row.format(row=r)}, {numbered(p, tokens.get(p, ''))}" for p in map(int, places)] for r in rows],
         hoverongaps=False,
@@ -57,6 +58,19 @@ def share_map(shares: xr.DataArray, tokens: Mapping[int, str], row: str) -> go.H
         hovertemplate="%{text}<br>share of paths: %{customdata:.6g}<extra></extra>",
         colorbar={"title": {"text": "share of paths"}, "tickvals": decades, "ticktext": texts},
     )
+
+
+def all_starts(shares: xr.DataArray) -> xr.DataArray:
+    """Where the paths start: at layer 0, or with any number of hops."""
+    return shares.isel(layer=0) if "layer" in shares.dims else shares.sum("hop")
+
+
+def _largest_share(shares: xr.DataArray) -> float:
+    """The power of ten at which the scale ends: that above the other tokens if the first one is a sink, else 1."""
+    if not is_sink(all_starts(shares)):
+        return 1.0
+    others = shares.isel(position=slice(1, -1)).values  # the query has all paths at its own layer
+    return 10.0 ** np.ceil(np.log10(max(float(others.max()), 10 * FLOOR)))
 
 
 def token_heatmap(

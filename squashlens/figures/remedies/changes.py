@@ -61,7 +61,7 @@ def _panels(found: xr.Dataset) -> list[tuple[str, xr.DataArray, str]]:
     if "accuracy" in found:
         panels.append(("share answered correctly", found["accuracy"], "answers"))
     share = found["bound"].isel(content=0) / found["bound"].sum("content")
-    return [*panels, ("path bound: share of the first token", share, "share")]
+    return [*panels, ("path bound: share of the first content token", share, "share")]
 
 
 def _row(figure: go.Figure, column: int, row: int, name: str, values: np.ndarray, colour: str) -> None:

@@ -11,6 +11,7 @@ from squashlens.figures.drawing.inputs.facts import norm_named, notes_of
 from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.layouts.ticks import token_axis
+from squashlens.figures.drawing.sinks import is_sink, leave_sink_out, sink_note
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import numbered
 from squashlens.figures.drawing.themes import COLOURS, INK
@@ -22,14 +23,21 @@ NAMES = {
     "jacobian_frozen": "Jacobian, attention frozen",
     "bound_over_null": "bound ÷ null",
 }
+# Path bounds have other units than norms, and are larger by powers of ten in deep models.
+PANELS = {
+    "path bound": ("path_bound", "null"),
+    "norm": ("jacobian_frozen", "jacobian"),
+    "bound ÷ null": ("bound_over_null",),
+}
 DASHES = {"path_bound": "dash", "null": "dot", "jacobian_frozen": "dashdot", "bound_over_null": "longdash"}
 
 
 @draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
-    """Draw path bound, null and Jacobian norms of each token (upper panel), and bound ÷ null (lower panel).
+    """Draw path bound and null (upper panel), Jacobian norms (middle) and bound ÷ null (lower) of each token.
 
-    Both scales are logarithmic, so values of exactly zero are missing from the lines. Repeated tokens have separate
+    All scales are logarithmic, so values of exactly zero are missing from the lines. A first token with more than 90 %
+    of the path bound, an attention sink, is beyond the upper scale; a note has its share. Repeated tokens have separate
     places on the axis. The hover text has position, token and value.
 
     Args:
@@ -41,23 +49,30 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """
     sensitivity = of_one_prompt(sensitivity)
     tokens = tokens_of(sensitivity)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.05)
-    upper = ["path_bound", "null", "jacobian_frozen", "jacobian"]
-    for name in upper:
-        figure.add_trace(_line(sensitivity[name], name, tokens), row=1, col=1)
-    figure.add_trace(_line(sensitivity["bound_over_null"], "bound_over_null", tokens), row=2, col=1)
-    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=2, col=1)  # pyright: ignore
+    apart = is_sink(sensitivity["path_bound"])
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28], vertical_spacing=0.05)
+    for row, names in enumerate(PANELS.values(), 1):
+        for name in names:
+            figure.add_trace(_line(sensitivity[name], name, tokens, apart=apart and row == 1), row=row, col=1)
+    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
     figure.update_yaxes(type="log")
-    figure.update_yaxes(title="norm or bound", row=1, col=1)
-    figure.update_yaxes(title="bound ÷ null", row=2, col=1)
+    notes = [*norm_named(sensitivity)]
+    if apart:
+        lines = [sensitivity[name].values.astype(np.float64) for name in PANELS["path bound"]]
+        leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], row=1, col=1)
+        notes.append(sink_note(sensitivity["path_bound"], "the path bound"))
+    for row, title in enumerate(PANELS, 1):
+        figure.update_yaxes(title=title, row=row, col=1)
     figure.update_xaxes(**token_axis(tokens))
-    figure.update_xaxes(title=TOKENS, row=2, col=1)
+    figure.update_xaxes(title=TOKENS, row=3, col=1)
     title = "Influence of each token on the last representation"
-    return finish(figure, title=title, height=370, notes=notes_of(sensitivity, *norm_named(sensitivity)))
+    return finish(figure, title=title, height=480, notes=notes_of(sensitivity, *notes))
 
 
-def _line(values: xr.DataArray, name: str, tokens: Mapping[int, str]) -> go.Scatter:
+def _line(values: xr.DataArray, name: str, tokens: Mapping[int, str], *, apart: bool) -> go.Scatter:
     data, positions = values.values.astype(np.float64), values["position"].values
+    if apart:  # the arrow at the edge has the value of a sink
+        data[positions == 0] = np.nan
     return go.Scatter(
         x=positions.astype(np.float64),
         y=np.where(data > 0, data, np.nan),

@@ -10,10 +10,12 @@ from squashlens.figures.drawing.inputs.facts import notes_of
 from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.layouts.ticks import token_axis
-from squashlens.figures.drawing.maps import share_map
+from squashlens.figures.drawing.maps import all_starts, share_map
+from squashlens.figures.drawing.sinks import is_sink, sink_note
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS, evenly
+from squashlens.records.results import facts_of
 
 MANY = 60  # tokens whose grid points would merge into lines
 
@@ -58,7 +60,10 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     figure = go.Figure(share_map(shares, tokens, row))
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title=axis, dtick=1)
-    return finish(figure, title=f"Where the paths to the query start, by {by}", height=280, notes=notes_of(shares))
+    starts = all_starts(shares)
+    notes = [sink_note(starts, "the paths")] if is_sink(starts) else []
+    title = f"Where the paths to the query start, by {by}"
+    return finish(figure, title=title, height=280, notes=notes_of(shares, *notes))
 
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
@@ -107,7 +112,9 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="layer ℓ", dtick=1)
     total = 100 * float(shares.sum())
     title = f"The {len(shares)} strongest paths to the query carry {total:.3g} % of the weight of all paths"
-    return finish(figure, title=title, height=320, notes=notes_of(paths, "stronger paths have wider lines"))
+    avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(facts_of(paths)["call"].get("avoid", [])))
+    notes = [f"without paths through {avoided}"] if avoided else []
+    return finish(figure, title=title, height=320, notes=notes_of(paths, *notes, "stronger paths have wider lines"))
 
 
 @draws("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")

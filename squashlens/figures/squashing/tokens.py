@@ -11,6 +11,7 @@ from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.layouts.ticks import token_axis
 from squashlens.figures.drawing.maps import interval, token_heatmap
+from squashlens.figures.drawing.sinks import is_sink, leave_sink_out, sink_note
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label, numbered
 from squashlens.figures.drawing.themes import COLOURS
@@ -22,9 +23,10 @@ WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
-    The scale is logarithmic if all values are positive and span more than a factor of 10. Certified upper bounds that
-    have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens after the query, if one was
-    selected from a profile, are left out.
+    The scale is logarithmic if all values are positive and span more than a factor of 10. A first token with more than
+    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens; a note has its share.
+    Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
+    after the query, if one was selected from a profile, are left out.
 
     Args:
         values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
@@ -40,6 +42,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
     tokens, positions = tokens_of(values), values["position"].values
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     data = values.values.astype(np.float64)
+    apart = is_sink(values) and data.min() > 0
     low = values["low"].values.astype(np.float64) if "low" in values.coords else None
     texts = [numbered(place, tokens[place]) for place in map(int, positions)]
     if low is not None:
@@ -47,7 +50,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
     figure = go.Figure(
         go.Scatter(
             x=positions.astype(np.float64),
-            y=data,
+            y=np.where(apart & (positions == 0), np.nan, data),
             mode="lines+markers",
             line={"color": COLOURS["path_bound"], "width": 2},
             marker={"size": 6},
@@ -58,11 +61,14 @@ def by_token(values: xr.DataArray) -> go.Figure:
         )
     )
     there = data[np.isfinite(data)]
-    if len(there) and there.min() > 0 and _is_wide(data if low is None else np.concatenate([data, low])):
+    notes = ["bars: from a certified lower bound"] if low is not None else []
+    if apart:
+        leave_sink_out(figure, [data[1:]] if low is None else [data[1:], low[1:]], data[0])
+        notes.append(sink_note(values))
+    elif len(there) and there.min() > 0 and _is_wide(data if low is None else np.concatenate([data, low])):
         figure.update_yaxes(type="log")
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title=_axis_title(name, unit))
-    notes = ["bars: from a certified lower bound"] if low is not None else []
     return finish(figure, title=_title(name), height=260, notes=notes_of(values, *notes))
 
 

@@ -55,13 +55,14 @@ def prepare_questions(
     call = {**chosen, "template": template, "prefill": prefill, **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
-    session = replace(session, facts={**session.facts, "task": described(task)})
+    given = [list(_ids(sound, task, question, template, prefill)) for question in questions]
+    session = replace(session, facts={**session.facts, "task": described(task), "token_ids": given})
     return session, Questions(task, questions, template, prefill)
 
 
 def answers_file(session: Session, task: Task, path: str | Path | None, temperature: float = 0.0) -> Journal:
     """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
-    facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count")}
+    facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "token_ids")}
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
 
 

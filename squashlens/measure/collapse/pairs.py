@@ -80,4 +80,8 @@ def _described(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
         "separators": as_text(tuple(dict.fromkeys(sequence.separators))),
         "separators_after": list(sequence.breaks),
         "ending": "" if sequence.ending is None else as_text((sequence.ending,)),
+        "token_ids": {
+            part: list(getattr(sequence, part)) for part in ("prefix", "content", "suffix", "separators", "alphabet")
+        }
+        | {"ending": sequence.ending},
     }

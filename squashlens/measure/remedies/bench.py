@@ -44,7 +44,7 @@ PLACES = ("first", "middle", "last")  # of the content tokens 1, ⌈n/2⌉ and n
 # What the bundled model was trained on beside counting and copying; items of each of so many prompts.
 TAUGHT, TEXTS, ITEMS = ("taught_last_random", "taught_first_random"), 16, 12
 PER_SAMPLE, PER_PLACE = ("family", "length", "sample"), ("family", "length", "place", "sample")
-Rows = list[Float[Tensor, "position outcome"]]
+Rows = list[Float[Tensor, "position d"]]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _One:
     noise_lengths: int
 
     def measured(self, parts: tuple[Any, ...], plain: Rows) -> xr.Dataset:
-        """All quantities. `plain` has the next-token distributions of the unchanged model, or gets them if empty."""
+        """All quantities. `plain` has y of the unchanged model for each text, or gets it if empty."""
         bench, families = self.bench, list(self.bench.samples)
         forms = {name: [form_under(parts, one) for one in drawn] for name, drawn in bench.samples.items()}
         first = next(iter(forms.values()))[0]
@@ -146,9 +146,9 @@ class _One:
             right = np.stack([self._right(name, drawn) for name, drawn in forms.items()])
             variables["right"] = (PER_SAMPLE, right, "whether the answer is right, greedy decoding", "1")
         if bench.texts:
-            rows = [self._next_tokens(text) for text in bench.texts]
+            rows = [self._before_logits(text) for text in bench.texts]
             plain += rows if not plain else []
-            kl = torch.stack([divergence(p, q).mean() for p, q in zip(plain, rows, strict=True)])
+            kl = torch.stack([self._divergence(p, q) for p, q in zip(plain, rows, strict=True)])
             if parts and not hooks_of(parts):  # another form of the sequence leaves other text as it is
                 kl = torch.full_like(kl, torch.nan)
             what = "KL divergence of the next token, unchanged model from changed, mean over positions"
@@ -190,13 +190,18 @@ class _One:
         right = answered_right(self.model, drawn, self.bench.answers[name], self.bench.lengths, progress=False)
         return right.T.astype(float)
 
-    def _next_tokens(self, ids: Tensor) -> Float[Tensor, "position outcome"]:
-        """Log-probabilities of the next token at every position of a text, in float64."""
+    def _before_logits(self, ids: Tensor) -> Float[Tensor, "position d"]:
+        """y at every position of a text; log-probabilities of a large vocabulary would take megabytes a position."""
         seen: list[Tensor] = []
         keep: Callable[[Tensor], None] = lambda y: seen.append(y[0].detach())  # noqa: E731
         with torch.inference_mode(False), torch.no_grad():
             forward(self.model, ids[None], [(residual_site("y", self.model), keep)])
-        return torch.cat([rows.cpu() for rows in log_probabilities(self.model, seen[0])])
+        return seen[0]
+
+    def _divergence(self, plain: Float[Tensor, "position d"], changed: Float[Tensor, "position d"]) -> Tensor:
+        """KL divergence of the next token, mean over positions."""
+        both = (log_probabilities(self.model, y) for y in (plain, changed))
+        return torch.cat([divergence(p, q).cpu() for p, q in zip(*both, strict=True)]).mean()
 
 
 def _require_families(families: Mapping[str, Any]) -> None:

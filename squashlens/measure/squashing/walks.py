@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive
+from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive, short_repr
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
@@ -92,6 +92,7 @@ def strongest_paths(
     prompt: PromptOrCapture,
     *,
     k: int = 10,
+    avoid: Sequence[int] = (),
     attention: AttentionKind = "model",
     query: int = -1,
     from_layer: int = 0,
@@ -107,6 +108,8 @@ def strongest_paths(
         model: as in `path_bound`.
         prompt: as in `hops`.
         k: number of paths, 10 by default; fewer are returned if fewer exist.
+        avoid: positions that paths may not visit, such as ``[0]``: where BOS is an attention sink, all strongest paths
+            start there and say nothing of the other tokens. Shares remain those of all paths.
         attention: as in `path_bound`.
         query: as in `path_bound`.
         from_layer: as in `path_bound`.
@@ -119,7 +122,7 @@ def strongest_paths(
         `over_null`, the weight divided by that of the same path under uniform attention.
 
     Raises:
-        InputError: several prompts, or a query or layer that does not exist.
+        InputError: several prompts, a query or layer that does not exist, or `avoid` is not a position before the query.
         CapacityError: the full attention patterns do not fit into memory.
 
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
@@ -142,14 +145,21 @@ def strongest_paths(
         query=query,
         from_layer=from_layer,
         to_layer=to_layer,
+        **({"avoid": list(avoid)} if len(avoid) else {}),
     )
+    for position in avoid:
+        if session.query(position, "avoid") >= session.query(query):
+            raise InputError(
+                f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
+                "Give positions before the query, counted from 0.",
+            )
     (top,) = session.spans(from_layer, to_layer).values()
     patterns = patterns_of(session, attention, range(from_layer, top))
     down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
     uniform = patterns_of(session, "uniform", range(from_layer, top))
     null = [written_out(session, uniform[b]) for b in reversed(range(from_layer, top))]
-    best = strongest(down, null, session.query(query), k)
+    best = strongest(without(down, [session.query(one) for one in avoid]), null, session.query(query), k)
     _, coords = session.coords()
     weights = of_attention(attention)
     coords |= {"path": np.arange(len(best.weights)), "layer": np.arange(from_layer, top + 1)}
@@ -177,6 +187,13 @@ class Strongest:
     weights: Float[Tensor, " path"]
     places: Int[Tensor, "path layer"]
     null: Float[Tensor, " path"]
+
+
+def without(patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]) -> list[Tensor]:
+    """Patterns whose paths from other positions do not reach these: nothing attends to them."""
+    if not positions:
+        return list(patterns)
+    return [pattern.index_fill(1, torch.tensor(positions, device=pattern.device), 0) for pattern in patterns]
 
 
 def strongest(

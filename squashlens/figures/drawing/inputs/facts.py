@@ -9,6 +9,7 @@ from squashlens._typing import ATTENTION
 from squashlens.checks.results import is_relative
 from squashlens.checks.words import frozen
 from squashlens.figures.drawing.text import escaped
+from squashlens.records.facts import named_models
 from squashlens.records.results import facts_of
 
 Result = xr.Dataset | xr.DataArray
@@ -40,7 +41,7 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     what was selected, then `notes`, which are markup already."""
     several = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
     facts = [facts_of(one) for one in several]
-    models = _few([name for one in facts for name in _all(one.get("model"))], "models")
+    models = _few([name for one in facts for name in named_models(one)], "models")
     tasks = _few([name for one in facts for name in _all((one.get("task") or {}).get("name"))], "tasks")
     changed = _edits([_hooks(one.get("ambient_hooks")) for one in facts])
     places = dict.fromkeys(place for one, fact in zip(several, facts, strict=True) for place in _places(one, fact))

@@ -152,7 +152,8 @@ def jacobian_norms(
         **({} if chosen is None else {"positions": chosen}),
     )  # fmt: skip
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
-    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
+    below = "lower bound on the " if norm == "spectral" else ""  # a projection can only make it smaller
+    kinds = {"exact": "", "sketch": f"{below}sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
     long_name = f"{kinds[method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)

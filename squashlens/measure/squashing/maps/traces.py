@@ -13,8 +13,9 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import forward
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import patterns_of, written_out
-from squashlens.measure.squashing.walks import strongest
+from squashlens.measure.squashing.walks import strongest, without
 from squashlens.records.results import Variable
+from squashlens.theory.statistics.sinks import first_share, has_sink
 
 PATHS, RANKS = 5, 3  # strongest paths of a query, and most important ways of a cell
 LONGEST = 1024  # tokens of a prompt whose patterns are kept whole
@@ -25,6 +26,9 @@ def traces(
     session: Session, traced: Sequence[int], bounds: Float[np.ndarray, "query layer position"]
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """Paths into the queries `traced`, and the ways of each cell; `bounds` are their path bounds from every layer.
+
+    Where the first token is an attention sink, the strongest paths all start there. Those of other tokens are kept
+    then, with the share of the paths that were left out.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.
@@ -41,9 +45,14 @@ def traces(
     uniform = [written_out(session, null[block]) for block in reversed(range(top))]
     places = torch.full((len(traced), PATHS, top + 1), -1, dtype=torch.int64)
     weight, share, over_null = (torch.full((len(traced), PATHS), torch.nan, dtype=torch.float64) for _ in range(3))
+    sink = np.zeros(len(traced))
     for at, query in enumerate(traced):
         seen = slice(0, query + 1)
-        found = strongest([one[seen, seen] for one in down], [one[seen, seen] for one in uniform], query, PATHS)
+        starts = above[at, 0, seen].numpy()
+        if has_sink(starts):
+            sink[at] = first_share(starts)
+        own = without([one[seen, seen] for one in down], [0] if has_sink(starts) else [])
+        found = strongest(own, [one[seen, seen] for one in uniform], query, PATHS)
         k = len(found.weights)
         places[at, :k], weight[at, :k], over_null[at, :k] = found.places, found.weights, found.weights / found.null
         share[at, :k] = found.weights * 2.0**top / above[at, 0].sum()
@@ -53,6 +62,7 @@ def traces(
         "path_weight": (by_path, weight, "product of attention and residual weights", "1"),
         "path_share": (by_path, share, "share of all paths' weight", "1"),
         "path_over_null": (by_path, over_null, "weight over that of the same path under uniform attention", "1"),
+        "path_sink": (("traced",), sink, "share of the paths from an attention sink, which were left out", "1"),
         "way_share": (by_cell, ways.share, "share of the cell's paths that take this way", "1"),
         "way_position": (by_cell, ways.position, "token that the way leads to", "position"),
         "way_head": (by_cell, ways.head, "head with the largest weight on the way, or -1 for the residual", "1"),
