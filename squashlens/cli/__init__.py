@@ -20,13 +20,15 @@ from squashlens.errors import InputError, SquashlensError
 __all__ = ["main"]
 
 ABOUT = (
-    "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks` "
-    "and `study` is a function of squashlens, or of squashlens.paths, with the same name. `squashlens VERB --help` "
-    "lists its options; `squashlens --version` prints the version. In names of verbs and options, - and _ are the same."
+    "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks`, "
+    "`study` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. `squashlens VERB "
+    "--help` lists its options; `squashlens --version` prints the version. In names of verbs and options, - and _ are "
+    "the same."
 )
 TASKS = "List the tasks: name, source, and the prompt at four items."
 STUDY = "Plan, run, look at, combine or retry the study that a YAML file describes."
-OTHERS = {"tasks": TASKS, "study": STUDY}  # verbs that are no measurements
+CACHE = "List the models that were converted from GGUF files and kept, with their sizes, or delete one."
+OTHERS = {"tasks": TASKS, "study": STUDY, "cache": CACHE}  # verbs that are no measurements
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,6 +75,10 @@ def _command(given: list[str]) -> None:
     elif first == "tasks" and given[1:] not in (["-h"], ["--help"]):
         _parsed(_no_options(TASKS), given[1:], "squashlens tasks")
         _list_tasks()
+    elif first == "cache":
+        from squashlens.cli._cache import cache
+
+        cache(given[1:], _parsed, CACHE)
     elif first == "study":
         from squashlens.cli._study import study
 

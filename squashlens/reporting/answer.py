@@ -52,8 +52,9 @@ def _where(measured: xr.Dataset) -> str:
     lowest = int(np.argmin(norms))
     each = ", ".join(f"{value:.3g}" for value in norms)
     return (
-        f"Between the first and the last token, the median norm in the first, middle and last third is {each}: lowest in the {THIRDS[lowest]} third. There, "
-        f"the path bound is {ratios[lowest]:.3g} times the null, the path bound under uniform attention (median)."
+        f"Between the first and the last token, the median norm in the first, middle and last third is {each}: lowest "
+        f"in the {THIRDS[lowest]} third. There, the path bound is {ratios[lowest]:.3g} times the null, the path bound "
+        "under uniform attention (median)."
     )
 
 

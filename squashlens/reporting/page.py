@@ -171,7 +171,7 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
 def model_line(facts: dict[str, Any]) -> str:
     """One line about the model: its name, architecture, dtype and device, and how it was verified."""
     about = f" {zoo.summary(facts['model'])}" if facts["model"] in zoo.bundled() else ""
-    if facts["weights_origin"] is not None:
+    if facts.get("weights_origin"):
         about = f" Its weights: {facts['weights_origin']['note']}."
     proof = {
         "verified": "the TransformerLens bridge reproduces the Hugging Face model's logits, residual streams and "

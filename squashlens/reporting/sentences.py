@@ -149,9 +149,10 @@ def _beside_sink(starts: xr.DataArray) -> str:
     most = int(others.argmax())
     holders = int(np.searchsorted(np.cumsum(np.sort(others)[::-1]), 0.9 - 1e-12) + 1)
     return (
-        f"Composed over all blocks, {100 * values[0] / values.sum():.4g} % of the paths start at {_name(starts, 0)}, an "
-        f"attention sink. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
-        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {holders} of the {len(others)} other tokens."
+        f"Composed over all blocks, {100 * values[0] / values.sum():.4g} % of the paths start at {_name(starts, 0)}, "
+        f"an attention sink. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
+        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {holders} of the {len(others)} other "
+        "tokens."
     )
 
 

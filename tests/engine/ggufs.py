@@ -20,7 +20,7 @@ WORDS = [
     *"0123456789",
     *"abcdefghijklmnopqrstuvwxyz",
     *"ABCDEFGHIJKLMNOPQR",
-    "▁a",
+    "ab",
 ]
 
 
@@ -41,7 +41,10 @@ def write_gguf(
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
         if value is not None:
             add[type(value)](name, value)
-    _add_tokenizer(writer, architecture == "llama" if space is None else space)
+    if architecture.startswith("qwen"):
+        _add_byte_pairs(writer)
+    else:
+        _add_sentencepiece(writer, architecture == "llama" if space is None else space)
     for name, values in (_stored(model, architecture) | dict(tensors or {})).items():
         if without in name:
             continue
@@ -96,7 +99,16 @@ def _stored(model: Any, architecture: str) -> dict[str, np.ndarray]:
     return found
 
 
-def _add_tokenizer(writer: GGUFWriter, space: bool) -> None:
+def _add_byte_pairs(writer: GGUFWriter) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(WORDS)
+    writer.add_token_types([TokenType.NORMAL] * len(WORDS))
+    writer.add_token_merges(["a b"])
+    writer.add_add_bos_token(False)
+
+
+def _add_sentencepiece(writer: GGUFWriter, space: bool) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_token_list(WORDS)
     writer.add_token_scores([-float(i) for i in range(len(WORDS))])

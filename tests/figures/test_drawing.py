@@ -62,9 +62,9 @@ def test_panels_fill_what_text_leaves(figure: go.Figure) -> None:
     """Panels do not overlap, stay on the page, and keep their order and the weights of their heights."""
     for width in (3.25, 6.75, 13.0):
         layout = sl.figures.styled(figure, width=width).layout
-        (low, middle), (upper, top) = layout.yaxis2.domain, layout.yaxis.domain
-        assert 0 <= low < middle < upper < top <= 1
-        assert (top - upper) / (middle - low) == pytest.approx(0.68 / 0.32)
+        (low, middle), (upper, top) = layout.yaxis3.domain, layout.yaxis.domain
+        assert 0 <= low < middle < layout.yaxis2.domain[0] < layout.yaxis2.domain[1] < upper < top <= 1
+        assert (top - upper) / (middle - low) == pytest.approx(0.36 / 0.28)
         margin = layout.margin
         assert margin.l + margin.r < 0.5 * layout.width
         assert margin.t + margin.b < layout.height
@@ -142,10 +142,10 @@ def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
     listed = [t.name for t in found.data if t.showlegend is not False]
     assert listed == [t.name for t in parts[0].data]
     assert [a.text for a in found.layout.annotations if (a.name or "").startswith("block title")] == list(results)
-    assert [found.layout[f"yaxis{n}"].matches for n in (3, 5)] == ["y", "y"]
-    assert [found.layout[f"yaxis{n}"].matches for n in (4, 6)] == ["y2", "y2"]
+    assert [found.layout[f"yaxis{n}"].matches for n in (4, 7)] == ["y", "y"]
+    assert [found.layout[f"yaxis{n}"].matches for n in (5, 8, 6, 9)] == ["y2", "y2", "y3", "y3"]
     # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
-    aliases = [found.layout[f"xaxis{n}"].labelalias for n in (2, 4, 6)]
+    aliases = [found.layout[f"xaxis{n}"].labelalias for n in (3, 6, 9)]
     assert [a["1"] for a in aliases] == ["1: 1", "1: 1", "1: 0"]
     assert [len(a) for a in aliases] == [5, 6, 4]
 
@@ -155,10 +155,10 @@ def test_any_two_figures_stand_side_by_side(tiny: Any, figure: go.Figure) -> Non
     found = sl.figures.panels({"a": figure, "b": shares}, title="Both")
     assert found.layout.title.text == "Both"
     assert len(found.data) == len(figure.data) + 1
-    left, right = (found.layout[name].domain for name in ("xaxis", "xaxis3"))
+    left, right = (found.layout[name].domain for name in ("xaxis", "xaxis4"))
     assert left[1] < right[0]
-    assert found.layout.yaxis3.matches is None
-    assert found.data[-1].yaxis == "y3"
+    assert found.layout.yaxis4.matches is None
+    assert found.data[-1].yaxis == "y4"
     with pytest.raises(InputError, match="panels of several results already"):
         sl.figures.panels({"c": found})
     with pytest.raises(InputError, match="parts is empty"):
@@ -266,14 +266,14 @@ def test_without_a_browser_there_is_one_sentence(
 @pytest.mark.browser
 def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
     """A PDF has the size of its page and its fonts in it; a PNG has the pixels that were asked for."""
-    paper = sl.figures.styled(figure, theme="paper", width="column", height=4)
+    paper = sl.figures.styled(figure, theme="paper", width="column", height=5)
     pdf = sl.figures.save(paper, tmp_path / "figure.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")
     assert b"/FontFile" in pdf
     if shutil.which("pdffonts"):
         assert all(typeset.fonts_of(tmp_path / "figure.pdf").values())
     png = sl.figures.save(paper, tmp_path / "figure.png", dpi=192).read_bytes()
-    assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 768)
+    assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 960)
 
 
 def test_a_short_axis_has_several_ticks(tiny: Any) -> None:

@@ -123,10 +123,10 @@ def test_parts_take_the_first_theme_and_their_marks_come_back(curves: go.Figure,
 
 
 def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> None:
-    narrow = sl.figures.styled(sl.figures.of(specimens.sensitivity(20)), theme="paper", width="column", height=4.2)
-    assert "<br>" in narrow.layout.yaxis2.title.text
+    narrow = sl.figures.styled(sl.figures.of(specimens.sensitivity(20)), theme="paper", width="column", height=5)
+    assert "<br>" in narrow.layout.yaxis3.title.text
     found = sl.figures.panels({"a": curves, "b": narrow})
-    assert found.layout.yaxis4.matches == "y2"
+    assert found.layout.yaxis5.matches == "y2"
 
 
 def test_wide_figures_stand_below_each_other() -> None:

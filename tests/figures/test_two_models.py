@@ -58,7 +58,7 @@ def test_each_panel_has_its_own_result(found: dict[str, Any], panels: Any) -> No
     titles = {note.text.replace("<br>", " ") for note in page.layout.annotations}
     assert set(found) <= titles
     assert page.layout.width == 6.75 * 96
-    assert {page.layout[name].matches for name in ("yaxis3", "yaxis5")} == {"y"}  # one scale
+    assert {page.layout[name].matches for name in ("yaxis4", "yaxis7")} == {"y"}  # one scale
 
 
 @pytest.fixture(scope="module")

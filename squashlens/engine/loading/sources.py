@@ -2,7 +2,10 @@
 
 import difflib
 import hashlib
+import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +114,8 @@ def _packaged(name: str, progress: bool) -> Source:
         print(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
 
     def make(folder: Path) -> None:
-        _say_once(name, progress)
-        model.convert(folder)
+        with _told(name, progress):
+            model.convert(folder)
 
     return Source(str(cache.kept(name, digest, make)), name, model.file)
 
@@ -125,17 +128,23 @@ def _from_file(path: Path, progress: bool) -> Source:
     digest = cache.digest_of([path])
 
     def make(folder: Path) -> None:
-        _say_once(path.name, progress)
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        convert(path, sha256, folder)
+        with _told(path.name, progress):
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            convert(path, sha256, folder)
 
     return Source(str(cache.kept(path.stem, digest, make)), str(path), path.name)
 
 
-def _say_once(name: str, progress: bool) -> None:
+@contextmanager
+def _told(name: str, progress: bool) -> Iterator[None]:
+    """Say that a file is being converted, or leave out the bar of transformers too, which has no setting."""
     if progress:
         print(f"{name}: converting it once, which may take a minute, into {cache.location()}")
+        yield
+    else:
+        with redirect_stderr(io.StringIO()):
+            yield
 
 
 def _remedy(folder: Path) -> str:

@@ -122,7 +122,8 @@ def strongest_paths(
         `over_null`, the weight divided by that of the same path under uniform attention.
 
     Raises:
-        InputError: several prompts, a query or layer that does not exist, or `avoid` is not a position before the query.
+        InputError: several prompts, a query or layer that does not exist, or a position in `avoid` that is not before
+            the query.
         CapacityError: the full attention patterns do not fit into memory.
 
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
