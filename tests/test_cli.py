@@ -828,3 +828,22 @@ def test_squash_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["squash-map", "--prompt", "110 =", "--method", "none", "--out", str(tmp_path / "m.html"), "--no-progress"])
     assert f"map: {tmp_path / 'm.html'}" in capsys.readouterr().out
     assert "sl-map" in (tmp_path / "m.html").read_text(encoding="utf-8")
+
+
+def test_the_cache_is_listed_and_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from squashlens.engine.loading import cache
+
+    monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path / "cache"))
+    main(["cache"])
+    assert capsys.readouterr().out == f"0 models, 0 B, in {tmp_path / 'cache'}. SQUASHLENS_CACHE sets another folder.\n"
+    cache.kept("model", "0" * 32, lambda folder: (folder / "weights").write_bytes(bytes(3_000_000)))
+    main(["cache"])
+    assert f"3 MB  model-{'0' * 32}" in capsys.readouterr().out
+    main(["cache", "--delete", "model"])
+    assert "Deleted model-" in capsys.readouterr().out
+    assert cache.entries() == []
+    with pytest.raises(SystemExit):
+        main(["cache", "--delete", "model"])
+    assert "'model' names 0 folders of the cache" in capsys.readouterr().err

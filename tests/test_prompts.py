@@ -138,3 +138,16 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     assert Path(chatty.tokenizer.name_or_path).name == "model"
     ds = captured.collapse(chatty, sequence, progress=False)
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
+
+
+def test_text_is_encoded_and_never_looked_up() -> None:
+    """The vocabulary of tiny-prose has entries for bytes, whose names look like letters that have two bytes."""
+    prose = sl.load("tiny-prose", device="cpu", progress=False)
+    assert "é" in prose.tokenizer.get_vocab()
+    with pytest.raises(InputError, match="'é' is 2 tokens"):
+        sl.prompts.repeated(prose, "é", 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(prose.tokenizer), "get_vocab", None)  # a copy of the vocabulary takes long where it is large
+        ones = sl.prompts.repeated(prose, "1", 64, prefix="Count:", separator=",", every=3)
+    assert list(ones.trunk[:8]) == [*prose.tokenizer("Count:")["input_ids"], *[ones.content[0]] * 3, ones.trunk[7]]
+    assert prose.tokenizer.decode(list(ones.trunk[:8]), skip_special_tokens=True) == "Count:111,"

@@ -318,3 +318,19 @@ def test_joined_of_joined_keeps_every_part(tmp_path: Path) -> None:
             assert sl.results.provenance(back.sel(seed=seed).sel(model=[model])) == expected
     assert sl.results.provenance(found.isel(model=0)) == {"model": "a", "call": {"function": "f", "seed": [1, 2]}}
     np.testing.assert_array_equal(found.isel(seed=0, model=1), [0, 1, 2])
+
+
+# Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
+WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
+
+
+@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in WITHOUT_IDS])
+def test_the_ids_that_were_measured_stand_in_every_result(name: str) -> None:
+    """As a coordinate, or in the provenance: a tokenizer, or a template with a date, may give others tomorrow."""
+    result = odd.result(name)
+    if name != "top_tokens" and ("token_id" in result.coords or "token_id" in getattr(result, "data_vars", ())):
+        return
+    facts = sl.results.provenance(result)
+    held = [facts, facts.get("sequence") or {}, facts.get("call") or {}]
+    assert any(one.get(key) for one in held for key in ("token_ids", "prompt", "forms")), facts.keys()
+    assert not any(isinstance(one.get("prompt"), str) for one in held if "token_ids" not in facts)

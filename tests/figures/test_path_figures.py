@@ -3,8 +3,11 @@
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 import squashlens as sl
+from squashlens.records.joining import restated
+from tests.figures import specimens
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 
@@ -52,3 +55,41 @@ def test_depth_limit_draws_what_is_left(tiny: Any) -> None:
         line, rate = np.asarray(lines[2 * block + 1].y), limit["predicted_rate"].values[block]
         np.testing.assert_allclose(line[0], rest[1])  # where the rest stands at depth 1
         np.testing.assert_allclose(line[1:], rate * line[:-1])
+
+
+def _with_sink(count: int, times: float) -> xr.Dataset:
+    found = specimens.sensitivity(count)
+    found["path_bound"] = found["path_bound"].copy()
+    found["path_bound"][0] = times * float(found["path_bound"][1:].sum())
+    found["path_bound"].attrs |= {"long_name": "path bound", "units": "1"}
+    return restated(found, {})
+
+
+def test_a_sink_is_beyond_the_scale_and_said_so() -> None:
+    """A first token with 20 times the sum of all others is an arrow at the edge; one with twice that is a point."""
+    found = _with_sink(8, 20.0)
+    for figure in (sl.figures.attribution(found), sl.figures.by_token(found["path_bound"])):
+        line = next(trace for trace in figure.data if trace.yaxis in (None, "y"))
+        others = found["path_bound"].values[1:]
+        assert np.isnan(np.asarray(line.y, float)[0])
+        np.testing.assert_array_equal(np.asarray(line.y, float)[1:], others)
+        low, high = figure.layout.yaxis.range
+        assert low < np.log10(others.min()) < np.log10(others.max()) < high
+        assert high < np.log10(found["path_bound"].values[0])
+        assert any(note.text == f"↑ {found['path_bound'].values[0]:.3g}" for note in figure.layout.annotations)
+        assert "an attention sink, with 95.24 % of" in figure.layout.title.subtitle.text
+    plain = _with_sink(8, 2.0)
+    for figure in (sl.figures.attribution(plain), sl.figures.by_token(plain["path_bound"])):
+        assert "sink" not in figure.layout.title.subtitle.text
+        assert np.asarray(figure.data[0].y, float)[0] == plain["path_bound"].values[0]
+
+
+def test_shares_of_paths_beside_a_sink_have_their_own_scale() -> None:
+    shares = specimens.composition(8)
+    values = shares.values.copy()
+    values[:, 0] = 99 * values[:, 1:].sum(axis=1)
+    values /= values.sum(axis=1, keepdims=True)
+    sunk = restated(shares.copy(data=values), {})
+    figure = sl.figures.of(sunk)
+    assert figure.data[0].zmax < 0
+    assert "an attention sink, with 99 % of the paths" in figure.layout.title.subtitle.text

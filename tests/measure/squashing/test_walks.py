@@ -35,6 +35,10 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
         assert ratio == pytest.approx(weight / null[tuple(walk)], rel=1e-6)
     total = path_sum(patterns, 3).sum()
     np.testing.assert_allclose(best["share"], best["weight"] / total, rtol=1e-5)
+    elsewhere = [(w, walk) for w, walk in expected if not {0, 2} & {*walk}]
+    others = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3, avoid=[0, 2], bos="as-given")
+    np.testing.assert_allclose(others["weight"], [w for w, _ in elsewhere[:6]], rtol=1e-5)
+    np.testing.assert_allclose(others["share"], others["weight"] / total, rtol=1e-5)
     everything = sl.paths.strongest_paths(bridge_of(family), IDS, k=10_000, query=3, bos="as-given")
     assert everything["share"].sum().item() == pytest.approx(1, rel=1e-9)
 
@@ -106,6 +110,8 @@ def test_tokens_that_see_only_themselves_break_the_premise(tiny: Any) -> None:
 def test_refusals(tiny: Any) -> None:
     with pytest.raises(InputError, match="k=0"):
         sl.paths.strongest_paths(tiny, "1 =", k=0)
+    with pytest.raises(InputError, match=r"avoid=\[2\] has a position that is not before the query"):
+        sl.paths.strongest_paths(tiny, "1 =", avoid=[2])
     with pytest.raises(InputError, match="depth=2"):
         sl.paths.depth_limit(tiny, "1 =", depth=2)
     with pytest.raises(InputError, match="takes a single prompt"):
