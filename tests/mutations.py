@@ -3,6 +3,9 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("a cache that deletes nothing", "cli/_cache.py", "    if chosen.delete:", "    if False:", "test_cli.py::test_the_cache_is_listed_and_emptied"),
+    Mutation("tokens from the vocabulary", "prompts.py", "    ids = encode(model, token)\n    if len(ids) > 1:", "    ids = [require_tokenizer(model).get_vocab().get(token, 0)]\n    if len(ids) > 1:", "test_prompts.py::test_text_is_encoded_and_never_looked_up"),
+    Mutation("a sequence without its ids", "measure/collapse/pairs.py", 'for part in ("prefix", "content", "suffix", "separators", "alphabet")', "for part in ()", "test_provenance.py::test_the_content_of_a_sequence_stands_in_its_results"),
     Mutation("True taken for a number", "checks/arguments.py", "isinstance(value, Integral) and plain_type(value) is not bool", "isinstance(value, Integral)", "test_arguments.py"),
     Mutation("infinity taken for a number", "checks/arguments.py", "if not math.isfinite(number):", "if math.isnan(number):", "test_arguments.py"),
     Mutation("a dict that is no dict", "checks/arguments.py", "if e.cause not in outermost(value, argument)", "if False", "test_arguments.py::test_refusals_say_what_is_wrong_once"),
@@ -12,7 +15,7 @@ MUTATIONS = (
     Mutation("numbers that lose their digits", "checks/arguments.py", "< sys.float_info.min", "< 0", "test_arguments.py"),
     Mutation("a statement's number as it came", "checks/arguments.py", "return _real(value, argument)", "return value", "test_arguments.py"),
     Mutation("a tensor without data read as a list", "checks/arguments.py", '    if hasattr(value, "is_meta"):\n        _require_dense(value, argument)\n        return', '    if hasattr(value, "is_meta"):\n        return', "test_arguments.py"),
-    Mutation("no such home directory", "engine/loading/load.py", "except (OSError, RuntimeError) as error:", "except OSError as error:", "test_arguments.py::test_what_is_no_name_of_a_model_is_refused"),
+    Mutation("no such home directory", "engine/loading/sources.py", "except (OSError, RuntimeError) as error:", "except OSError as error:", "test_arguments.py::test_what_is_no_name_of_a_model_is_refused"),
     Mutation("numbers of more than 64 bits", "checks/arguments.py", "<= number < 2**63", "<= number < 2**99", "test_arguments.py"),
     Mutation("half of a surrogate pair", "checks/arguments.py", "        value.encode()", "        value.encode(errors='replace')", "test_arguments.py"),
     Mutation("a set where the order matters", "checks/arguments.py", "isinstance(value, Set) and not unordered", "isinstance(value, Set) and unordered", "test_arguments.py"),

@@ -334,3 +334,15 @@ def test_the_ids_that_were_measured_stand_in_every_result(name: str) -> None:
     held = [facts, facts.get("sequence") or {}, facts.get("call") or {}]
     assert any(one.get(key) for one in held for key in ("token_ids", "prompt", "forms")), facts.keys()
     assert not any(isinstance(one.get("prompt"), str) for one in held if "token_ids" not in facts)
+
+
+def test_the_content_of_a_sequence_stands_in_its_results() -> None:
+    """Two sequences with one name are told apart, and can be built again."""
+    model = odd.model()
+    first, second = (sl.prompts.words(model, 4, words, seed=0, suffix="=") for words in ("01", "23"))
+    held = [sl.results.provenance(sl.collapse(model, one))["sequence"] for one in (first, second)]
+    assert held[0]["name"] == held[1]["name"]
+    for one, stated in zip((first, second), held, strict=True):
+        ids = stated["token_ids"]
+        assert tuple(ids["content"]) == one.content
+        assert [*ids["prefix"], *ids["content"], *ids["suffix"]] == list(one.pair(4).v)

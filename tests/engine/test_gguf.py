@@ -278,3 +278,19 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("SQUASHLENS_CACHE", "/proc/none")
     with pytest.raises(OutputError, match="The cache /proc/none cannot be written"):
         sl.load(file, progress=False)
+
+
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    """Two tensors with one name, and two at one place."""
+    file = _llama(tmp_path)
+    whole = file.read_bytes()
+    first, second = b"blk.0.ffn_up.weight", b"blk.1.ffn_up.weight"
+    assert whole.count(first) == whole.count(second) == 1
+    file.write_bytes(whole.replace(second, first))
+    with pytest.raises(ModelAccessError, match="two of its tensors have the same name"):
+        read_header(file)
+    place = whole.index(second) + len(second) + 4 + 2 * 8 + 4  # dimensions, their sizes, and the number format
+    other = whole.index(first) + len(first) + 4 + 2 * 8 + 4
+    file.write_bytes(whole[:place] + whole[other : other + 8] + whole[place + 8 :])
+    with pytest.raises(ModelAccessError, match="overlaps another"):
+        read_header(file)

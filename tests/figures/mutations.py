@@ -3,6 +3,8 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("a sink on the scale", "figures/drawing/sinks.py", "high + 2 * room], **place", "np.log10(sink)], **place", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),
+    Mutation("any first token is a sink", "theory/statistics/sinks.py", "first_share(values) > SINK", "first_share(values) > 0.5", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),
     Mutation("families under interventions at the shortest length", "figures/remedies/bench.py", "last = found.isel(length=-1)", "last = found.isel(length=0)", "test_remedies_figure.py"),
     Mutation("bars as ends and not as lengths", "figures/remedies/bench.py", "np.nan_to_num(high - middle)", "np.nan_to_num(high)", "test_remedies_figure.py"),
     Mutation("a mean for the median of a change", "figures/remedies/changes.py", "x=[np.median(values)]", "x=[np.mean(values)]", "test_change_figures.py"),
@@ -22,7 +24,7 @@ MUTATIONS = (
     Mutation("merged anew drawn as grown", "figures/collapse/tokenization.py", 'np.where(here["grows"].values, 1, 2)', 'np.where(here["grows"].values, 1, 1)', "test_tokenization_figures.py"),
     Mutation("boxes a place too far", "figures/collapse/tokenization.py", "base=ends - widths", "base=ends", "test_tokenization_figures.py"),
     Mutation("a law without its floor", "figures/squashing/profile.py", 'law = float(one["floor"]) + ', "law = ", "test_profile_figure.py"),
-    Mutation("the null as its own ratio", "figures/squashing/attribution.py", '_line(sensitivity["bound_over_null"]', '_line(sensitivity["null"]', "test_figures.py::test_attribution_draws_the_dataset"),
+    Mutation("the null as its own ratio", "figures/squashing/attribution.py", '"bound ÷ null": ("bound_over_null",)', '"bound ÷ null": ("null",)', "test_figures.py::test_attribution_draws_the_dataset"),
     Mutation("quartiles exchanged", "figures/answers/accuracy.py", "median, low, high = (here", "median, high, low = (here", "test_accuracy_figures.py::test_errors_single_and_mean"),
     Mutation("heads of the block below", "figures/collapse/curves.py", "max(layer - 1, 0)", "max(layer - 2, 0)", "test_collapse_figures.py::test_the_curve_draws_everything_the_dataset_has"),
     Mutation("layers from the top down", "figures/squashing/paths.py", "share_map(shares, tokens", "share_map(shares.copy(data=shares.values[::-1]), tokens", "test_figures.py::test_composition_draws_log_shares"),
@@ -63,7 +65,7 @@ MUTATIONS = (
     Mutation("layers and query unsaid", "figures/drawing/inputs/facts.py", "if value != usual and", "if False and", "test_panels.py::test_layers_and_query_are_said"),
     Mutation("joined results without panels", "figures/usual.py", "(*(dim for dim in joined if dim not in EACH), *EACH)", "EACH", "test_panels.py::test_joined_results_have_a_panel_for_each_part"),
     Mutation("hooks of some as of all", "figures/drawing/inputs/facts.py", "if len(counts) < len(hooks) else", "if False else", "test_panels.py::test_hooks_of_some_results_are_said"),
-    Mutation("tokens in reverse", "figures/squashing/tokens.py", "y=data,", "y=data[::-1],", "test_drawing.py::test_values_of_tokens"),
+    Mutation("tokens in reverse", "figures/squashing/tokens.py", "np.nan, data),", "np.nan, data[::-1]),", "test_drawing.py::test_values_of_tokens"),
     Mutation("one tick on a short axis", "figures/drawing/layouts/ticks.py", "axis.nticks = _number_of_ticks(low, high, max(2, min(int(most), 10)), fixed=axis.range is not None)", "axis.nticks = max(2, min(int(most), 10))", "test_drawing.py::test_a_short_axis_has_several_ticks"),
     Mutation("labels that touch the next panel", "figures/drawing/layouts/layout.py", "right.append(max(bars, beyond) + self.pad)", "right.append(bars + self.pad)", "test_drawing.py::test_the_last_label_has_room_beside_the_next_panel"),
     Mutation("a survey drawn for one stack", "figures/usual.py", "    synthetic_convergence,\n    survey,\n", "    survey,\n    synthetic_convergence,\n", "test_synthetic_figures.py::test_each_result_has_its_usual_figure"),

@@ -28,7 +28,7 @@ MUTATIONS = (
     Mutation("another tokenizer's answers", "measure/session.py", '"tokenizer": tokenizer_digest(self.model)', '"tokenizer": ""', "test_evaluate.py"),
     Mutation("asked again on resuming", "measure/answers/evaluate.py", "if keys[question] not in journal.found]", "]", "test_evaluate.py"),
     Mutation("one answer counted as many", "measure/answers/_questions.py", "if len(seeds) > 1 and not differ:", "if False:", "test_evaluate.py"),
-    Mutation("more lengths are another run", "measure/answers/_questions.py", 'not in ("call", "bos_count")', "!= 0", "test_evaluate.py"),
+    Mutation("more lengths are another run", "measure/answers/_questions.py", 'not in ("call", "bos_count", "token_ids")', "!= 0", "test_evaluate.py"),
     Mutation("no opening words", "measure/answers/_questions.py", 'opening = task.opening if prefill else ""', 'opening = ""', "test_evaluate.py"),
     Mutation("a chat without its turn", "engine/text/templates.py", "tokenize=False, add_generation_prompt=True", "tokenize=False, add_generation_prompt=False", "test_evaluate.py"),
     Mutation("any insertion is a pair", "measure/answers/collapse_vs_readout.py", "not any(star[p + extra - 1] == v[p - 1] for p in ends_alike)", "not any(True for p in ends_alike)", "test_collapse_vs_readout.py"),

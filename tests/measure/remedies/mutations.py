@@ -16,7 +16,7 @@ MUTATIONS = (
     Mutation("token counts of the first alone", "records/joining.py", 'coords="different"', 'coords="minimal"', "test_compare.py"),
     Mutation("families run without hooks", "measure/remedies/bench.py", "with applied(model, *hooks_of(parts)):", "with applied(model):", "test_bench.py"),
     Mutation("passes that differ by rounding", "measure/remedies/bench.py", 'passes="separate", progress=False,', "progress=False,", "test_bench.py::test_what_does_nothing_differs_by_nothing"),
-    Mutation("the divergence the other way round", "measure/remedies/bench.py", "divergence(p, q).mean()", "divergence(q, p).mean()", "test_bench.py"),
+    Mutation("the divergence the other way round", "measure/remedies/bench.py", "divergence(p, q).cpu()", "divergence(q, p).cpu()", "test_bench.py"),
     Mutation("D of y for D of the last layer", "measure/remedies/bench.py", "self.metric.between(pairs)[-2]", "self.metric.between(pairs)[-1]", "test_bench.py"),
     Mutation("the first token for every place", "measure/remedies/bench.py", "for number in (1, (n + 1) // 2, n)]", "for number in (1, 1, 1)]", "test_bench.py"),
     Mutation("samples that do not depend on the seed", "measure/remedies/bench.py", 'Random(f"asked {seed} {number}")', 'Random(f"asked {number}")', "test_bench.py"),

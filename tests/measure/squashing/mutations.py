@@ -3,6 +3,7 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("paths that avoid nothing", "measure/squashing/walks.py", "pattern.index_fill(1,", "pattern.index_fill(0,", "test_walks.py::test_strongest_paths_of_a_model"),
     Mutation("a kernel that the provenance leaves out", "measure/squashing/_attention.py", "if not any(by_kernel):", "if by_kernel:", "test_row_products.py::test_the_provenance_says_in_how_many_blocks"),
     Mutation("a kernel noted for every block", "measure/squashing/_attention.py", "if all(by_kernel) else", "if any(by_kernel) else", "test_row_products.py::test_the_provenance_says_in_how_many_blocks"),
     Mutation("half precision audited", "measure/squashing/audits/audit.py", "dtype.itemsize < 4:", "dtype.itemsize < 2:", "test_audit.py"),
