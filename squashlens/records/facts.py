@@ -149,12 +149,11 @@ def named_models(facts: Mapping[str, Any]) -> list[str]:
     """
     given, origin = facts.get("model"), facts.get("weights_origin")
     names = [given] if isinstance(given, str) else list(given or [])
-    notes = [
-        one.get("note") if isinstance(one, dict) else None for one in (origin if isinstance(origin, list) else [origin])
-    ]
+    origins = origin if isinstance(origin, list) else [origin]
+    notes: list[Any] = [one.get("note") if isinstance(one, dict) else None for one in origins]
     notes = notes[0] if len(notes) == 1 and isinstance(notes[0], list) else notes  # merged from parts
     notes = notes if len(notes) == len(names) else notes[:1] * len(names)
-    changed = [note.partition(";")[0] if str(note).startswith("dequantized") else "" for note in notes]
+    changed = [str(note).partition(";")[0] if str(note).startswith("dequantized") else "" for note in notes]
     return [f"{name} ({how})" if how else str(name) for name, how in zip(names, changed, strict=True)]
 
 

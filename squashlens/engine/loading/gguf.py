@@ -62,10 +62,11 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     try:
         config = AutoConfig.from_pretrained(folder, gguf_file=plain.name)
         _describe(config, header, file)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, gguf_file=plain.name, config=config, dtype=torch.float32, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
+        model, report = loaded
         _require_all_used(model, report, header, file)
         plain.unlink()
         setattr(model.config, ORIGIN, origin_of(header, sha256))

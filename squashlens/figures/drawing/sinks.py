@@ -1,5 +1,7 @@
 """Show an attention sink apart: outside a scale that fits the other tokens, with a note that says so."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -22,10 +24,10 @@ def sink_note(values: xr.DataArray, what: str = "the sum") -> str:
     return f"beyond the scale: {label(str(values['token'].values[0]))}, an attention sink, with {share:.4g} % of {what}"
 
 
-def leave_sink_out(figure: go.Figure, values: list[np.ndarray], sink: float, **place: int) -> None:
+def leave_sink_out(figure: go.Figure, values: list[np.ndarray], sink: float, place: dict[str, Any]) -> None:
     """End a logarithmic axis at the other tokens; an arrow at the edge has the value of the sink.
 
-    `values` are those of the other tokens.
+    `values` are those of the other tokens; `place` has the row and column of the panel.
     """
     shown = np.concatenate([each[np.isfinite(each) & (each > 0)] for each in values])
     low, high = np.log10(shown.min()), np.log10(shown.max())

@@ -59,7 +59,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     notes = [*norm_named(sensitivity)]
     if apart:
         lines = [sensitivity[name].values.astype(np.float64) for name in PANELS["path bound"]]
-        leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], row=1, col=1)
+        leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], {"row": 1, "col": 1})
         notes.append(sink_note(sensitivity["path_bound"], "the path bound"))
     for row, title in enumerate(PANELS, 1):
         figure.update_yaxes(title=title, row=row, col=1)

@@ -63,7 +63,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
     there = data[np.isfinite(data)]
     notes = ["bars: from a certified lower bound"] if low is not None else []
     if apart:
-        leave_sink_out(figure, [data[1:]] if low is None else [data[1:], low[1:]], data[0])
+        leave_sink_out(figure, [data[1:]] if low is None else [data[1:], low[1:]], data[0], {})
         notes.append(sink_note(values))
     elif len(there) and there.min() > 0 and _is_wide(data if low is None else np.concatenate([data, low])):
         figure.update_yaxes(type="log")
