@@ -99,7 +99,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     "hops": (
         lambda **more: sl.paths.hops(model(), PROMPT, **more), (UNIFORM, {"attention": "topological"}, *PLACES),
     ),
-    "strongest_paths": (lambda **more: sl.paths.strongest_paths(model(), PROMPT, **more), (UNIFORM, *PLACES)),
+    "strongest_paths": (
+        lambda **more: sl.paths.strongest_paths(model(), PROMPT, **more), (UNIFORM, {"avoid": [0]}, *PLACES),
+    ),
     "depth_limit": (lambda **more: sl.paths.depth_limit(model(), PROMPT, **more), ({"depth": 8}, {"query": 2})),
     "profile": (
         lambda **more: sl.profile(model(), "1 =", n_random_models=0, **QUIET, **more),

@@ -11,7 +11,7 @@ def cache(given: list[str], parsed: Callable[..., Any], about: str) -> None:
     """List the folders of the cache, or delete one."""
     import tyro
 
-    from squashlens.engine.loading import cache as kept
+    from squashlens.engine.loading.converting import cache as kept
 
     delete = Annotated[
         str, tyro.conf.arg(help="Name of the folder to delete, or how its name starts; none by default.")

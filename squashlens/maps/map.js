@@ -1127,7 +1127,7 @@ class View {
  * @param {{label: string, points: [number, number][]}[]} lines @param {boolean} logarithmic horizontally
  */
 function chart(title, horizontal, vertical, lines, logarithmic) {
-  const [width, height, left, bottom] = [480, 240, 64, 40];
+  const [width, height, left, bottom] = [480, 240, 84, 40];
   const known = lines.flatMap(({ points }) => points.filter(([, value]) => Number.isFinite(value) && value > 0));
   const caption = make("figcaption", {}, title);
   if (!known.length) return make("figure", {}, caption, make("p", {}, "No value above 0."));

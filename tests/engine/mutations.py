@@ -3,13 +3,13 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
-    Mutation("a truncated file", "engine/loading/gguf_header.py", "        if end > size:", "        if False:", "test_gguf.py::test_what_would_be_lost_is_refused"),
-    Mutation("tensors over each other", "engine/loading/gguf_header.py", "if len({tensor.name for tensor in tensors}) < len(tensors):", "if False:", "test_gguf.py::test_a_damaged_table_is_refused"),
-    Mutation("an entry left out", "engine/loading/gguf.py", "        elif key in (THETA, SCALING, FACTOR):", "        elif True:", "test_gguf.py::test_what_would_be_lost_is_refused"),
-    Mutation("a tensor left out", "engine/loading/gguf.py", "if missing or stored != needed:", "if missing:", "test_gguf.py::test_what_would_be_lost_is_refused"),
-    Mutation("a scale of all blocks", "engine/loading/gguf.py", 'rope = config.rope_parameters["full_attention"] if by_kind else config.rope_parameters', 'rope = config.rope_parameters["sliding_attention"] if by_kind else config.rope_parameters', "test_gguf.py::test_a_file_gives_the_model_that_it_was_written_from"),
-    Mutation("any factors of frequencies", "engine/loading/gguf.py", "if not np.allclose(factors, expected, rtol=1e-5, atol=0):", "if False:", "test_gguf.py::test_what_would_be_lost_is_refused"),
-    Mutation("a copy that was changed", "engine/loading/cache.py", "if digest_of([folder / name]) != digest]", "if False]", "test_gguf.py::test_a_file_is_converted_once_and_the_copy_is_checked"),
+    Mutation("a truncated file", "engine/loading/converting/header.py", "        if end > size:", "        if False:", "test_gguf.py::test_what_would_be_lost_is_refused"),
+    Mutation("tensors over each other", "engine/loading/converting/header.py", "if len({tensor.name for tensor in tensors}) < len(tensors):", "if False:", "test_gguf.py::test_a_damaged_table_is_refused"),
+    Mutation("an entry left out", "engine/loading/converting/gguf.py", "        elif key in (THETA, SCALING, FACTOR):", "        elif True:", "test_gguf.py::test_what_would_be_lost_is_refused"),
+    Mutation("a tensor left out", "engine/loading/converting/gguf.py", "if missing or stored != needed:", "if missing:", "test_gguf.py::test_what_would_be_lost_is_refused"),
+    Mutation("a scale of all blocks", "engine/loading/converting/gguf.py", 'rope = config.rope_parameters["full_attention"] if by_kind else config.rope_parameters', 'rope = config.rope_parameters["sliding_attention"] if by_kind else config.rope_parameters', "test_gguf.py::test_a_file_gives_the_model_that_it_was_written_from"),
+    Mutation("any factors of frequencies", "engine/loading/converting/gguf.py", "if not np.allclose(factors, expected, rtol=1e-5, atol=0):", "if False:", "test_gguf.py::test_what_would_be_lost_is_refused"),
+    Mutation("a copy that was changed", "engine/loading/converting/cache.py", "if digest_of([folder / name]) != digest]", "if False]", "test_gguf.py::test_a_file_is_converted_once_and_the_copy_is_checked"),
     Mutation("the first name of a file", "engine/loading/sources.py", "return Source(str(cache.kept(path.stem, digest, make)), str(path), path.name)", "return Source(str(cache.kept(path.stem, digest, make)), str(cache.location()), path.name)", "test_gguf.py"),
     Mutation("an estimate that forgets what is kept", "engine/budget.py", "kept = n_blocks(model) * queries_and_keys(model, prompts, n)", "kept = 0", "test_budget.py"),
     Mutation("revisions of a folder", "engine/loading/sources.py", "if revision is not None and Path(source).is_dir():", "if False:", "test_load.py::test_a_revision_is_of_a_model_on_the_hub"),

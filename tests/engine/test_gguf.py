@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, L
 from transformers import Qwen3Config as Qwen3
 
 import squashlens as sl
-from squashlens.engine.loading import cache, sources
-from squashlens.engine.loading.gguf_header import read_header
+from squashlens.engine.loading import sources
+from squashlens.engine.loading.converting import cache
+from squashlens.engine.loading.converting.header import read_header
 from squashlens.errors import InputError, ModelAccessError, OutputError
 from tests.cases import COMMON, NO_HEAD_DIM, random_model
 from tests.engine.ggufs import WORDS, write_gguf

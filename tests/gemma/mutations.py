@@ -5,7 +5,7 @@ from tests.mutate import Mutation
 MUTATIONS = (
     Mutation(
         "any file of the package",
-        "engine/loading/packaged.py",
+        "engine/loading/converting/packaged.py",
         "if digest.hexdigest() != self.sha256:",
         "if False:",
         "test_gemma.py::test_another_file_under_the_name_is_refused",

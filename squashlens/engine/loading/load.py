@@ -17,8 +17,8 @@ import torch
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
+from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
-from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.hub import access_error, require_reachable
 from squashlens.engine.loading.quantized import require_quantizer, round_weights, torchao_silenced
 from squashlens.engine.loading.sources import nearest, require_revisions, source_of

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from squashlens import zoo
 from squashlens._typing import short_repr
-from squashlens.engine.loading import cache
-from squashlens.engine.loading.gguf import convert, require_gguf, require_supported
-from squashlens.engine.loading.gguf_header import is_gguf, read_header
-from squashlens.engine.loading.packaged import PACKAGED
+from squashlens.engine.loading.converting import cache
+from squashlens.engine.loading.converting.gguf import convert, require_gguf, require_supported
+from squashlens.engine.loading.converting.header import is_gguf, read_header
+from squashlens.engine.loading.converting.packaged import PACKAGED
 from squashlens.engine.proving.checkpoint import refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
 

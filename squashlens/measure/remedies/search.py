@@ -121,7 +121,7 @@ def search_separators(
         n_samples=n_samples, norm=norm, scale=scale, seed=seed,
     )  # fmt: skip
     designs = _designs(plain, tokens, periods, chosen[-1])
-    identity = {"content": plain.content, "alphabet": plain.alphabet, "lengths": chosen}
+    identity = {"lengths": chosen}
     journal = session.journal(resume, {**session.facts, **identity})
     with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as progress_bar:
 

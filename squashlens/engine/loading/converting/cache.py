@@ -1,7 +1,7 @@
 """The cache: folders that were converted from other files, each made once and checked at every use.
 
 It is `$SQUASHLENS_CACHE` if that is set, else `squashlens` in `$XDG_CACHE_HOME` or `~/.cache`. `squashlens cache` lists
-the folders and deletes them. An interrupted conversion leaves no folder behind that could be taken for a whole one.
+the folders and deletes them. What an interrupted conversion leaves is never taken for a whole folder.
 """
 
 import json

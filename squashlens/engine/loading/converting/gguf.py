@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from squashlens.engine.loading.gguf_header import Header, StoredTensor, read_header, write_without_long_arrays
+from squashlens.engine.loading.converting.header import Header, StoredTensor, read_header, write_without_long_arrays
 from squashlens.engine.memory import human, require_room
 from squashlens.errors import CapacityError, ModelAccessError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from squashlens.engine.loading.gguf import convert
+from squashlens.engine.loading.converting.gguf import convert
 from squashlens.errors import ModelAccessError
 
 
