@@ -12,6 +12,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -124,28 +125,56 @@ def python_of(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
-def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.gemma
+def test_the_readmes_python_runs(gemma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = python_of("README.md")
     assert "sl.sensitivity" in code
     (tmp_path / "readme.py").write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sl, "load", {"gemma-3-270m": gemma}.__getitem__)
     runpy.run_path("readme.py", run_name="__main__")
     assert (tmp_path / "sensitivity.nc").exists()
 
 
-def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+def lengths_said(page: str) -> list[tuple[int, int]]:
+    said = re.findall(r"(\d+) of (\d+)\s+lengths", (ROOT / page).read_text(encoding="utf-8"))
+    return [(int(few), int(of)) for few, of in said]
+
+
+def below_baselines(panel: Any) -> list[int]:
+    """At how many lengths D of the last layer is below the contrast, and below all unrelated sequences."""
+    last = panel.isel(layer=-1)
+    return [int((last["distance"] < one).sum()) for one in (last["contrast"], last["unrelated"].min("draw"))]
+
+
+def pictures(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    pictures = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_site" / "pictures.py")))
-    measured = pictures.readme_collapse(sl.load("tiny-gemma", progress=False))
-    question = pictures.QUESTION
-    assert sl.zoo.EXAMPLE_PROMPT.startswith(question["prefix"])
-    assert sl.zoo.EXAMPLE_PROMPT.endswith(question["suffix"])
-    found = []
-    for panel in measured.values():
-        last = panel.isel(layer=-1)
-        found += [int((last["distance"] < one).sum()) for one in (last["contrast"], last["unrelated"].min("draw"))]
-    said = re.findall(r"(\d+) of (\d+)\s+lengths", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert [(int(few), int(of)) for few, of in said] == [(few, 64) for few in found]
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_site" / "pictures.py")))
+
+
+def test_the_caption_of_the_bundled_models_figure_has_the_numbers_of_its_panels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = pictures(monkeypatch)
+    measured = drawn.readme_collapse(sl.load("tiny-gemma", progress=False))
+    assert sl.zoo.EXAMPLE_PROMPT.startswith(drawn.QUESTION["prefix"])
+    assert sl.zoo.EXAMPLE_PROMPT.endswith(drawn.QUESTION["suffix"])
+    found = [few for panel in measured.values() for few in below_baselines(panel)]
+    assert lengths_said("docs/examples.md") == [(few, 64) for few in found]
+
+
+@pytest.mark.gemma
+def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(
+    gemma: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = pictures(monkeypatch)
+    found = drawn.gemma_collapse(gemma)
+    assert lengths_said("README.md") == [(few, 64) for few in below_baselines(found)]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    bound = sl.path_bound(gemma, drawn.SENTENCE).values
+    assert f"`<bos>` has {100 * bound[0] / bound.sum():.1f} % of the path bound" in text
+    first, last = (float(found["distance_y"].sel(length=n)) for n in (1, 64))
+    assert f"falls from {first:.3g} to {last:.2g}" in text
 
 
 def test_the_python_of_the_page_on_results_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,27 @@ def readme() -> go.Figure:
     return sl.figures.styled(page, title="", width=14.0, height=5.8)
 
 
+GEMMA, SENTENCE = "gemma-3-270m", "The Eiffel Tower is in Paris. The capital of Germany is"
+
+
+def gemma_collapse(model: Any, longest: int = 64) -> xr.Dataset:
+    """Collapse of ones alone on the real Gemma, as in figure 5."""
+    ones = sl.prompts.repeated(model, "1", longest, alphabet="01")
+    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"], "progress": False}
+    return sl.collapse(model, sl.capture(model, ones, **kept))
+
+
+def gemma() -> go.Figure:
+    """The first figure of the README, of a real Gemma: influence of each token, and collapse."""
+    model = sl.load(GEMMA)
+    parts = {
+        "Over-squashing: influence on the next word": sl.figures.attribution(sl.sensitivity(model, SENTENCE)),
+        "Collapse: n and n + 1 ones": sl.figures.collapse_curve(gemma_collapse(model)),
+    }
+    page = sl.figures.panels(parts, columns=2, share="none")
+    return sl.figures.styled(page, title="", width=12.0, height=6.6)
+
+
 def llama3() -> go.Figure:
     """Repeats as Llama 3 splits them, drawn with a small tokenizer that has its rule for digits and spaces."""
     forms = {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
@@ -57,12 +78,12 @@ def llama3() -> go.Figure:
     return sl.figures.splits(found, title="Llama 3: how repeats of 1 are tokenized")
 
 
-OWN = {"readme": readme, "tokenization_llama3": llama3}  # pictures that no script draws
+OWN = {"gemma": gemma, "readme": readme, "tokenization_llama3": llama3}  # pictures that no script draws
 
 
 def main(names: list[str]) -> None:
     wanted = tomllib.loads((HERE / "pictures.toml").read_text(encoding="utf-8"))
-    for name in OWN:
+    for name in OWN:  # that of the real Gemma needs the extra "gemma"
         if name in names or not names:
             keep(name, OWN[name]())
     for table, files in wanted.items():

@@ -163,6 +163,7 @@ def strongest_paths(
     best = strongest(without(down, [session.query(one) for one in avoid]), null, session.query(query), k)
     _, coords = session.coords()
     weights = of_attention(attention)
+    weights += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
     coords |= {"path": np.arange(len(best.weights)), "layer": np.arange(from_layer, top + 1)}
     return session.dataset(
         "strongest attention paths into the query",

@@ -272,7 +272,11 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
         (llama, {"lengths": [4, 7, 9, 11]}, "lengths"),
         ((model, sequence.replaced(3, 8)), {}, "sequence: name, sequence: token_ids: content"),
         ((model, sl.prompts.build(model, CONTENT[::-1], **BUILT)), {}, "sequence: token_ids: content"),
-        ((model, sl.prompts.build(model, CONTENT, **BUILT | {"alphabet": [7, 9]})), {}, "sequence: token_ids: alphabet"),
+        (
+            (model, sl.prompts.build(model, CONTENT, **BUILT | {"alphabet": [7, 9]})),
+            {},
+            "sequence: token_ids: alphabet",
+        ),
         ((model, sl.prompts.build(model, CONTENT, **BUILT | {"prefix": [2, 6]})), {}, "sequence: .*"),
         ((bridge_of("gemma"), sequence), {}, "architecture, .*fingerprint, .*model.*"),
     ]
