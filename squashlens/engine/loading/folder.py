@@ -88,7 +88,10 @@ def _require_object(path: Path) -> None:
 
 
 def read_tokenizer(source: str, revision: str | None) -> Any:
-    """The tokenizer of a folder or a hub model with its own settings; None if it has none that can be read here."""
+    """The tokenizer of a folder or a hub model with its own settings; None for a folder without one.
+
+    Also None for a hub model whose tokenizer transformers cannot read.
+    """
     from transformers import AutoTokenizer
 
     folder = Path(source)
@@ -99,8 +102,8 @@ def read_tokenizer(source: str, revision: str | None) -> Any:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by Rust code
             raise
-        if not (folder / "tokenizer.json").exists() or "special_tokens" in str(error):
-            return None  # TransformerLens has ways to read some of these
+        if not folder.is_dir():
+            return None  # TransformerLens has ways to read some of the hub's
         raise _refused(folder, f"its tokenizer cannot be read ({error})", "Download or save it again.") from error
 
 
