@@ -160,4 +160,4 @@ card-prose: runs/prose/training.npy
 	$(BIN)/python -m squashlens.zoo.prose.evaluate --folder squashlens/zoo/tiny-prose
 
 clean:
-	rm -rf .venv report.html paper docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv report.html gemma.html paper docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis
