@@ -345,6 +345,8 @@ def test_commands_in_the_documents_are_understood() -> None:
     for verb, *words in commands:
         if verb == "study":
             tyro.cli(_study.parameters(words[0]), args=words[1:])
+        elif verb == "cache":
+            assert words == ["--delete", "gemma-3-270m"]
         elif verb != "tasks":
             tyro.cli(parameters(VERBS[verb]), args=words)
 
