@@ -5,7 +5,7 @@ from tests.mutate import Mutation
 MUTATIONS = (
     Mutation("a truncated file", "engine/loading/converting/header.py", "        if end > size:", "        if False:", "test_gguf.py::test_what_would_be_lost_is_refused"),
     Mutation("tensors over each other", "engine/loading/converting/header.py", "if len({tensor.name for tensor in tensors}) < len(tensors):", "if False:", "test_gguf.py::test_a_damaged_table_is_refused"),
-    Mutation("an entry left out", "engine/loading/converting/gguf.py", "        elif key in (THETA, SCALING, FACTOR):", "        elif True:", "test_gguf.py::test_what_would_be_lost_is_refused"),
+    Mutation("an entry left out", "engine/loading/converting/gguf.py", "        elif key in (THETA, SCALING, FACTOR) or", "        elif True or", "test_gguf.py::test_what_would_be_lost_is_refused"),
     Mutation("a tensor left out", "engine/loading/converting/gguf.py", "if missing or stored != needed:", "if missing:", "test_gguf.py::test_what_would_be_lost_is_refused"),
     Mutation("a scale of all blocks", "engine/loading/converting/gguf.py", 'rope = config.rope_parameters["full_attention"] if by_kind else config.rope_parameters', 'rope = config.rope_parameters["sliding_attention"] if by_kind else config.rope_parameters', "test_gguf.py::test_a_file_gives_the_model_that_it_was_written_from"),
     Mutation("any factors of frequencies", "engine/loading/converting/gguf.py", "if not np.allclose(factors, expected, rtol=1e-5, atol=0):", "if False:", "test_gguf.py::test_what_would_be_lost_is_refused"),

@@ -34,6 +34,10 @@ LINEAR = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+WINDOWS = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+}
 # The architecture that a file names, the configuration, and the entries that say how rotary frequencies are scaled.
 FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "llama": ("llama", LlamaConfig(**COMMON), {}),
@@ -48,6 +52,10 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "qwen3": ("qwen3", Qwen3(**COMMON), {}),
     "gemma2": ("gemma2", Gemma2Config(**GEMMA), {}),
     "gemma3": ("gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}), {}),
+    "gemma3 windows": (
+        "gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=WINDOWS),
+        {"rope.freq_base_swa": 2e4, "attention.sliding_window_pattern": 6},
+    ),
     "gemma3 scaled": (
         "gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=LINEAR),
         {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
@@ -163,6 +171,12 @@ REFUSED: dict[str, Refused] = {
     "10**15 tensors": (lambda p: _patched(p, 8, struct.pack("<Q", 10**15)), "claims 1000000000000000 tensors"),
     "an unknown entry": (lambda p: _llama(p, also={"attention.scale": 0.5}), r"says llama.attention.scale = 0.5"),
     "a window": (lambda p: _llama(p, also={"attention.sliding_window": 5}), "llama.attention.sliding_window = 5"),
+    "windows in other blocks": (
+        lambda p: write_gguf(
+            random_model(Gemma3TextConfig(**GEMMA)), p / "model.gguf", "gemma3", also={"attention.sliding_window_pattern": 4}
+        ),
+        "gemma3.attention.sliding_window_pattern = 4",
+    ),
     "two widths": (lambda p: _llama(p, also={"attention.value_length": 2}), "attention.value_length = 2"),
     "a partial rotation": (lambda p: _llama(p, also={"rope.dimension_count": 2}), "rope.dimension_count = 2"),
     "YaRN": (

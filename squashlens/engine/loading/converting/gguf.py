@@ -33,11 +33,13 @@ SAYS = {
     "rope.dimension_count": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "_sliding_window_pattern",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "vocab_size": "vocab_size",
 }
 THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
+WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
 FACTORS = "rope_freqs.weight"  # Llama 3.1's, one for each rotary frequency
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
@@ -160,7 +162,7 @@ def _describe(config: Any, header: Header, file: Path) -> None:
             if _has_a_place(config, key, said):
                 setattr(config, SAYS[key], value)
                 continue
-        elif key in (THETA, SCALING, FACTOR):
+        elif key in (THETA, SCALING, FACTOR) or (key == WINDOW_THETA and architecture == "gemma3"):
             continue
         raise ModelAccessError(
             f"{file} says {architecture}.{key} = {value!r}, which cannot be carried over to {type(config).__name__}.",
@@ -181,6 +183,8 @@ def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
         return said[key] == said["attention.key_length"]
     if SAYS[key] == "sliding_window":
         return "sliding_attention" in (getattr(config, "layer_types", None) or [])
+    if SAYS[key] == "_sliding_window_pattern":  # the kinds of blocks follow from it, and are set already
+        return said[key] == getattr(config, SAYS[key], None)
     return hasattr(config, SAYS[key])
 
 
@@ -197,6 +201,8 @@ def _set_rotary(config: Any, said: Mapping[str, Any], factors: np.ndarray | None
     by_kind = "full_attention" in config.rope_parameters
     rope = config.rope_parameters["full_attention"] if by_kind else config.rope_parameters
     rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
+    if WINDOW_THETA in said:
+        config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
     kind, factor = said.get(SCALING, "none"), said.get(FACTOR)
     if kind == "linear" and isinstance(factor, float) and factor > 0:
         rope |= {"rope_type": "linear", "factor": factor}
