@@ -155,6 +155,10 @@ def _deep(path: Path) -> Path:
     return write_gguf(random_model(gemma), path / "model.gguf", "gemma2")
 
 
+def _gemma3(path: Path, **how: Any) -> Path:
+    return write_gguf(random_model(Gemma3TextConfig(**GEMMA)), path / "model.gguf", "gemma3", **how)
+
+
 def _biased(path: Path) -> Path:
     biased = LlamaConfig(**COMMON, attention_bias=True)
     return write_gguf(random_model(biased), path / "model.gguf", "llama")
@@ -172,9 +176,7 @@ REFUSED: dict[str, Refused] = {
     "an unknown entry": (lambda p: _llama(p, also={"attention.scale": 0.5}), r"says llama.attention.scale = 0.5"),
     "a window": (lambda p: _llama(p, also={"attention.sliding_window": 5}), "llama.attention.sliding_window = 5"),
     "windows in other blocks": (
-        lambda p: write_gguf(
-            random_model(Gemma3TextConfig(**GEMMA)), p / "model.gguf", "gemma3", also={"attention.sliding_window_pattern": 4}
-        ),
+        lambda p: _gemma3(p, also={"attention.sliding_window_pattern": 4}),
         "gemma3.attention.sliding_window_pattern = 4",
     ),
     "two widths": (lambda p: _llama(p, also={"attention.value_length": 2}), "attention.value_length = 2"),
