@@ -31,7 +31,7 @@ ROOT = HERE.parent.parent
 FOLDERS = {
     "analyses": (
         "Analyses",
-        "One script for each figure or claim. Copy one and change the model: `--model google/gemma-2b`.",
+        "One script for each figure or claim. Copy one and change the model: `--model gemma-3-270m`.",
     ),
     "hooks": (
         "Hooks",
@@ -105,6 +105,13 @@ def claim(folder: str, name: str) -> tuple[str, str]:
     return " ".join(first.split()), "\n\n".join(part for part in others if not part.startswith("    "))
 
 
+def measured(folder: str, name: str, about: Script) -> str:
+    """What the numbers of a script are of: its entry `of`, or the bundled model that its code names."""
+    if "of" not in about and '"tiny-gemma"' not in (ROOT / folder / f"{name}.py").read_text(encoding="utf-8"):
+        raise ExtensionError(f"docs/_site/scripts.toml must say with `of` what {folder}/{name}.py measures.")
+    return f"All numbers and figures on this page are of {about.get('of', 'the bundled toy model `tiny-gemma`')}."
+
+
 def page(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
     """The page of one script."""
     first, rest = claim(folder, name)
@@ -113,6 +120,8 @@ def page(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
     size = " The run is small: without options the script takes longer." if options else ""
     drawn = "\n\n".join(f"```{{raw}} html\n{embedded(from_json(one['figure']))}\n```" for one in found["figures"])
     return f"""# {about["title"]}
+
+*{measured(folder, name, about)}*
 
 {first}
 
@@ -158,8 +167,10 @@ def card(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
 def index(scripts: Scripts, found: dict[tuple[str, str], dict[str, Any]]) -> str:
     """The gallery's first page."""
     parts = [
-        "# Gallery\n\nEvery script of the project, run on the bundled model each time this site is built. A page has "
-        "the claim, the command, the figures, the printed numbers and the script."
+        "# Gallery\n\nEvery script of the project, run each time this site is built. A page has the claim, the "
+        "command, the figures, the printed numbers and the script.\n\n*The scripts run on the bundled toy model "
+        "[`tiny-gemma`](../start.md#2-the-bundled-models), so that they take seconds. A few measure `tiny-prose` or "
+        "random inputs. Each page says what its numbers are of. None is of [a real Gemma](../gemma.md).*"
     ]
     for folder, (heading, words) in FOLDERS.items():
         cards = "\n\n".join(card(folder, name, about, found[folder, name]) for name, about in scripts[folder].items())

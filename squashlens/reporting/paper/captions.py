@@ -11,6 +11,7 @@ import xarray as xr
 
 from squashlens import zoo
 from squashlens.engine.text.tokens import escape
+from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting.collapse_sentences import falls
 from squashlens.reporting.paper.parts import COPYING
@@ -204,7 +205,7 @@ def _variation(found: Found) -> list[str]:
 def _of_the_model(found: Found) -> list[str]:
     """One sentence on the model that was measured, with everything that changes it."""
     facts = provenance(next(iter(found.values())))
-    text = f"Model: {escape(str(facts['model']))} in {facts['dtype']}"
+    text = f"Model: {escape(', '.join(named_models(facts)))} in {facts['dtype']}"
     if facts.get("quantized"):
         text += f", quantized ({escape(str(facts['quantized']))})"
     if facts.get("ambient_hooks"):
