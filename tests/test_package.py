@@ -172,7 +172,9 @@ def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(
     assert lengths_said("README.md") == [(few, 64) for few in below_baselines(found)]
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     bound = sl.path_bound(gemma, drawn.SENTENCE).values
-    assert f"`<bos>` has {100 * bound[0] / bound.sum():.1f} % of the path bound" in text
+    null = sl.path_bound(gemma, drawn.SENTENCE, attention="uniform").values
+    shares = [f"{100 * one[0] / one.sum():.1f} %" for one in (bound, null)]
+    assert f"`<bos>` has {shares[0]} of the path bound, and {shares[1]} of the null" in text
     first, last = (float(found["distance_y"].sel(length=n)) for n in (1, 64))
     assert f"falls from {first:.3g} to {last:.2g}" in text
 
