@@ -809,7 +809,7 @@ class View {
         {},
         "Strongest attention paths to the query, drawn on the map",
         trace.sink
-          ? `. Paths from ${visible(this.tokens[0])} are left out: it is an attention sink, at which ${(100 * trace.sink).toPrecision(4)} % of all paths start.`
+          ? `. Paths from ${visible(this.tokens[0])} are left out: ${(100 * trace.sink).toPrecision(4)} % of all paths start there.`
           : "",
       ),
       make("thead", {}, head),

@@ -143,26 +143,26 @@ def spread(shares: xr.DataArray) -> str:
 
 
 def _beside_sink(starts: xr.DataArray) -> str:
-    """Where the paths start that do not start at an attention sink, the first token."""
+    """Where the paths start that do not start at the first token, which has nearly all."""
     values = starts.values.astype(float)
     others = values[1:] / values[1:].sum()
     most = int(others.argmax())
     holders = int(np.searchsorted(np.cumsum(np.sort(others)[::-1]), 0.9 - 1e-12) + 1)
     return (
         f"Composed over all blocks, {100 * values[0] / values.sum():.4g} % of the paths start at {_name(starts, 0)}, "
-        f"an attention sink. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
+        f"the first token. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
         f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {holders} of the {len(others)} other "
         "tokens."
     )
 
 
 def beside_sink(ds: xr.Dataset) -> str:
-    """The shares of the first token, which the comparisons leave out; empty if it is no attention sink."""
+    """The shares of the first token, which the comparisons leave out; empty if it has no more than 90 % of the bound."""
     if not has_sink(ds["path_bound"].values):
         return ""
     shares = [100 * first_share(ds[name].values) for name in ("path_bound", "null", "jacobian")]
     return (
-        f"The first token, {_name(ds, 0)}, is an attention sink: it has {shares[0]:.4g} % of the summed path bound, "
+        f"The first token, {_name(ds, 0)}, has {shares[0]:.4g} % of the summed path bound, "
         f"{shares[1]:.3g} % of the null, and {shares[2]:.3g} % of the summed Jacobian norms. Trends and agreement are "
         "those of the other tokens."
     )

@@ -77,10 +77,10 @@ def test_a_sink_is_beyond_the_scale_and_said_so() -> None:
         assert low < np.log10(others.min()) < np.log10(others.max()) < high
         assert high < np.log10(found["path_bound"].values[0])
         assert any(note.text == f"↑ {found['path_bound'].values[0]:.3g}" for note in figure.layout.annotations)
-        assert "an attention sink, with 95.24 % of" in figure.layout.title.subtitle.text
+        assert ", with 95.24 % of" in figure.layout.title.subtitle.text
     plain = _with_sink(8, 2.0)
     for figure in (sl.figures.attribution(plain), sl.figures.by_token(plain["path_bound"])):
-        assert "sink" not in figure.layout.title.subtitle.text
+        assert "beyond the scale" not in figure.layout.title.subtitle.text
         assert np.asarray(figure.data[0].y, float)[0] == plain["path_bound"].values[0]
 
 
@@ -92,4 +92,4 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale() -> None:
     sunk = restated(shares.copy(data=values), {})
     figure = sl.figures.of(sunk)
     assert figure.data[0].zmax < 0
-    assert "an attention sink, with 99 % of the paths" in figure.layout.title.subtitle.text
+    assert ", with 99 % of the paths" in figure.layout.title.subtitle.text

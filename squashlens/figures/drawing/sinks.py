@@ -21,7 +21,7 @@ def is_sink(values: xr.DataArray) -> bool:
 def sink_note(values: xr.DataArray, what: str = "the sum") -> str:
     """The note for the line under the title."""
     share = 100 * first_share(values.values.astype(np.float64))
-    return f"beyond the scale: {label(str(values['token'].values[0]))}, an attention sink, with {share:.4g} % of {what}"
+    return f"beyond the scale: {label(str(values['token'].values[0]))}, with {share:.4g} % of {what}"
 
 
 def leave_sink_out(figure: go.Figure, values: list[np.ndarray], sink: float, place: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def traces(
         "path_weight": (by_path, weight, "product of attention and residual weights", "1"),
         "path_share": (by_path, share, "share of all paths' weight", "1"),
         "path_over_null": (by_path, over_null, "weight over that of the same path under uniform attention", "1"),
-        "path_sink": (("traced",), sink, "share of the paths from an attention sink, which were left out", "1"),
+        "path_sink": (("traced",), sink, "share of the paths from the first token, which were left out", "1"),
         "way_share": (by_cell, ways.share, "share of the cell's paths that take this way", "1"),
         "way_position": (by_cell, ways.position, "token that the way leads to", "position"),
         "way_head": (by_cell, ways.head, "head with the largest weight on the way, or -1 for the residual", "1"),
