@@ -157,7 +157,7 @@ def _beside_sink(starts: xr.DataArray) -> str:
 
 
 def beside_sink(ds: xr.Dataset) -> str:
-    """The shares of the first token, which the comparisons leave out; empty if it has no more than 90 % of the bound."""
+    """The shares of the first token, which comparisons leave out; empty if it has at most 90 % of the bound."""
     if not has_sink(ds["path_bound"].values):
         return ""
     shares = [100 * first_share(ds[name].values) for name in ("path_bound", "null", "jacobian")]
