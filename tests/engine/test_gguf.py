@@ -159,6 +159,19 @@ def _gemma3(path: Path, **how: Any) -> Path:
     return write_gguf(random_model(Gemma3TextConfig(**GEMMA)), path / "model.gguf", "gemma3", **how)
 
 
+def _patched_eos(path: Path) -> Path:
+    """The entry that says that BOS is put before a text, as that of EOS behind one."""
+    whole = _llama(path).read_bytes()
+    assert whole.count(b"add_bos_token") == 1
+    return _written(path, whole.replace(b"add_bos_token", b"add_eos_token"))
+
+
+def _one_less(path: Path) -> Path:
+    whole = _llama(path).read_bytes()
+    (count,) = struct.unpack_from("<Q", whole, 8)
+    return _written(path, whole[:8] + struct.pack("<Q", count - 1) + whole[16:])
+
+
 def _biased(path: Path) -> Path:
     biased = LlamaConfig(**COMMON, attention_bias=True)
     return write_gguf(random_model(biased), path / "model.gguf", "llama")
@@ -188,6 +201,17 @@ REFUSED: dict[str, Refused] = {
     "odd factors": (
         lambda p: _llama(p, tensors={"rope_freqs.weight": np.ones(2, np.float32) * 3}), "are not Llama 3.1's",
     ),
+    "no groups of heads": (
+        lambda p: _llama(p, also={"attention.head_count_kv": None}), "attention.head_count_kv = None, not a positive",
+    ),
+    "no epsilon": (
+        lambda p: _llama(p, also={"attention.layer_norm_rms_epsilon": None}), "rms_epsilon = None, not a number",
+    ),
+    "no window": (lambda p: _gemma3(p, also={"attention.sliding_window": None}), "sliding_window = None, not a"),
+    "EOS behind a text": (lambda p: _patched_eos(p), "puts EOS behind a text"),
+    "2,000,000,000 blocks": (lambda p: _llama(p, also={"block_count": 2 * 10**9}), "not 3, of which it has tensors"),
+    "a wide stream": (lambda p: _llama(p, also={"embedding_length": 2**20}), "not the width of its tensors"),
+    "a tensor not counted": (_one_less, "bytes at its end belong to no tensor"),
     "no blocks": (lambda p: _llama(p, also={"block_count": None}), "block_count = None, not a positive"),
     "a tensor less": (lambda p: _llama(p, without="blk.1.ffn_up"), r"lacks model.layers.1.mlp.up_proj"),
     "a tensor more": (lambda p: _llama(p, tensors={"blk.0.odd.weight": np.ones(7, np.float32)}), "does not match"),

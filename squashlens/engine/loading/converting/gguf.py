@@ -40,6 +40,10 @@ SAYS = {
 }
 THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
 WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
+NEEDED = (
+    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
+    "context_length",
+)  # fmt: skip
 FACTORS = "rope_freqs.weight"  # Llama 3.1's, one for each rotary frequency
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
@@ -153,8 +157,9 @@ def _describe(config: Any, header: Header, file: Path) -> None:
         for key, value in header.values.items()
         if key.startswith(f"{architecture}.")
     }
-    _require_sizes(said, file)
+    _require_said(said, header, file)
     config.vocab_size = next((t.shape[0] for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size)
+    _require_known_tokenizer(header, file)
     if "attention.key_length" not in said:
         said = {"attention.key_length": said["embedding_length"] // said["attention.head_count"]} | said
     for key, value in said.items():
@@ -188,12 +193,27 @@ def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
     return hasattr(config, SAYS[key])
 
 
-def _require_sizes(said: Mapping[str, Any], file: Path) -> None:
-    for key in ("embedding_length", "block_count", "feed_forward_length", "attention.head_count", "context_length"):
+def _require_said(said: Mapping[str, Any], header: Header, file: Path) -> None:
+    """Raise an error for an entry that is absent or impossible: transformers would take another value, silently."""
+    windows = ("attention.sliding_window",) if header.values["general.architecture"].startswith("gemma") else ()
+    for key in (*NEEDED, *windows):
         if type(said.get(key)) is not int or said[key] < 1:
-            raise ModelAccessError(
-                f"{file} has {key} = {said.get(key)!r}, not a positive whole number.", "Convert the model again."
-            )
+            raise _impossible(file, key, said.get(key), "a positive whole number")
+    eps = said.get("attention.layer_norm_rms_epsilon")
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise _impossible(file, "attention.layer_norm_rms_epsilon", eps, "a number between 0 and 1")
+    if not 0 < said.get(THETA, 1.0) < math.inf:
+        raise _impossible(file, THETA, said[THETA], "a positive number")
+    blocks = len({tensor.name.split(".")[1] for tensor in header.tensors if tensor.name.startswith("blk.")})
+    if said["block_count"] != blocks:  # also before a model of a damaged size is built
+        raise _impossible(file, "block_count", said["block_count"], f"{blocks}, of which it has tensors")
+    largest = max(tensor.count for tensor in header.tensors)
+    if said["embedding_length"] * max(said["feed_forward_length"], said.get("vocab_size", 1)) > largest:
+        raise _impossible(file, "embedding_length", said["embedding_length"], "the width of its tensors")
+
+
+def _impossible(file: Path, key: str, value: object, wanted: str) -> ModelAccessError:
+    return ModelAccessError(f"{file} has {key} = {value!r}, not {wanted}.", "Convert the model again.")
 
 
 def _set_rotary(config: Any, said: Mapping[str, Any], factors: np.ndarray | None, file: Path) -> None:
@@ -254,12 +274,32 @@ def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, fil
         )
 
 
+def _require_known_tokenizer(header: Header, file: Path) -> None:
+    """Raise an error for settings of a tokenizer that transformers leaves out."""
+    said = {key.removeprefix("tokenizer.ggml."): value for key, value in header.values.items()}
+    byte_pairs, qwen = said.get("model") == "gpt2", header.values["general.architecture"].startswith("qwen")
+    rule, wrong = said.get("pre"), ""
+    if said.get("add_eos_token"):
+        wrong = "puts EOS behind a text"
+    elif qwen and rule not in (None, "qwen2"):
+        wrong = f"splits text by the rule {rule!r} instead of 'qwen2'"
+    elif byte_pairs and not qwen and "add_bos_token" not in said:
+        wrong = "does not say whether a text begins with BOS"
+    if "model" in said and wrong:
+        raise ModelAccessError(
+            f"The tokenizer of {file} {wrong}, which transformers' does not follow.",
+            "Load the model from a Hugging Face folder.",
+        )
+
+
 def _tokenizer(header: Header, file: Path) -> Any:
     """The file's tokenizer; raises an error if it does not put a space before a text as the file says."""
     from transformers import AutoTokenizer
 
     spaced = header.values.get("tokenizer.ggml.add_space_prefix")
     tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if header.values.get("tokenizer.ggml.pre") == "llama-bpe":
+        tokenizer.backend_tokenizer.model.ignore_merges = True  # words of the vocabulary that no merge makes
     first = tokenizer.convert_ids_to_tokens(tokenizer("1", add_special_tokens=False)["input_ids"])[0]
     if spaced is not None and first.startswith("▁") != spaced:
         raise ModelAccessError(

@@ -130,11 +130,11 @@ def _header(content: mmap.mmap, path: Path) -> Header:
     if type(alignment) is not int or alignment < 1:
         raise _damaged(path, f"its alignment is {alignment!r}")
     data = at + -at % alignment
-    _require_whole(tensors, data, len(content), path)
+    _require_whole(tensors, data, len(content), alignment, path)
     return Header(version, values, places, tuple(tensors), (first, at), data)
 
 
-def _require_whole(tensors: Sequence[StoredTensor], data: int, size: int, path: Path) -> None:
+def _require_whole(tensors: Sequence[StoredTensor], data: int, size: int, alignment: int, path: Path) -> None:
     if not tensors:
         raise _damaged(path, "it has no tensors")
     if len({tensor.name for tensor in tensors}) < len(tensors):
@@ -146,6 +146,8 @@ def _require_whole(tensors: Sequence[StoredTensor], data: int, size: int, path: 
         end = data + tensor.offset + _n_bytes(tensor)
         if end > size:
             raise _damaged(path, f"it is truncated: it has {size:,} bytes, and {tensor.name} ends at {end:,}")
+    if size - end >= alignment:
+        raise _damaged(path, f"{size - end:,} bytes at its end belong to no tensor")
 
 
 def _n_bytes(tensor: StoredTensor) -> int:
