@@ -195,11 +195,10 @@ def _source(model: Bridge) -> str:
 
 def _loading(facts: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that were not the usual ones, apart from the device."""
+    rounded = facts["quantized"]  # in another format if the checkpoint is quantized, which is no argument
     given = {
         "dtype": None if facts["dtype"] == "float32" else facts["dtype"],
-        "quantize": facts["quantized"]
-        if facts["quantized"] in choices_of(Quantized)
-        else None,  # else the checkpoint is
+        "quantize": rounded if rounded in choices_of(Quantized) else None,
         "revision": facts["revision"],
         "verify": False if facts["proof"] == "unverified" else None,
     }

@@ -130,16 +130,18 @@ def extremes(ds: xr.Dataset) -> str:
 def spread(shares: xr.DataArray) -> str:
     """Where the paths to the query start, at layer 0."""
     bottom, n = shares.sel(layer=0), shares.sizes["position"]
-    order = bottom.values.argsort()[::-1]
-    kept = float(bottom[-1])
     if has_sink(bottom.values):
         return _beside_sink(bottom)
-    most = int(order[0])
-    holders = int(np.searchsorted(np.cumsum(bottom.values[order]), 0.9 - 1e-12) + 1)
+    kept, most, holders = float(bottom[-1]), int(bottom.values.argmax()), _holders(bottom.values)
     return (
         f"Composed over all blocks, {100 * float(bottom[most]):.3g} % of the paths start at {_name(shares, most)}, "
         f"and {100 * kept:.3g} % never leave the last token; 90 % start at {holders} of the {n} tokens."
     )
+
+
+def _holders(shares: np.ndarray) -> int:
+    """The number of tokens that have 90 % of shares that sum to 1."""
+    return int(np.searchsorted(np.cumsum(np.sort(shares)[::-1]), 0.9 - 1e-12) + 1)
 
 
 def _beside_sink(starts: xr.DataArray) -> str:
@@ -147,12 +149,11 @@ def _beside_sink(starts: xr.DataArray) -> str:
     values = starts.values.astype(float)
     others = values[1:] / values[1:].sum()
     most = int(others.argmax())
-    holders = int(np.searchsorted(np.cumsum(np.sort(others)[::-1]), 0.9 - 1e-12) + 1)
     return (
         f"Composed over all blocks, {100 * values[0] / values.sum():.4g} % of the paths start at {_name(starts, 0)}, "
         f"the first token. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
-        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {holders} of the {len(others)} other "
-        "tokens."
+        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {_holders(others)} of the "
+        f"{len(others)} other tokens."
     )
 
 

@@ -32,17 +32,18 @@ def pairs_apart(weight: torch.Tensor, heads: int) -> torch.Tensor:
 def write_gguf(
     model: Any, path: Path, architecture: str, *, kind: str = "F32", also: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray] | None = None, without: str = "<none>", space: bool | None = None,
+    rule: str | None = None, says_bos: bool = True,
 ) -> Path:  # fmt: skip
     """A file of the model; `also` adds or replaces entries, and None removes one. `space` is what the tokenizer puts
-    before a text: by default what transformers' does for the architecture."""
+    before a text: by default what transformers' does for the architecture. With a `rule`, it is of byte pairs."""
     writer = GGUFWriter(path, architecture)
     for key, value in (_entries(model.config, architecture) | dict(also or {})).items():
         name = f"{architecture}.{key}"
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
         if value is not None:
             add[type(value)](name, value)
-    if architecture.startswith("qwen"):
-        _add_byte_pairs(writer)
+    if rule is not None or architecture.startswith("qwen"):
+        _add_byte_pairs(writer, rule or "qwen2", says_bos)
     else:
         _add_sentencepiece(writer, architecture == "llama" if space is None else space)
     for name, values in (_stored(model, architecture) | dict(tensors or {})).items():
@@ -99,13 +100,15 @@ def _stored(model: Any, architecture: str) -> dict[str, np.ndarray]:
     return found
 
 
-def _add_byte_pairs(writer: GGUFWriter) -> None:
+def _add_byte_pairs(writer: GGUFWriter, rule: str, says_bos: bool) -> None:
+    """`rule` splits a text. No merge makes the last word but one."""
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(WORDS)
+    writer.add_tokenizer_pre(rule)
+    writer.add_token_list([*WORDS[:-2], "cd", "ab"])
     writer.add_token_types([TokenType.NORMAL] * len(WORDS))
     writer.add_token_merges(["a b"])
-    writer.add_add_bos_token(False)
+    if says_bos:
+        writer.add_add_bos_token(False)
 
 
 def _add_sentencepiece(writer: GGUFWriter, space: bool) -> None:

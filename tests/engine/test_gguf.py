@@ -212,6 +212,15 @@ REFUSED: dict[str, Refused] = {
     "2,000,000,000 blocks": (lambda p: _llama(p, also={"block_count": 2 * 10**9}), "not 3, of which it has tensors"),
     "a wide stream": (lambda p: _llama(p, also={"embedding_length": 2**20}), "not the width of its tensors"),
     "a tensor not counted": (_one_less, "bytes at its end belong to no tensor"),
+    "another rule": (
+        lambda p: write_gguf(random_model(Qwen3(**COMMON)), p / "model.gguf", "qwen3", rule="gpt-2"),
+        "splits text by the rule 'gpt-2' instead of 'qwen2'",
+    ),
+    "no word on BOS": (lambda p: _llama(p, rule="llama-bpe", says_bos=False), "does not say whether a text begins"),
+    "NaN": (
+        lambda p: _llama(p, tensors={"output_norm.weight": np.full(16, np.nan, np.float32)}),
+        r"model.norm.weight of .*model.gguf has 16 NaN",
+    ),
     "no blocks": (lambda p: _llama(p, also={"block_count": None}), "block_count = None, not a positive"),
     "a tensor less": (lambda p: _llama(p, without="blk.1.ffn_up"), r"lacks model.layers.1.mlp.up_proj"),
     "a tensor more": (lambda p: _llama(p, tensors={"blk.0.odd.weight": np.ones(7, np.float32)}), "does not match"),
@@ -335,3 +344,24 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     file.write_bytes(whole[:place] + whole[other : other + 8] + whole[place + 8 :])
     with pytest.raises(ModelAccessError, match="overlaps another"):
         read_header(file)
+
+
+def test_words_of_llama_3_are_kept_that_no_merge_makes(tmp_path: Path) -> None:
+    model = sl.load(_llama(tmp_path, rule="llama-bpe"), device="cpu", progress=False)
+    assert sl.prompts.tokenize(model, "cd").tolist() == [[len(WORDS) - 2]]
+
+
+def test_files_that_were_added_to_a_copy_are_noticed(tmp_path: Path) -> None:
+    file = _llama(tmp_path)
+    sl.load(file, device="cpu", progress=False)
+    (entry,) = cache.entries()
+    (entry.path / ".DS_Store").write_bytes(b"of a file manager")
+    sl.load(file, device="cpu", progress=False)
+    (entry.path / "added_tokens.json").write_text('{"hello": 7}')
+    with pytest.raises(ModelAccessError, match=r"was changed since it was converted \(added_tokens.json\)"):
+        sl.load(file, progress=False)
+    linked = entry.path.rename(tmp_path / "elsewhere")
+    entry.path.symlink_to(linked)
+    assert cache.delete("model").name == entry.name
+    assert linked.is_dir()
+    assert cache.entries() == []

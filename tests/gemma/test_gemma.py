@@ -62,13 +62,19 @@ def test_the_provenance_says_what_the_weights_are(gemma: Any) -> None:
     assert "gemma-3-270m (dequantized from Q4_K_M)" in figure.layout.title.subtitle.text
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_weights_are_those_of_the_file(kind: str, plain: Any, tmp_path: Path) -> None:
-    """One tensor of each number format, its first 40 blocks by the definition of the format."""
-    file = tmp_path / "model.gguf"
-    with file.open("wb") as joined:
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The parts of the package, joined."""
+    joined = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    with joined.open("wb") as whole:
         for part in PACKAGED["gemma-3-270m"].paths():
-            joined.write(part.read_bytes())
+            whole.write(part.read_bytes())
+    return joined
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> None:
+    """One tensor of each number format, its first 40 blocks by the definition of the format."""
     header = read_header(file)
     tensor = next(one for one in header.tensors if one.kind == kind)
     names = {

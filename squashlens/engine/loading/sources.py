@@ -12,8 +12,8 @@ from pathlib import Path
 from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.engine.loading.converting import cache
-from squashlens.engine.loading.converting.gguf import convert, require_gguf, require_supported
-from squashlens.engine.loading.converting.header import is_gguf, read_header
+from squashlens.engine.loading.converting.gguf import convert
+from squashlens.engine.loading.converting.header import is_gguf
 from squashlens.engine.loading.converting.packaged import PACKAGED
 from squashlens.engine.proving.checkpoint import refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
@@ -123,8 +123,6 @@ def _packaged(name: str, progress: bool) -> Source:
 def _from_file(path: Path, progress: bool) -> Source:
     if not is_gguf(path):
         raise ModelAccessError(f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file.")
-    require_gguf()
-    require_supported(read_header(path), path)
     digest = cache.digest_of([path])
 
     def make(folder: Path) -> None:

@@ -50,12 +50,11 @@ def prepare_questions(
     questions = tuple(task.asked(**chosen))
     chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
-    longest = max(questions, key=lambda question: len(question.prompt))
-    ids = torch.tensor(_ids(sound, task, longest, template, prefill))
+    given = [list(_ids(sound, task, question, template, prefill)) for question in questions]
+    ids = torch.tensor(max(given, key=len))
     call = {**chosen, "template": template, "prefill": prefill, **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
-    given = [list(_ids(sound, task, question, template, prefill)) for question in questions]
     session = replace(session, facts={**session.facts, "task": described(task), "token_ids": given})
     return session, Questions(task, questions, template, prefill)
 

@@ -148,19 +148,19 @@ def strongest_paths(
         to_layer=to_layer,
         **({"avoid": list(avoid)} if len(avoid) else {}),
     )
-    for position in avoid:
-        if session.query(position, "avoid") >= session.query(query):
-            raise InputError(
-                f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
-                "Give positions before the query, counted from 0.",
-            )
+    avoided = [session.query(position, "avoid") for position in avoid]
+    if any(position >= session.query(query) for position in avoided):
+        raise InputError(
+            f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
+            "Give positions before the query, counted from 0.",
+        )
     (top,) = session.spans(from_layer, to_layer).values()
     patterns = patterns_of(session, attention, range(from_layer, top))
     down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
     uniform = patterns_of(session, "uniform", range(from_layer, top))
     null = [written_out(session, uniform[b]) for b in reversed(range(from_layer, top))]
-    best = strongest(without(down, [session.query(one) for one in avoid]), null, session.query(query), k)
+    best = strongest(without(down, avoided), null, session.query(query), k)
     _, coords = session.coords()
     weights = of_attention(attention)
     weights += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
@@ -193,9 +193,10 @@ class Strongest:
 
 def without(patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]) -> list[Tensor]:
     """Patterns whose paths from other positions do not reach these: nothing attends to them."""
-    if not positions:
-        return list(patterns)
-    return [pattern.index_fill(1, torch.tensor(positions, device=pattern.device), 0) for pattern in patterns]
+    return [
+        pattern.index_fill(1, torch.tensor(positions, dtype=torch.int64, device=pattern.device), 0)
+        for pattern in patterns
+    ]
 
 
 def strongest(

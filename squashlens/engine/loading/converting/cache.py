@@ -5,7 +5,6 @@ the folders and deletes them. What an interrupted conversion leaves is never tak
 """
 
 import json
-import mmap
 import os
 import shutil
 import tempfile
@@ -43,11 +42,9 @@ def digest_of(files: Iterable[Path]) -> str:
     """A fast 128-bit digest of the content of several files, one after the other."""
     found = xxhash.xxh3_128()
     for file in files:
-        if not file.stat().st_size:
-            continue
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            for start in range(0, len(content), PIECE):
-                found.update(content[start : start + PIECE])
+        with file.open("rb") as opened:
+            while piece := opened.read(PIECE):
+                found.update(piece)
     return found.hexdigest()
 
 
@@ -72,8 +69,7 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
         ) from error
     try:
         make(partial)
-        digests = {file.name: digest_of([file]) for file in sorted(partial.iterdir())}
-        (partial / DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
+        (partial / DIGESTS).write_text(json.dumps(_digests(partial)), encoding="utf-8")
         final = root / f"{label}-{digest}"
         try:
             partial.rename(final)
@@ -102,15 +98,22 @@ def delete(name: str) -> Kept:
     if len(found) != 1 or not name:
         names = ", ".join(one.name for one in entries()) or "nothing"
         raise InputError(f"{name!r} names {len(found)} folders of the cache.", f"It holds {names}.")
-    shutil.rmtree(found[0].path)
+    path = found[0].path
+    path.unlink() if path.is_symlink() else shutil.rmtree(path)
     return found[0]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The digest of each file by its name; hidden files, which file managers leave, are read by nothing."""
+    files = (file for file in sorted(folder.iterdir()) if file.name != DIGESTS and not file.name.startswith("."))
+    return {file.name: digest_of([file]) for file in files}
 
 
 def _require_unchanged(folder: Path) -> None:
     try:
-        expected = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
-        changed = [name for name, digest in expected.items() if digest_of([folder / name]) != digest]
-    except (OSError, ValueError, AttributeError) as error:
+        expected, found = json.loads((folder / DIGESTS).read_text(encoding="utf-8")), _digests(folder)
+        changed = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         changed = [str(error)]
     if changed:
         raise ModelAccessError(

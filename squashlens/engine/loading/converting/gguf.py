@@ -16,6 +16,7 @@ import torch
 
 from squashlens.engine.loading.converting.header import Header, StoredTensor, read_header, write_without_long_arrays
 from squashlens.engine.memory import human, require_room
+from squashlens.engine.proving.complete import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
 
 # Each is compared with the model that a file was written from in the tests. Files of Mistral's models name "llama".
@@ -59,9 +60,10 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    require_gguf()
+    _require_gguf()
     header = read_header(file)
-    require_supported(header, file)
+    _require_supported(header, file)
+    _require_known_tokenizer(header, file)
     _require_space(header, file, folder)
     plain = folder / "without_long_arrays.gguf"
     write_without_long_arrays(file, header, plain)
@@ -74,6 +76,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         )  # fmt: skip
         model, report = loaded
         _require_all_used(model, report, header, file)
+        require_finite(model, str(file))
         plain.unlink()
         setattr(model.config, ORIGIN, origin_of(header, sha256))
         # transformers refuses to save a model that it knows as quantized, which this one no longer is.
@@ -93,7 +96,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         ) from error
 
 
-def require_gguf() -> None:
+def _require_gguf() -> None:
     """Raise an error if the package gguf is not installed, without which GGUF files cannot be read."""
     try:
         import gguf  # noqa: F401
@@ -103,7 +106,7 @@ def require_gguf() -> None:
         ) from error
 
 
-def require_supported(header: Header, file: Path) -> None:
+def _require_supported(header: Header, file: Path) -> None:
     """Raise an error for a file that is a part of a model, no language model, or of an untested architecture."""
     architecture = header.values.get("general.architecture")
     if header.values.get("split.count", 1) > 1:
@@ -119,34 +122,31 @@ def require_supported(header: Header, file: Path) -> None:
 
 
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:
-    """What results state about the weights: their number format in the file, and the file's digest."""
-    name = _format(header)
-    lossless = all(tensor.kind in PLAIN for tensor in header.tensors)
+    """What results state about the weights: their number formats in the file, and the file's digest."""
     kinds = sorted({tensor.kind for tensor in header.tensors})
+    formats = {kind: sum(tensor.count for tensor in header.tensors if tensor.kind == kind) for kind in kinds}
+    name = _format(header) or max(kinds, key=formats.__getitem__)
+    lossless = all(kind in PLAIN for kind in kinds)
     return {
         "note": f"read from {name} in a GGUF file"
         if lossless
         else f"dequantized from {name}; not the published weights",
         "quantization": name,
-        "formats": {kind: sum(t.count for t in header.tensors if t.kind == kind) for kind in kinds},
+        "formats": formats,
         "sha256": sha256,
         "name": header.values.get("general.name"),
     }
 
 
-def _format(header: Header) -> str:
-    """The name of the quantization, such as Q4_K_M, or else the format of the largest tensor."""
+def _format(header: Header) -> str | None:
+    """The name of the quantization that a file states, such as Q4_K_M."""
     from gguf import LlamaFileType
 
     try:
         declared = LlamaFileType(header.values["general.file_type"]).name
-        if declared != "GUESSED":
-            return declared.removeprefix("MOSTLY_").removeprefix("ALL_")
     except (KeyError, ValueError):
-        pass
-    return max(
-        (t.kind for t in header.tensors), key=lambda kind: sum(t.count for t in header.tensors if t.kind == kind)
-    )
+        return None
+    return None if declared == "GUESSED" else declared.removeprefix("MOSTLY_").removeprefix("ALL_")
 
 
 def _describe(config: Any, header: Header, file: Path) -> None:
@@ -159,7 +159,6 @@ def _describe(config: Any, header: Header, file: Path) -> None:
     }
     _require_said(said, header, file)
     config.vocab_size = next((t.shape[0] for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size)
-    _require_known_tokenizer(header, file)
     if "attention.key_length" not in said:
         said = {"attention.key_length": said["embedding_length"] // said["attention.head_count"]} | said
     for key, value in said.items():

@@ -81,7 +81,7 @@ def read_header(path: Path) -> Header:
 
 def write_without_long_arrays(path: Path, header: Header, to: Path) -> None:
     """Copy a GGUF file without the entries that are long arrays; tensors and all other entries stay as they are."""
-    kept = [place for name, place in header.places.items() if not _is_counted(header.values[name])]
+    kept = [place for name, place in header.places.items() if not isinstance(header.values[name], Counted)]
     with path.open("rb") as given, to.open("wb") as made:
         made.write(MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), len(kept)))
         for start, end in (*kept, header.table):
@@ -94,10 +94,6 @@ def write_without_long_arrays(path: Path, header: Header, to: Path) -> None:
 
 class Counted(int):
     """The length of an array that is too long to be read."""
-
-
-def _is_counted(value: object) -> bool:
-    return isinstance(value, Counted)
 
 
 def _header(content: mmap.mmap, path: Path) -> Header:

@@ -49,9 +49,8 @@ def traces(
     for at, query in enumerate(traced):
         seen = slice(0, query + 1)
         starts = above[at, 0, seen].numpy()
-        if has_sink(starts):
-            sink[at] = first_share(starts)
-        own = without([one[seen, seen] for one in down], [0] if has_sink(starts) else [])
+        sink[at] = first_share(starts) if has_sink(starts) else 0.0
+        own = without([one[seen, seen] for one in down], [0] if sink[at] else [])
         found = strongest(own, [one[seen, seen] for one in uniform], query, PATHS)
         k = len(found.weights)
         places[at, :k], weight[at, :k], over_null[at, :k] = found.places, found.weights, found.weights / found.null
