@@ -68,7 +68,8 @@ def gemma() -> go.Figure:
         "Collapse: n and n + 1 ones": sl.figures.collapse_curve(gemma_collapse(model)),
     }
     page = sl.figures.panels(parts, columns=2, share="none")
-    return sl.figures.styled(page, title="", width=12.0, height=6.6)
+    title = "Gemma 3 270M, dequantized from Q4_K_M"
+    return sl.figures.styled(page, title=title, width=12.0, height=7.0)
 
 
 def llama3() -> go.Figure:

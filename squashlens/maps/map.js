@@ -217,6 +217,16 @@ export function scale(values, diverging) {
   };
 }
 
+/**
+ * Whether the first of at least three tokens has more than 90 % of their sum, but not all: the rule of the figures.
+ * @param {(number | null)[]} values
+ */
+export function hasNearlyAll(values) {
+  const sum = values.reduce((/** @type {number} */ total, one) => total + (one ?? NaN), 0);
+  const share = (values[0] ?? NaN) / sum;
+  return values.length >= 3 && share > 0.9 && share < 1;
+}
+
 /** The colour at a place between 0 and 1. @param {number} at @param {boolean} diverging */
 export function colour(at, diverging) {
   const stops = diverging ? DIVERGING : SEQUENTIAL;
@@ -635,11 +645,14 @@ class View {
     return this.name === "bound_over_null";
   }
 
-  /** The numbers of the chosen quantity for this query: one row, or all. @param {number[]} rows */
-  all(rows) {
-    return rows.flatMap((row) =>
+  /** The scale of some rows, without a first token that has nearly all of its row. @param {number[]} rows */
+  scaleOf(rows) {
+    const each = rows.map((row) =>
       Array.from({ length: this.query + 1 }, (_, at) => this.data.value(this.name, this.query, row, at)),
     );
+    const apart = each.map((values) => !this.diverging && hasNearlyAll(values));
+    const shown = each.flatMap((values, k) => (apart[k] ? values.slice(1) : values));
+    return { ...scale(shown, this.diverging), beyond: apart.includes(true) };
   }
 
   /** What a group is called: the name of its span, or its tokens. @param {Unit} group */
@@ -650,7 +663,7 @@ class View {
   }
 
   showRibbon() {
-    const shownScale = scale(this.all([this.row]), this.diverging);
+    const shownScale = this.scaleOf([this.row]);
     const inside = this.groups.filter((group) => group.end > this.from && group.start < this.to);
     const options = inside.map((group) => {
       const text = this.named(group);
@@ -700,7 +713,7 @@ class View {
 
   /**
    * What the colours mean: those of the ribbon, and those of the heat map, whose scale spans all layers.
-   * @param {HTMLElement} legend @param {ReturnType<typeof scale>} range @param {string} from
+   * @param {HTMLElement} legend @param {ReturnType<typeof scale> & {beyond: boolean}} range @param {string} from
    */
   showLegend(legend, range, from) {
     const one = this.data.quantity(this.name);
@@ -717,6 +730,7 @@ class View {
       make("span", {}, ...ends),
       make("span", {}, ` logarithmic colours; ${parts.join(", ")}. ${one.about}.`),
       range.any && range.zero ? " 0 has the colour of the lower end." : "",
+      range.beyond ? ` ${visible(this.tokens[0])} is beyond the scale, which fits the other tokens.` : "",
     );
   }
 
@@ -869,7 +883,7 @@ class View {
       chart(
         `Mean influence by distance, from layer ${payload.layers[this.row]}`,
         "distance + 1 (tokens)",
-        "mean over the measured queries",
+        "mean over queries, without BOS",
         lines,
         true,
       ),
@@ -926,7 +940,7 @@ class View {
     const { context } = this.sized(this.heat, top + rows * tall + 26);
     const style = getComputedStyle(this.root);
     const text = style.color;
-    const range = scale(this.all(payload.layers.map((_, row) => row)), this.diverging);
+    const range = this.scaleOf(payload.layers.map((_, row) => row));
     this.showLegend(this.heatLegend, range, "each layer");
     const y = (/** @type {number} */ row) => top + (rows - 1 - row) * tall;
     const x = (/** @type {number} */ position) => left + (position - this.from) * wide;
@@ -996,7 +1010,7 @@ class View {
     const { width, context } = this.sized(this.overview, 36);
     const n = this.tokens.length;
     const style = getComputedStyle(this.root);
-    const range = scale(this.all([this.row]), this.diverging);
+    const range = this.scaleOf([this.row]);
     for (let px = 0; px < width; px++) {
       const first = Math.floor((px * n) / width);
       const { value } = this.largest({ start: first, end: Math.max(first + 1, Math.floor(((px + 1) * n) / width)) });

@@ -165,7 +165,7 @@ def beside_sink(ds: xr.Dataset) -> str:
     return (
         f"The first token, {_name(ds, 0)}, has {shares[0]:.4g} % of the summed path bound, "
         f"{shares[1]:.3g} % of the null, and {shares[2]:.3g} % of the summed Jacobian norms. Trends and agreement are "
-        "those of the other tokens."
+        "those of the other tokens, which the scale of the path bound fits."
     )
 
 

@@ -3,8 +3,9 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("the query's own share off the scale", "figures/drawing/maps.py", "others[others < 1].max(initial=0.0)", "others[:, :-1].max(initial=0.0)", "test_path_figures.py::test_no_share_but_that_of_a_sink_is_beyond_the_scale"),
     Mutation("a sink on the scale", "figures/drawing/sinks.py", "high + 2 * room], **place", "np.log10(sink)], **place", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),
-    Mutation("any first token is a sink", "theory/statistics/sinks.py", "first_share(values) > SINK", "first_share(values) > 0.5", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),
+    Mutation("any first token is a sink", "theory/statistics/sinks.py", "SINK < first_share(values) < 1", "0.5 < first_share(values) < 1", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),
     Mutation("families under interventions at the shortest length", "figures/remedies/bench.py", "last = found.isel(length=-1)", "last = found.isel(length=0)", "test_remedies_figure.py"),
     Mutation("bars as ends and not as lengths", "figures/remedies/bench.py", "np.nan_to_num(high - middle)", "np.nan_to_num(high)", "test_remedies_figure.py"),
     Mutation("a mean for the median of a change", "figures/remedies/changes.py", "x=[np.median(values)]", "x=[np.mean(values)]", "test_change_figures.py"),

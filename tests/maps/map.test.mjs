@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-const { Data, changesCsv, colour, csv, cut, grouped, ink, scale, shown, visible } = await import(
+const { Data, changesCsv, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, visible } = await import(
   process.env.MAP_PROGRAM
 );
 
@@ -171,4 +171,17 @@ test("CSV of interventions keeps full numbers, and a spreadsheet executes no nam
     `"'-f",3,"'=x""","ratio","nats",Infinity,0.5,Infinity`,
     "",
   ]);
+});
+
+test("a first token with nearly all is beyond the scale, as in the figures", () => {
+  assert.equal(hasNearlyAll([98, 1, 1]), true);
+  for (const values of [
+    [50, 25, 25],
+    [98, 1],
+    [1, 0, 0],
+    [null, 1, 1],
+    [98, 1, null],
+    [0, 0, 0],
+  ])
+    assert.equal(hasNearlyAll(values), false);
 });

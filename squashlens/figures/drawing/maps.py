@@ -69,8 +69,9 @@ def _largest_share(shares: xr.DataArray) -> float:
     """The power of ten at which the scale ends: that above the other tokens if the first one is a sink, else 1."""
     if not is_sink(all_starts(shares)):
         return 1.0
-    others = shares.isel(position=slice(1, -1)).values  # the query has all paths at its own layer
-    return 10.0 ** np.ceil(np.log10(max(float(others.max()), 10 * FLOOR)))
+    others = shares.isel(position=slice(1, None)).values
+    largest = float(others[others < 1].max(initial=0.0))  # the query has all paths at its own layer
+    return 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
 
 
 def token_heatmap(

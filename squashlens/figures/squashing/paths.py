@@ -11,7 +11,7 @@ from squashlens.figures.drawing.inputs.given import draws
 from squashlens.figures.drawing.inputs.selection import TOKENS, of_one_prompt, tokens_of
 from squashlens.figures.drawing.layouts.ticks import token_axis
 from squashlens.figures.drawing.maps import all_starts, share_map
-from squashlens.figures.drawing.sinks import is_sink, sink_note
+from squashlens.figures.drawing.sinks import sink_note
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS, evenly
@@ -61,7 +61,7 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title=axis, dtick=1)
     starts = all_starts(shares)
-    notes = [sink_note(starts, "the paths")] if is_sink(starts) else []
+    notes = [sink_note(starts, "the paths")] if figure.data[0].zmax < 0 else []  # the scale ends below 1
     title = f"Where the paths to the query start, by {by}"
     return finish(figure, title=title, height=280, notes=notes_of(shares, *notes))
 

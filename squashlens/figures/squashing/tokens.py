@@ -24,7 +24,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
     The scale is logarithmic if all values are positive and span more than a factor of 10. A first token with more than
-    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens; a note has its share.
+    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens and leaves out zeros; a note has
+    its share.
     Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
     after the query, if one was selected from a profile, are left out.
 
@@ -42,7 +43,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
     tokens, positions = tokens_of(values), values["position"].values
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     data = values.values.astype(np.float64)
-    apart = is_sink(values) and data.min() > 0
+    apart = is_sink(values)
     low = values["low"].values.astype(np.float64) if "low" in values.coords else None
     texts = [numbered(place, tokens[place]) for place in map(int, positions)]
     if low is not None:

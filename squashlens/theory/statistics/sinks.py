@@ -20,9 +20,9 @@ def first_share(values: np.ndarray) -> float:
 
 
 def has_sink(values: np.ndarray) -> bool:
-    """Whether the first of at least three tokens is a sink: its share is above `SINK`.
+    """Whether the first of at least three tokens is a sink: its share is above `SINK`, and others have some.
 
     >>> has_sink(np.array([98.0, 1.0, 1.0])), has_sink(np.array([50.0, 25.0, 25.0])), has_sink(np.array([98.0, 1.0]))
     (True, False, False)
     """
-    return len(values) >= 3 and first_share(values) > SINK
+    return len(values) >= 3 and SINK < first_share(values) < 1
