@@ -24,8 +24,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
     The scale is logarithmic if all values are positive and span more than a factor of 10. A first token with more than
-    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens and leaves out zeros; a note has
-    its share.
+    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens and leaves out zeros. A note
+    has its share.
     Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
     after the query, if one was selected from a profile, are left out.
 
