@@ -1,5 +1,7 @@
 """Attention paths: where they start, by layer or by number of hops, the strongest ones, and their limit with depth."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -57,11 +59,12 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
         )
     shares = of_one_prompt(shares)
     tokens = tokens_of(shares)
-    figure = go.Figure(share_map(shares, tokens, row))
+    drawn: Any = share_map(shares, tokens, row)
+    figure = go.Figure(drawn)
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
     figure.update_yaxes(title=axis, dtick=1)
     starts = all_starts(shares)
-    notes = [sink_note(starts, "the paths")] if figure.data[0].zmax < 0 else []  # the scale ends below 1
+    notes = [sink_note(starts, "the paths")] if drawn.zmax < 0 else []  # the scale ends below 1
     title = f"Where the paths to the query start, by {by}"
     return finish(figure, title=title, height=280, notes=notes_of(shares, *notes))
 
