@@ -29,7 +29,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 TYPED := theory or llama
-PURE := tests/theory tests/tasks tests/test_checksum.py tests/test_journal.py tests/test_foreign.py \
+PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
 .PHONY: report gemma paper test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \

@@ -18,8 +18,7 @@ from safetensors.torch import load
 import squashlens as sl
 from squashlens.errors import InputError, RangeError
 from squashlens.export._drawings import JOINER
-from squashlens.records.results import attributes
-from squashlens.saving.seals import with_seals
+from squashlens.records.results import attributes, sealed
 from tests.conftest import PROMPT
 
 HERE = Path(__file__).parent
@@ -45,7 +44,7 @@ def made(values: Any, dims: tuple[str, ...] = ("position",), **attrs: str) -> xr
         coords["layer"] = [0, 1]
     named = attributes("shares of two layers", "1") | {"provenance": '{"model": "tiny"}'} | attrs
     array = xr.DataArray(np.array(values, dtype=float), dims=dims, coords=coords, name="shares", attrs=named)
-    return with_seals(array, named["provenance"])
+    return sealed(array, json.loads(named["provenance"]))
 
 
 def drawn_by_circuitsvis(result: Any) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A result has its provenance once; it is not read where it may be that of one part only."""
+"""Every result has its provenance, and says whether its values are those that were measured."""
 
 import copy
 import json
@@ -14,7 +14,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.drawing.inputs.facts import notes_of
 from squashlens.records import facts
 from squashlens.records.joining import joined
 from squashlens.records.results import sealed
@@ -28,7 +27,7 @@ def test_every_result_has_it_once(name: str) -> None:
     assert call["function"]
     if isinstance(found, xr.Dataset):
         for variable in found.data_vars.values():
-            assert set(variable.attrs) <= {"long_name", "units"}
+            assert set(variable.attrs) <= {"long_name", "units", "provenance"}
             assert sl.results.provenance(variable) == sl.results.provenance(found)
 
 
@@ -61,225 +60,158 @@ def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
     assert "units" not in odd.result("collapse").attrs
 
 
-def test_what_selects_or_reorders_keeps_it(tiny: Any, tmp_path: Path) -> None:
-    bound = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"])
-    expected = sl.results.provenance(bound)
-    collapse = odd.result("collapse")
-    changed = [
-        bound.isel(position=[0, 2]), bound.sel(to_layer="y"), bound.isel(prompt=0, drop=True), bound[0, 1, 2],
-        bound.transpose("position", ...), bound.copy(), bound.rename("other"), bound.assign_coords(mine=3),
-        bound.isel(prompt=0).swap_dims(position="token"), bound.stack(cell=("prompt", "position")),
-        bound.sortby("position", ascending=False), bound.isel(prompt=[1, 0]), bound.isel(prompt=[0]).squeeze(),
-        bound.sel(to_layer="y").expand_dims("to_layer"), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)),  # noqa: S301
-        sl.results.open(sl.results.save(bound, tmp_path / "x.nc")),
-        sl.results.open(sl.results.save(bound, tmp_path / "x.json")),
-        bound.to_dataset(name="bound", promote_attrs=True), bound.isel(position=[]),
-    ]  # fmt: skip
-    for one in changed:
-        assert sl.results.provenance(one) == expected
+def values_of(result: Any) -> str:
+    return sl.results.provenance(result)["values"]
+
+
+def test_what_a_measurement_gave_is_measured(tiny: Any, tmp_path: Path) -> None:
+    """Also a copy, a variable of it, and what comes back from a file, whoever wrote it."""
+    bound, collapse = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"]), odd.result("collapse")
+    bound.to_netcdf(tmp_path / "plain.nc", engine="h5netcdf")
+    for one in (
+        bound, bound.copy(), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)),  # noqa: S301
+        bound.drop_vars("token"), bound.to_dataset(promote_attrs=True), bound.to_dataset(),
+        xr.load_dataarray(tmp_path / "plain.nc", engine="h5netcdf"),
+        *(sl.results.open(sl.results.save(bound, tmp_path / f"x{ending}")) for ending in (".nc", ".json")),
+    ):  # fmt: skip
+        assert sl.results.provenance(one) == sl.results.provenance(bound)
+        assert values_of(one) == "measured"
     stored = sl.results.open(sl.results.save(collapse, tmp_path / "y.nc"))
     for one in (
-        collapse.isel(layer=-1), collapse[["distance"]], collapse["distance"], collapse["distance"].isel(layer=[0]),
-        stored["distance"], sl.results.open(sl.results.save(collapse["distance"], tmp_path / "z.nc")),
+        collapse[["distance", "rms"]], collapse["distance"], stored["distance"],
+        sl.results.open(sl.results.save(collapse["distance"], tmp_path / "z.nc")),
         sl.results.open(sl.results.save(stored["distance"], tmp_path / "z.json")),
     ):  # fmt: skip
         assert sl.results.provenance(one) == sl.results.provenance(collapse)
+        assert values_of(one) == "measured"
 
 
-CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "negated": (lambda r: r * -1, "values of 'distance' were computed from a result of `collapse`"),
-    "doubled": (lambda r: 2 * r, "values of 'distance' were computed"),
-    "a variable doubled": (lambda r: r.assign(distance=2 * r["distance"]), "values of 'distance' were computed"),
-    "a new variable": (lambda r: r.assign(mine=r["distance"] - r["distance"]), r"'mine' .*drop_vars\('mine'\)"),
-    "a mean": (lambda r: r.mean("length"), "values of 'distance' were computed"),
-    "masked": (lambda r: r.where(r["length"] > 8), "values of 'distance' were computed"),
-    "filled": (lambda r: r.fillna(0), "values of 'distance' were computed"),
-    "cast": (lambda r: r.astype("float16"), "values of 'distance' were computed"),
-    "relabelled": (
-        lambda r: r.assign_coords(length=r["length"].values[::-1]),
-        "labels 'length' of this result are not",
+def edited(change: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """A change in place."""
+
+    def make(result: Any) -> Any:
+        found = result.copy(deep=True)
+        change(found)
+        return found
+
+    return make
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "random values": edited(lambda r: r["distance"].values.__setitem__(..., 0.5)),
+    "one value": edited(lambda r: r["distance"].__setitem__((0, 0), -1.0)),
+    "the smallest change": edited(
+        lambda r: r["distance"].values.__setitem__((0, 0), np.nextafter(r["distance"].values[0, 0], 9))
     ),
-    "increased": (lambda r: r.assign_coords(length=r["length"] + 1), "labels 'length' of this result are not"),
-    "other units": (lambda r: r.assign(distance=r["distance"].assign_attrs(units="1")), r"Restore them with .*units='"),
-    "another long name": (
-        lambda r: r.assign(distance=r["distance"].assign_attrs(long_name="bound")),
-        "The long name or units of 'distance' are not those that `collapse` gave",
-    ),
-    "without attributes": (lambda r: r.assign(distance=r["distance"].drop_attrs()), "Restore them with .*long_name='"),
-    "extended": (lambda r: r.reindex(layer=[0, 1, 9], fill_value=1.0), r"labels of 'layer' .* did not measure.*dropna"),
-    "swapped variables": (lambda r: r.rename(distance="rms", rms="distance"), "those of another variable"),
-    "a variable twice": (lambda r: r.assign(rms=r["distance"]), "values of 'rms' .* those of another variable"),
-    "swapped labels": (lambda r: r.isel(layer=0).rename(length="layer", layer="length"), "labels '(length|layer)' of"),
+    "scaled in place": edited(lambda r: r["distance"].values.__imul__(100)),
+    "labels in place": edited(lambda r: r.coords.__setitem__("length", r["length"] + 1)),
+    "copied with other data": lambda r: r.assign(distance=r["distance"].copy(data=r["distance"].values + 1)),
+    "nearest": lambda r: r.reindex(layer=[0.4, 1.4], method="nearest"),
+    "filled up": lambda r: r.reindex(layer=[0, 1, 9], fill_value=7.0),
+    "aligned": lambda r: xr.align(r, r.isel(layer=[0]).assign_coords(layer=[99]), join="outer", fill_value=0)[0],
+    "rounded": lambda r: r.map(lambda v: v.round(3) if v.dtype.kind == "f" else v),
+    "filled": lambda r: r.where(r["length"] > 8).fillna(0),
+    "masked": lambda r: r.where(r["length"] > 8),
+    "a mean": lambda r: r.mean("length", keep_attrs=True),
+    "a ratio": lambda r: r / r,
+    "negated": lambda r: r * -1,
+    "a new variable": lambda r: r.assign(mine=r["distance"] - r["rms"]),
+    "cast": lambda r: r.astype("float16"),
+    "other units": lambda r: r.assign(distance=r["distance"].assign_attrs(units="1")),
+    "another long name": lambda r: r.assign(distance=r["distance"].assign_attrs(long_name="bound")),
+    "a renamed dimension": lambda r: r.rename(layer="depth"),
+    "swapped variables": lambda r: r.rename(distance="rms", rms="distance"),
+    "relabelled": lambda r: r.assign_coords(length=r["length"].values[::-1]),
+    "a selection": lambda r: r.isel(layer=-1),
+    "another order": lambda r: r.transpose(),
+    "a joined copy": lambda r: xr.concat([r, r], dim="model", combine_attrs="override", data_vars="all"),
+    "stacked": lambda r: r.stack(cell=("layer", "length")),
 }
-
-OPENED = {  # a file has only which values and labels are as they were measured
-    **dict.fromkeys(("other units", "another long name", "without attributes"), "values of 'distance' were computed"),
-    "extended": "labels 'layer' of this result are not",
-}
-
-
-# Also in a file: those that read otherwise there, and one of each kind.
-FILED = {*OPENED, "negated", "a mean", "relabelled", "swapped variables", "swapped labels"}
+UNSAVED = ("stacked",)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_values_that_were_computed_and_labels_that_were_replaced_have_none(name: str, tmp_path: Path) -> None:
-    """xarray keeps the attributes of a result in what is computed from it."""
-    change, message = CHANGES[name]
-    changed = change(odd.result("collapse"))
-    assert "provenance" in changed.attrs
+def test_everything_else_is_derived_and_says_what_from(name: str, tmp_path: Path) -> None:
+    collapse = odd.result("collapse")
+    changed = CHANGES[name](collapse)
+    expected = sl.results.provenance(collapse) | {"values": "derived"}
     for one in (changed, pickle.loads(pickle.dumps(changed))):  # noqa: S301
-        with pytest.raises(InputError, match=message):
-            sl.results.provenance(one)
-    if name in FILED:
-        opened = sl.results.open(sl.results.save(changed, tmp_path / "x.nc"))
-        xr.testing.assert_identical(opened, changed)
-        with pytest.raises(InputError, match=OPENED.get(name, message)):
-            sl.results.provenance(opened)
-    assert (
-        sl.results.provenance(odd.result("collapse"))["call"]["function"] == "collapse"
-    )  # the result itself has it still
+        assert sl.results.provenance(one) == expected
+    if name not in UNSAVED:
+        for ending in (".nc", ".json"):
+            back = sl.results.open(sl.results.save(changed, tmp_path / f"x{ending}"))
+            assert sl.results.provenance(back) == expected
+        assert (sl.results.table(changed)["meaning"].str.startswith("derived from: ")).all()
+        assert sl.results.save(changed, tmp_path / "x.csv").stat().st_size
+    assert values_of(collapse) == "measured"  # the result itself is as it was
 
 
-def test_a_single_number_that_was_computed_has_none(tiny: Any) -> None:
+def notes(figure: Any) -> list[str]:
+    """The line under the title, and those of its panels."""
+    return [str(figure.layout.title.subtitle.text), *(str(one.text) for one in figure.layout.annotations)]
+
+
+def test_a_notebook_of_an_hour(tiny: Any, tmp_path: Path) -> None:
+    """Round, average, divide, rename, join, draw, save: nothing is refused, and all that was changed says so."""
+    bound, longer = (sl.path_bound(tiny, prompt) for prompt in ("110 =", "0110 ="))
+    several = sl.path_bound(tiny, ["110 =", "011 ="])
+    found, collapse = sl.sensitivity(tiny, "110 =", progress=False), odd.result("collapse")
+    measured = [bound, several, found, found["jacobian"], collapse[["distance", "rms"]], collapse]
+    derived = [
+        bound.round(3), bound / bound.sum(), bound.where(bound["position"] > 0), 100 * bound,
+        several.mean("prompt", keep_attrs=True), several.isel(prompt=0), np.log10(bound), bound.sortby(bound),
+        found["path_bound"] / found["jacobian"], found["jacobian"].cumsum("position"),
+        bound.assign_attrs(long_name="my bound"), (found["null"] * 2).rename("mine"), collapse.isel(layer=[0, -1]),
+        collapse.rolling(length=2, min_periods=1).mean(), sl.results.concat({"a": bound, "b": 2 * bound}, dim="run"),
+    ]  # fmt: skip
+    for kind, results in (("measured", measured), ("derived", derived)):
+        for one in results:
+            assert sl.results.provenance(one)["values"] == kind
+            with_coordinates = one if "token" in one.coords else one.assign_coords(token=bound["token"])
+            figure = sl.figures.of(one if isinstance(one, xr.Dataset) else with_coordinates)
+            assert any("derived values" in text for text in notes(figure)) == (kind == "derived"), (kind, one)
+            assert len(sl.results.table(one))
+            assert sl.results.save(one, tmp_path / "x.nc").stat().st_size
+    both = bound / longer.isel(position=slice(5)).assign_coords(position=bound["position"])
+    assert "provenance" not in both.attrs  # xarray keeps only what both have
+    assert len(sl.figures.of(both.drop_vars(["token", "token_id"]).assign_coords(token=bound["token"])).data)
+    with pytest.raises(InputError, match="computed from results of different calls"):
+        sl.results.provenance(both)
+    mixed = xr.merge([bound.rename("one"), several.isel(prompt=0, drop=True).rename("two")], compat="override")
+    assert values_of(mixed) == "derived"
+    assert sl.results.provenance(mixed)["call"]["prompt"] == ["110 =", ["110 =", "011 ="]]
+
+
+def test_panels_say_which_part_is_derived(tiny: Any) -> None:
     bound = sl.path_bound(tiny, "110 =")
-    with pytest.raises(InputError, match="Nothing in this result is known to be measured.*`path_bound`"):
-        sl.results.provenance(bound.mean())
-    with pytest.raises(InputError, match="squashlens did not measure it"):
-        sl.results.provenance(odd.result("collapse")["distance"] * 2)
+    figure: Any = sl.figures.of({"a": bound, "b": bound.round(1)})
+    assert sum("derived values" in text for text in notes(figure)) == 1
 
 
-def test_a_file_that_plain_xarray_opened_needs_the_function_that_opens_results(tiny: Any, tmp_path: Path) -> None:
-    path = sl.results.save(sl.path_bound(tiny, "110 ="), tmp_path / "x.nc")
-    with xr.open_dataset(path, engine="h5netcdf") as opened:
-        with pytest.raises(InputError, match=r"Open files with `squashlens\.results\.open`"):
-            sl.results.provenance(opened["path_bound"])
-        other = tmp_path / "other.nc"
-        opened["path_bound"].to_netcdf(other, engine="h5netcdf")
-    with pytest.raises(InputError, match=r"`squashlens\.results\.save`"):
-        sl.results.provenance(sl.results.open(other)["path_bound"])
+def test_a_part_of_a_joined_result_has_its_own_provenance() -> None:
+    def one(model: str, value: float) -> xr.DataArray:
+        return sealed(xr.DataArray([1.0, value], dims="layer", name="d"), {"model": model, "call": {"function": "f"}})
 
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda r: r.assign_coords(model=["b", "a"]), lambda r: r.assign_coords(model=["x", "y"]),
-        lambda r: r.rename(model="other"), lambda r: r.isel(model=0, drop=True), lambda r: r.drop_vars("model"),
-        lambda r: r.assign_coords(model=[0, 1]), lambda r: r.reindex(model=["a", "z"]),
-        lambda r: r.isel(model=0, drop=True).expand_dims(model=["b"]),
-    ],
-)  # fmt: skip
-def test_parts_need_their_own_labels(change: Callable[[Any], Any]) -> None:
-    def one(model: str) -> xr.DataArray:
-        return sealed(xr.DataArray([1.0, 2.0], dims="layer", name="d"), {"model": model, "call": {"function": "f"}})
-
-    found = joined({"a": one("a"), "b": one("b")}, "model")
-    assert sl.results.provenance(found.isel(model=1))["model"] == "b"
-    with pytest.raises(InputError, match="labels|a new dimension 'other'"):
-        sl.results.provenance(change(found))
-
-
-def test_figures_tables_and_exports_need_measured_values() -> None:
-    collapse, bound = odd.result("collapse"), odd.result("path_bound")
-    with pytest.raises(InputError, match="were computed from a result of `collapse`"):
-        sl.figures.of(collapse * -1)
-    with pytest.raises(InputError, match="were computed from a result of `path_bound`"):
-        sl.results.table(bound - bound)
-    with pytest.raises(InputError, match="were computed from a result of `path_bound`"):
-        sl.results.concat({"a": bound, "b": 2 * bound}, dim="run")
-    assert len(sl.figures.of(collapse[["distance"]]).data)
-    assert sl.results.table(collapse["distance"])["model"].unique().tolist() == [
-        sl.results.provenance(collapse)["model"]
-    ]
-
-
-@pytest.mark.parametrize("ending", ["", ".nc", ".json"])
-def test_computed_values_are_not_drawn_under_the_name_of_the_measurement(
-    tiny: Any, tmp_path: Path, ending: str
-) -> None:
-    """Arithmetic on a variable of a Dataset leaves no provenance, but long name and coordinates; so do files of it."""
-    found, other = (sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "0110 ="))
-    for computed in (
-        found["jacobian"] * 2, found["jacobian"] - found["null"].assign_attrs(found["jacobian"].attrs),
-        found["jacobian"] / other["jacobian"], found["path_bound"] - found["jacobian"],
-        found["jacobian"] - sl.path_bound(tiny, "110 ="), (found["null"] / found["jacobian"]).rename("looseness"),
-        found["jacobian"].cumsum("position").assign_coords(position=found["position"]),
-        (found["jacobian"] * 2).sortby("position", ascending=False).rename("mine"),
-        found["jacobian"].where(found["position"] > 0, 0),
-    ):  # fmt: skip
-        values: Any = computed.assign_coords({name: found[name] for name in ("token", "token_id")})
-        own: Any = values.drop_attrs().assign_attrs(long_name="a number of mine", units="1")
-        if ending:
-            values, own = (
-                sl.results.open(sl.results.save(one, tmp_path / f"{name}{ending}"))
-                for name, one in {"a": values, "b": own}.items()
-            )
-        for use in (
-            sl.figures.by_token, sl.figures.of, lambda one: sl.figures.of({"a": one, "b": found["jacobian"]}),
-            lambda one: sl.figures.of(one.to_dataset(name="jacobian")),
-            lambda one: sl.results.save(one, tmp_path / "x.csv"), sl.results.table, sl.export.circuitsvis,
-        ):  # fmt: skip
-            with pytest.raises(InputError, match="computed from"):
-                use(values)
-        figure: Any = sl.figures.of(own)
-        assert figure.layout.title.text == "A number of mine"
-        sl.results.save(own, tmp_path / "x.csv")
-
-
-def test_values_of_the_user_are_drawn(tiny: Any, tmp_path: Path) -> None:
-    """Arrays of the user's own, also at the labels of a result, and computed ones that say what they are."""
-    found = sl.path_bound(tiny, "110 =")
-    there = {name: found[name] for name in ("position", "token")}
-    own = xr.DataArray(np.arange(5.0), dims="position", coords=there, attrs={"long_name": "share of mine"})
-    doubled = (2 * found).drop_attrs().assign_attrs(long_name="twice the bound")
-    for one, title in ((own, "Share of mine"), (doubled, "Twice the bound")):
-        figure: Any = sl.figures.of(one)
-        assert figure.layout.title.text == title
-        assert sl.results.save(one, tmp_path / "x.csv").stat().st_size
-    with pytest.raises(InputError, match="were computed from a result of `path_bound`.*drop_attrs"):
-        sl.results.save(2 * found, tmp_path / "x.csv")
-    joined = xr.concat([found, found], dim="model", combine_attrs="override")
-    for use in (sl.figures.of, sl.results.table, lambda one: sl.results.save(one, tmp_path / "x.csv")):
-        with pytest.raises(InputError, match="a new dimension 'model'"):
-            use(joined)
-
-
-def test_what_plain_xarray_joins_is_refused(tiny: Any) -> None:
-    a, b = (sl.path_bound(tiny, prompt) for prompt in ("110 =", "011 ="))
-    new = "a new dimension 'model': it was joined or reshaped.*Join results with `squashlens.results.concat`"
-    for one in (
-        xr.concat([a, b], dim="model", coords="minimal", compat="override", combine_attrs="override"),
-        a.expand_dims("model"),
-        xr.concat([odd.result("collapse")] * 2, dim="model", combine_attrs="override", data_vars="all"),
-    ):
-        with pytest.raises(InputError, match=new):
-            sl.results.provenance(one)
-    merged = xr.merge([a.rename("one"), b.rename("two")], compat="override", join="override")
-    with pytest.raises(InputError, match="The variable 'two' of this Dataset has a provenance of its own"):
-        sl.results.provenance(merged)
-    longer = xr.concat([a, b], dim="position", combine_attrs="override")
-    with pytest.raises(InputError, match="10 values along 'position', and 5 were measured"):
-        sl.results.provenance(longer)
-    evaluated = odd.result("evaluate")
-    both = xr.concat([evaluated, evaluated], dim="model", combine_attrs="override", data_vars="all")
-    with pytest.raises(InputError, match="a new dimension 'model'"):
-        notes_of(both)  # the line under the title of every figure
-    assert sl.results.provenance(both.isel(model=0)) == sl.results.provenance(evaluated)
+    found = joined({"a": one("a", 2), "b": one("b", 3)}, "model")
+    assert values_of(found) == "measured"
+    assert sl.results.provenance(found.isel(model=1)) == {"model": "b", "call": {"function": "f"}, "values": "measured"}
+    assert values_of(2 * found.isel(model=1)) == values_of(found.isel(model=1).assign_coords(model="a")) == "derived"
+    for other in (found.assign_coords(model=["x", "y"]), found.rename(model="other"), found.drop_vars("model")):
+        assert sl.results.provenance(other)["model"] == ["a", "b"]  # whichever part it is
 
 
 @pytest.mark.parametrize(
     "text",
     [
         '{"joined": 3}', '{"joined": {}}', '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": 2}}',
-        '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": []}}', '{"measured": 3}',
-        '{"measured": {"a": "b"}}',
+        '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": []}}',
         '{"joined": {"dim": {}, "labels": [1], "shared": {"a": 1}, "parts": [{"a": {"b": 1}}]}}',
-        '{"joined": {"dim": "a", "labels": [1], "shared": [], "parts": [[]]}}', '{"measured": []}',
+        '{"joined": {"dim": "a", "labels": [1], "shared": [], "parts": [[]]}}',
     ],
 )  # fmt: skip
 def test_a_damaged_provenance_is_refused(text: str) -> None:
     result = xr.DataArray([1.0, 2.0], dims="a", coords={"a": [1, 2]}, attrs={"provenance": text})
-    with pytest.raises(InputError, match=r"is not a provenance|joined or reshaped"):
+    with pytest.raises(InputError, match="is not a provenance"):
         sl.results.provenance(result)
 
 
@@ -309,14 +241,19 @@ def test_joined_of_joined_keeps_every_part(tmp_path: Path) -> None:
     rows = {model: joined({seed: one(model, seed) for seed in (1, 2)}, "seed") for model in "ab"}
     found = joined(rows, "model")
     assert found.dims == ("model", "seed", "layer")
-    assert sl.results.provenance(found) == {"model": ["a", "b"], "call": {"function": "f", "seed": [1, 2]}}
+    assert sl.results.provenance(found) == {
+        "model": ["a", "b"], "call": {"function": "f", "seed": [1, 2]}, "values": "measured",
+    }  # fmt: skip
     back = sl.results.open(sl.results.save(found, tmp_path / "x.nc"))
     for model in "ab":
         for seed in (1, 2):
-            expected = {"model": model, "call": {"function": "f", "seed": seed}}
+            expected = {"model": model, "call": {"function": "f", "seed": seed}, "values": "measured"}
             assert sl.results.provenance(back.sel(model=model, seed=seed)) == expected
-            assert sl.results.provenance(back.sel(seed=seed).sel(model=[model])) == expected
-    assert sl.results.provenance(found.isel(model=0)) == {"model": "a", "call": {"function": "f", "seed": [1, 2]}}
+            several = sl.results.provenance(back.sel(seed=seed).sel(model=[model]))
+            assert several == expected | {"values": "derived"}
+    assert sl.results.provenance(found.isel(model=0)) == {
+        "model": "a", "call": {"function": "f", "seed": [1, 2]}, "values": "measured",
+    }  # fmt: skip
     np.testing.assert_array_equal(found.isel(seed=0, model=1), [0, 1, 2])
 
 

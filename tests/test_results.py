@@ -36,7 +36,12 @@ def test_nasty_labels_and_floats_survive(ending: str, tmp_path: Path) -> None:
     back = sl.results.open(sl.results.save(array, tmp_path / f"x.{ending}"))
     xr.testing.assert_identical(back, array)
     assert back.values.tobytes() == array.values.tobytes()  # bit for bit, −0 and NaN too
-    assert sl.results.provenance(back) == {"none": None, "flag": True, "nested": {"deep": [1, "é"]}}
+    assert sl.results.provenance(back) == {
+        "none": None,
+        "flag": True,
+        "nested": {"deep": [1, "é"]},
+        "values": "measured",
+    }
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -182,7 +187,7 @@ def test_refusals(tmp_path: Path) -> None:
         sl.results.save(array, tmp_path / "x.txt")
     with pytest.raises(InputError, match="no folder"):
         sl.results.save(array, tmp_path / "missing" / "x.nc")
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="is not there"):
         sl.results.open(tmp_path / "x.nc")
     with pytest.raises(InputError, match="is not a result"):
         raw(sl.results.save)([1.0], tmp_path / "x.nc")

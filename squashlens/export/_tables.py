@@ -13,9 +13,9 @@ from squashlens.measure.remedies.differences import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audits.audit import audit_table
 from squashlens.records.facts import told
-from squashlens.records.results import labels_of, provenance, stored_facts
+from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
+from squashlens.saving.digests import Result
 from squashlens.saving.rows import rows_of
-from squashlens.saving.stored import Result
 
 FAMILIES = "compare for families"
 SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
@@ -45,10 +45,11 @@ def table(
     Returns:
         DataFrame. Its columns are `label` (for several results), `model`, `prompt` (the prompt, or the name of the
         sequence or task), `hooks` (hooks that were on the model, with semicolons), the coordinates of the result, such
-        as `position`, `token` and `layer`, `variable`, `meaning` (its long name, which has the options that define it),
-        `value` and `unit`. Each variable has rows for its own dimensions only, and no value in the columns of others. A
-        coordinate called like another of these columns gets an underscore, such as labels called `model`. Truth values
-        are 1 and 0. Texts, such as answers, and the padding of shorter prompts are left out.
+        as `position`, `token` and `layer`, `variable`, `meaning` (its long name, which has the options that define it;
+        that of a derived result begins with "derived from: "), `value` and `unit`. Each variable has rows for its own
+        dimensions only, and no value in the columns of others. A coordinate called like another of these columns gets
+        an underscore, such as labels called `model`. Truth values are 1 and 0. Texts, such as answers, and the padding
+        of shorter prompts are left out.
 
         For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
         smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
@@ -132,11 +133,12 @@ def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
 def _long(result: Result) -> pd.DataFrame:
     """One row for each number of a result."""
     whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name or "value")
-    stored = stored_facts(result)
+    origin = "" if is_measured(result) else "derived from: "
     frames = [
-        _rows(part, stored, str(name))
+        _rows(part, stored, str(name), origin)
         for name, values in whole.data_vars.items()
         if values.dtype.kind in "biuf"
+        for stored in [stored_facts(whole[[name]])]
         for part in _parts(values, stored)
     ]
     if not frames:
@@ -155,8 +157,8 @@ def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArra
         yield from _parts(one, stored["joined"]["shared"])
 
 
-def _rows(values: xr.DataArray, stored: dict[str, Any], name: str) -> pd.DataFrame:
-    """The numbers of one variable, with what they belong to."""
+def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:
+    """The numbers of one variable, with what they belong to; `origin` stands before the long name."""
     facts = told(stored, labels_of(values))
     frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
@@ -172,7 +174,7 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str) -> pd.DataFra
     frame.insert(1, "prompt", prompt)
     frame.insert(2, "hooks", "; ".join(dict.fromkeys(_flat(facts.get("ambient_hooks")))))
     units = str(values.attrs.get("units", ""))
-    meaning = str(values.attrs.get("long_name", ""))
+    meaning = origin + str(values.attrs.get("long_name", ""))
     return frame.assign(value=frame["value"].astype(float), variable=name, meaning=meaning, unit=units)
 
 

@@ -28,9 +28,8 @@ from squashlens.figures.squashing.paths import composition, depth_limit, hops, s
 from squashlens.figures.squashing.profile import profile
 from squashlens.figures.squashing.tokens import by_token, substitution, token_map, top_tokens
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
-from squashlens.records.facts import told
-from squashlens.records.results import facts_of, joined_along, labels_of, stored_facts
-from squashlens.saving.seals import text_of
+from squashlens.records.results import facts_of, joined_along, selected
+from squashlens.saving.digests import texts_of
 
 Result = xr.Dataset | xr.DataArray
 
@@ -82,8 +81,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result.
 
     Raises:
-        InputError: if there is no figure for this result, or its values were computed from those of a measurement, for
-            example by a mean.
+        InputError: if there is no figure for this result.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -94,8 +92,6 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
-    for one in several.values():
-        facts_of(one)  # an error for values that are not as they were measured
     figure = _figure_of(several)
     if figure is None:  # a Dataset of one variable
         several = {label: _variable(one) for label, one in several.items()}
@@ -142,12 +138,12 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
         return InputError(
             "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."
         )
-    if text_of(one) is None:
+    if not texts_of(one):
         over = ", ".join(map(str, one.dims)) or "no dimension"
         return InputError(
             f"There is no figure for these values, over {over}: squashlens did not measure them, or they were computed "
             "from a result, for example by a mean.",
-            "Give the unchanged result of a measurement, or draw them with xarray: `result.plot()`.",
+            "Give the result of a measurement, or draw them with xarray: `result.plot()`.",
         )
     return InputError(
         "There is no figure for this result.",
@@ -194,7 +190,7 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
     for dim in dims:
         names = [f"{dim.replace('_', ' ')} {value}" for value in result[dim].values]
         parts = {
-            ", ".join(filter(None, (label, name))): part.isel({dim: place})
+            ", ".join(filter(None, (label, name))): selected(part, {dim: place})
             for label, part in parts.items()
             for place, name in enumerate(names)
         }
@@ -203,7 +199,7 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
 
 def _is_measured(part: Result) -> bool:
     """Whether a part is no cell of a study that is not done yet."""
-    return text_of(part) is None or bool(told(stored_facts(part), labels_of(part)))
+    return not texts_of(part) or bool(facts_of(part))
 
 
 def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from squashlens._typing import positive
 from squashlens.checks.arguments import validated
+from squashlens.engine.canonical import digest
 from squashlens.engine.hooking.hook import Hook
-from squashlens.engine.proving.fingerprint import digest
 from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks
+from squashlens.engine.canonical import digest
 from squashlens.engine.hooking.hook import Hook, Recipe, without_ambient
-from squashlens.engine.proving.fingerprint import digest
 from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError

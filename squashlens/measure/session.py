@@ -14,11 +14,10 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, Target, dtype_name
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
-from squashlens.engine.hooking.hook import ambient, plain_functions
+from squashlens.engine.hooking.hook import ambient
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
-from squashlens.engine.running.repeatable import require_repeatable
 from squashlens.engine.running.streamed import implementation
 from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.start import start_of
@@ -67,6 +66,7 @@ class Session:
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
+            "code_and_hooks": registry.run_state(sound)[0],
             "proof": proof.status(sound),
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
@@ -78,24 +78,19 @@ class Session:
             "bos_count": count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
             "ambient_hooks": ambient(sound),
-            "replaced_functions": registry.replaced_in(sound),
+            "replaced_functions": list(registry.code_in(sound).replaced),
             "versions": versions(),
         }
         if held is not None:
             held.require_current(sound)
-        require_repeatable(sound, ids)
         return cls(sound, ids, facts, held)
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
-        """The file from which an interrupted measurement resumes. Raises for hooks that their names do not identify."""
-        nameless = [] if path is None else list(plain_functions(self.model))
-        if nameless:
-            raise InputError(
-                f"{nameless[0].partition(' ')[2]}: resume= cannot tell this hook from another hook of the same name.",
-                "Wrap the function in a `squashlens.hooks.Hook` whose name describes everything it does, "
-                "or leave resume= out.",
-            )
-        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model)})
+        """The file from which an interrupted measurement resumes. Raises for hooks whose digest does not show all."""
+        if path is not None:
+            require_seen(self.model, "resume=")
+        ids = self.ids.tolist()
+        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model), "token ids": ids})
 
     @property
     def positions(self) -> int:
@@ -153,6 +148,16 @@ class Session:
         """The dimensions of values per token, and the coordinates that label the tokens."""
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, display_tokens(self.model, self.ids))
+
+
+def require_seen(model: Bridge, what: str) -> None:
+    """Raise an error if hooks on the model use objects of which a digest shows only a part."""
+    unseen = registry.run_state(model)[1]
+    if unseen:
+        raise InputError(
+            f"{what} must know all that the hooks on the model do, and they use a {unseen[0]}, which is opaque.",
+            "Let the function close over numbers, texts and tensors, or measure without this option.",
+        )
 
 
 def _numpy(values: Any) -> np.ndarray:

@@ -11,8 +11,8 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import settled, told
 from squashlens.records.joining import ARRAY, joined
-from squashlens.records.results import R, labels_of, provenance, stored_facts
-from squashlens.saving.stored import Result
+from squashlens.records.results import R, is_measured, labels_of, stored_facts
+from squashlens.saving.digests import Result
 
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
 
@@ -35,7 +35,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         DataArray or Dataset with the leading dimension `dim`. The provenance of ``result.sel({dim: label})`` is that
         of the part with this label; in the provenance of the whole, facts that differ are lists. For certificates,
         `rounding` is the largest of the parts' values, and `failure_probability` is their sum: an upper bound on the
-        probability that any number of any part is too low.
+        probability that any number of any part is too low. The whole is measured if all parts are.
 
     Raises:
         InputError: no results, results of different measurements, of different variables or with different units or
@@ -60,7 +60,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         _require_alike(parts[first], parts[label], f"{short_repr(first)} and {short_repr(label)}")
     _require_new(parts[first], dim)
     try:
-        return joined(_aligned(parts), dim, facts)
+        return joined(_aligned(parts), dim, facts, measured=all(map(is_measured, result.values())))
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:  # labels that occur twice, or stacked ones
         if isinstance(error, InputError):
             raise
@@ -77,12 +77,11 @@ def _require_labels(results: Mapping[Any, Result]) -> None:
 
 
 def _settled(one: Result, label: object) -> dict[str, Any]:
-    """What a part stores, after a check that it is the provenance of the whole part."""
+    """What a part stores."""
     try:
-        provenance(one)
+        return settled(stored_facts(one), labels_of(one), [str(name) for name in one.dims])
     except InputError as error:
         raise InputError(f"result[{short_repr(label)}]: {error.cause}", error.remedy) from error
-    return settled(stored_facts(one), labels_of(one), [str(name) for name in one.dims])
 
 
 def _without(one: Any, dim: str) -> Any:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
+from squashlens.saving.digests import HEADS, SIGNED
 
 Facts = dict[str, Any]
-BOOKS = ("measured", "joined")  # stored with the facts, and no facts themselves
+BOOKS = (SIGNED, "joined")  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
-HEADS = ("model", "prompt", "sequence", "task")  # what a headline names
 
 
 def written(facts: Any) -> str:
@@ -24,7 +24,7 @@ def written(facts: Any) -> str:
 def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
     """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
     there = [one for one in parts if one is not None]
-    common, own = _apart([{name: value for name, value in one.items() if name != "measured"} for one in there])
+    common, own = _apart(there)
     rest = iter(own)
     each = [None if one is None else next(rest) for one in parts]
     return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": each}}
@@ -71,8 +71,13 @@ def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
     places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
     chosen = [parts[place] for place in places]
     each = [told(_united(joined["shared"], part), labels_of) if part is not None else {} for part in chosen]
+    return of_several(each) | own
+
+
+def of_several(each: Sequence[Facts]) -> Facts:
+    """The facts of several results; those that differ are lists, with None for a result without that fact."""
     names = dict.fromkeys(name for one in each for name in one)
-    return {name: _merged([one.get(name) for one in each]) for name in names} | own
+    return {name: _merged([one.get(name) for one in each]) for name in names}
 
 
 def settled(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]) -> Facts:

@@ -12,10 +12,12 @@ from squashlens.records.results import R, sealed, stored_facts
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 
 
-def joined(results: Mapping[Any, R], dim: str, facts: Sequence[dict[str, Any]] | None = None) -> R:
+def joined(
+    results: Mapping[Any, R], dim: str, facts: Sequence[dict[str, Any]] | None = None, *, measured: bool = True
+) -> R:
     """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance.
 
-    `facts` are what the results store, by default as they are.
+    `facts` are what the results store, by default as they are. `measured` says whether all of them are.
     """
     parts = list(results.values())
     stored = [stored_facts(one) for one in parts] if facts is None else facts
@@ -30,7 +32,7 @@ def joined(results: Mapping[Any, R], dim: str, facts: Sequence[dict[str, Any]] |
         found.attrs = _certified(arrays)
     else:
         found = found.assign_attrs(parts[0].attrs)
-    return sealed(found, together(dim, labels.values.tolist(), stored))
+    return sealed(found, together(dim, labels.values.tolist(), stored), measured=measured)
 
 
 def _certified(arrays: Sequence[xr.DataArray]) -> dict[str, Any]:
@@ -47,5 +49,5 @@ def _certified(arrays: Sequence[xr.DataArray]) -> dict[str, Any]:
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:
-    """The same result with additional facts; dimensions that it got since count as measured."""
+    """The same result with additional facts, signed as it is now: for what a measurement or a figure made of it."""
     return sealed(result, stored_facts(result) | dict(facts))

@@ -3,11 +3,12 @@
 netCDF (`.nc`) and JSON (`.json`) files are read back without a change. CSV is for other programs and is not read back:
 it has one row for each position, or one row for each number if the variables have different dimensions.
 
-A result has its provenance once, as JSON text in its attribute `provenance`; `facts` says how that is stored.
+A result and its variables have their provenance as JSON text in the attribute `provenance`; `facts` says how that is
+stored. It contains digests of the values and labels that were measured. Equal digests mean *measured*; anything else is
+*derived*, which is allowed everywhere and says so.
 """
 
 import json
-import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -21,16 +22,14 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import HEADS, headline, joints, told, written
+from squashlens.records.facts import headline, joints, of_several, settled, told, written
+from squashlens.saving.digests import HEADS, PROVENANCE, SIGNED, Result, digests, texts_of
 from squashlens.saving.files import require_output, write
-from squashlens.saving.foreign import opened, unwrapped
-from squashlens.saving.seals import STATED, changes, computed, seal_of, text_of, with_seals
-from squashlens.saving.stored import ENDINGS, Result, as_bytes
+from squashlens.saving.stored import ENDINGS, as_bytes, opened
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
-OWN = "Or say what the values are: `values.drop_attrs().assign_attrs(long_name='...', units='...')`."
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError)  # while a provenance is read
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
@@ -61,20 +60,22 @@ def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
     return found
 
 
-def sealed(result: R, facts: Mapping[str, Any]) -> R:
-    """The result with its provenance: the facts, and the sizes of the dimensions and coordinates that were measured.
+def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
+    """The result with its provenance: the facts, and the digests of the values and labels that were measured.
 
-    Further attributes say in short what is in the provenance, for the repr of the result: its model, and its prompt,
-    sequence or task.
+    The result and each of its variables have the whole provenance, so that a variable that is selected keeps it.
+    Further attributes say in short what is in it, for the repr of the result: its model, and its prompt, sequence or
+    task. Unless `measured`, nothing is signed, and the result is derived.
     """
-    sizes = {str(name): size for name, size in result.sizes.items()}
-    sizes |= {str(name): int(values.size) for name, values in result.coords.items()}
     found = result.copy(deep=False)
     short = headline(told(dict(facts), labels_of(found)))
-    plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, "provenance")}
-    text = written({**facts, "measured": sizes})
-    found.attrs = {**plain, **short, "provenance": text}
-    return with_seals(found, text)
+    plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, PROVENANCE)}
+    kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
+    text = written({**kept, SIGNED: digests(found) if measured else {}})
+    found.attrs = {**plain, **short, PROVENANCE: text}
+    for one in found.data_vars.values() if isinstance(found, xr.Dataset) else ():
+        one.attrs = {**one.attrs, PROVENANCE: text}
+    return found
 
 
 def signed(
@@ -98,74 +99,94 @@ def versions() -> dict[str, str]:
 def provenance(result: Result) -> dict[str, Any]:
     """The provenance of a result: model, weights, dtype, device, hooks, versions and the call that made it.
 
+    Its entry `values` is ``"measured"`` if all values and labels are those that the call gave, and ``"derived"`` for
+    anything that was made from them: a selection, a mean, a ratio, other labels. The rest is then the provenance of
+    what it came from. xarray keeps it in arithmetic, unless two results with different provenances are combined.
+
     A Dataset has one provenance for all of its variables, which each variable keeps when it is selected. For a joined
     result (of `concat`, or of several prompts or interventions), facts that differ between the parts are lists, in the
     order of the labels; for some of the labels, as in ``result.sel(model="llama")``, they are those of these parts
-    alone.
+    alone. For a Dataset of variables from several calls, they are lists too.
 
     Args:
-        result: a result of squashlens, or a selection from one.
+        result: a result of squashlens, or anything that xarray made of one.
 
     Returns:
         The provenance as a dict.
 
     Raises:
-        InputError: if the result has no provenance; if its values were computed from those of a result, for example by
-            arithmetic or a mean; if its labels were replaced or renamed; or if it was joined by other means than
-            `concat`, so that its provenance is that of one part only.
+        InputError: if the result has no provenance.
 
     >>> import squashlens as sl
-    >>> facts = sl.results.provenance(sl.path_bound(sl.load("tiny-gemma", progress=False), "110 ="))
-    >>> facts["model"], facts["call"]["function"], facts["call"]["prompt"]
-    ('tiny-gemma', 'path_bound', '110 =')
+    >>> bound = sl.path_bound(sl.load("tiny-gemma", progress=False), "110 =")
+    >>> facts = sl.results.provenance(bound)
+    >>> facts["model"], facts["call"]["function"], facts["call"]["prompt"], facts["values"]
+    ('tiny-gemma', 'path_bound', '110 =', 'measured')
+    >>> sl.results.provenance(bound / bound.sum())["values"]
+    'derived'
     """
-    text = text_of(result)
-    stored = stored_facts(result)
-    _require_one_origin(result, text)
+    facts = facts_of(result)
+    if not facts:
+        raise InputError(
+            "These values have no provenance: squashlens did not measure them, they were computed from results of "
+            "different calls, or they are a cell of a study that is not done.",
+            "Give a result of squashlens, or what xarray makes of one.",
+        )
+    return facts
+
+
+def facts_of(result: Result) -> dict[str, Any]:
+    """The provenance of a result, with the entry `values`; empty for values without a provenance."""
+    labels, stored = labels_of(result), [_stored(text) for text in texts_of(result)]
     try:
-        _require_measured(result, stored.get("measured"))
-        _require_unchanged(result, text, stored)
-        _require_parts(result, stored)
-        facts = told(stored, labels_of(result))
-        if not facts:
-            raise InputError("This cell of a study was not measured.", "Run the study, and combine its results again.")
-        return facts
-    except InputError:
-        raise
+        found = [facts for one in stored if (facts := told(one, labels))]
     except DAMAGED:
-        raise _unreadable(text) from None
+        raise _unreadable(texts_of(result)[0]) from None
+    if not found:
+        return {}
+    return of_several(found) | {"values": "measured" if is_measured(result) else "derived"}
+
+
+def is_measured(result: Result) -> bool:
+    """Whether all values and labels are those that one measurement signed, or one part of a joined result."""
+    texts = texts_of(result)
+    if len(texts) != 1:
+        return False
+    stored, found = _stored(texts[0]), digests(result)
+    try:
+        part = settled(stored, labels_of(result), [str(name) for name in result.dims])
+        if part is not stored and _signs(part, {n: digest for n, digest in found.items() if n not in joints(stored)}):
+            return True
+    except DAMAGED:
+        raise _unreadable(texts[0]) from None
+    return _signs(stored, found)
+
+
+def _signs(stored: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+    signed = stored.get(SIGNED)
+    return isinstance(signed, dict) and all(signed.get(name) == digest for name, digest in found.items())
 
 
 def joined_along(result: Result) -> list[str]:
     """The dimensions along which a result was joined from several, the outer first."""
-    text = text_of(result)
-    if text is None:
-        return []
-    stored = stored_facts(result)
     try:
-        return list(joints(stored))
+        return list(dict.fromkeys(dim for text in texts_of(result) for dim in joints(_stored(text))))
     except DAMAGED:
-        raise _unreadable(text) from None
-
-
-def _require_one_origin(result: Result, text: str) -> None:
-    """Raise an error for a Dataset with a variable of another result, for instance after `xr.merge`."""
-    for name, values in result.data_vars.items() if isinstance(result, xr.Dataset) else ():
-        if text_of(values) not in (None, text):
-            raise InputError(
-                f"The variable {str(name)!r} of this Dataset has a provenance of its own.",
-                "Keep results of several calls apart, or join them with `squashlens.results.concat`.",
-            )
+        raise _unreadable(texts_of(result)[0]) from None
 
 
 def stored_facts(result: Result) -> dict[str, Any]:
-    """The provenance as it is stored in a result."""
-    text = text_of(result)
-    if text is None:
+    """The provenance as it is stored in a result, of which there must be one."""
+    texts = texts_of(result)
+    if len(texts) != 1:
         raise InputError(
-            "This array has no provenance: squashlens did not measure it, or it was computed from results.",
-            "Give a result that squashlens made, or a selection from one.",
+            f"These values have {len(texts) or 'no'} provenance{'s' * (len(texts) > 1)}.",
+            "Give a result of one call of squashlens, or what xarray makes of one.",
         )
+    return _stored(texts[0])
+
+
+def _stored(text: object) -> dict[str, Any]:
     try:
         facts = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -178,7 +199,7 @@ def stored_facts(result: Result) -> dict[str, Any]:
 def _unreadable(text: object) -> InputError:
     return InputError(
         f"The attribute provenance={short_repr(text)} is not a provenance, which is text of a JSON object.",
-        "Give an unchanged result of squashlens.",
+        "Drop this attribute, or give a result of squashlens.",
     )
 
 
@@ -186,104 +207,10 @@ def labels_of(result: Result) -> Callable[[str], list[Any] | None]:
     return lambda dim: np.ravel(result[dim].values).tolist() if dim in result.coords else None
 
 
-def _require_measured(result: Result, measured: Mapping[str, int] | None) -> None:
-    """Raise an error for a dimension that the measurement did not make, or that is longer than what was measured."""
-    for dim, size in result.sizes.items() if measured is not None else ():
-        index = result.indexes.get(dim)
-        levels = list(index.names) if index is not None and index.nlevels > 1 else [dim]  # a stacked dimension
-        most = math.prod(measured.get(str(name), 0) for name in levels) if measured else 0
-        if size > most:
-            how = f"{size} values along {str(dim)!r}, and {most} were measured" if most else f"a new dimension {dim!r}"
-            raise InputError(
-                f"This result has {how}: it was joined or reshaped, and its provenance may be that of one part only.",
-                "Join results with `squashlens.results.concat`, which keeps the provenance of each; read the "
-                "provenance before you reshape a result.",
-            )
-
-
-def _require_unchanged(result: Result, text: str, stored: Mapping[str, Any]) -> None:
-    """Raise an error for values that were computed from those of the measurement, or labels that are not its own."""
-    call = told(dict(stored), lambda _: None).get("call")
-    made = call.get("function") if isinstance(call, dict) else None
-    by = f"`{made}`" if isinstance(made, str) else "the measurement"
-    known = changes(result, text, stored.get("measured") or {})
-    if all(change in ("values", "labels") for change in known.values()):
-        raise InputError(
-            f"Nothing in this result is known to be measured: it was computed from a result of {by}, or was saved or "
-            "opened by other means than `squashlens.results.save` and `squashlens.results.open`.",
-            f"Open files with `squashlens.results.open`. {OWN}",
-        )
-    for name, change in known.items():
-        if change == "attributes":
-            raise _edited(result, name, by)
-        if change == "added labels":
-            raise InputError(
-                f"This result has values at labels of {name!r} that {by} did not measure: it was extended, for example "
-                "with `reindex`.",
-                f"Select the labels that were measured, for example with `result.dropna({name!r}, how='all')`.",
-            )
-        if change == "labels":
-            raise InputError(
-                f"The labels {name!r} of this result are not those that {by} gave: they were replaced or renamed.",
-                "Keep the labels of a result. `squashlens.results.concat` gives labels to several results.",
-            )
-        if change:
-            raise _computed(result, name, by)
-
-
-def _computed(result: Result, name: str, by: str) -> InputError:
-    leave = f" Leave it out with `result.drop_vars({name!r})`." if isinstance(result, xr.Dataset) else ""
-    return InputError(
-        f"The values of {name!r} were computed from a result of {by}, for example by arithmetic or a mean, or are "
-        "those of another variable.",
-        f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`).{leave} {OWN}",
-    )
-
-
-def _edited(result: Result, name: str, by: str) -> InputError:
-    """An error for a measured variable whose long name or units were replaced."""
-    values: Any = result[name] if isinstance(result, xr.Dataset) else result
-    seal = seal_of(values)
-    stated = dict(zip(STATED, seal.stated, strict=True)) if seal is not None else {}
-    back = ", ".join(f"{key}={value!r}" for key, value in stated.items() if value != values.attrs.get(key))
-    return InputError(
-        f"The long name or units of {name!r} are not those that {by} gave.",
-        f"Restore them with `values.assign_attrs({back})`, and change titles in the figure: "
-        "`figure.update_yaxes(title=...)`.",
-    )
-
-
-def facts_of(result: Result) -> dict[str, Any]:
-    """The provenance of a result; empty for values that squashlens did not measure.
-
-    Raises an error for values that were computed from measured ones, unless they have a long name of their own.
-    """
-    if text_of(result) is not None:
-        return provenance(result)
-    for name in computed(result):
-        values: Any = result[name] if isinstance(result, xr.Dataset) else result
-        if values.attrs.get("long_name") is None:
-            raise InputError(
-                f"The values{f' of {name!r}' if name else ''} have labels of a result and no long name: they were "
-                "computed from a result, for example as a difference, or are your own.",
-                f"Give the result itself or a selection from it (`sel`, `isel`, `sortby`). {OWN}",
-            )
-        raise _computed(result, name, "a measurement")
-    return {}
-
-
-def _require_parts(result: Result, stored: Mapping[str, Any]) -> None:
-    """Raise an error for a joined result that lost the labels of its parts, or has others."""
-    seal = seal_of(result) if isinstance(result, xr.DataArray) else None
-    for dim, labels in joints(stored).items():
-        here = labels_of(result)(dim)
-        if seal is not None and dim not in seal.dims:
-            continue  # a variable of all parts
-        if here is None or any(label not in labels for label in here):
-            raise InputError(
-                f"This result was joined along {dim!r}, and has lost the labels of its parts.",
-                f"Keep the coordinate {dim!r}: select with `sel` or `isel` without drop=True, and do not rename it.",
-            )
+def selected(result: R, places: Mapping[str, int]) -> R:
+    """A part of a result, which is signed if the whole is: for a figure that shows one part after another."""
+    part = result.isel(dict(places))
+    return sealed(part, stored_facts(result)) if is_measured(result) else part
 
 
 @validated
@@ -292,8 +219,8 @@ def save(result: Result, path: str | Path) -> Path:
 
     The file is written completely or not at all: if the disk is full, an older file remains unchanged. In CSV files,
     text that a spreadsheet would execute (text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break), and
-    text that begins with an apostrophe, gets an apostrophe in front. The other formats contain a checksum of everything
-    in them, which `open` compares.
+    text that begins with an apostrophe, gets an apostrophe in front. The other formats contain a SHA-256 of the whole
+    file, which `open` compares, and say whether the values are measured or derived. xarray reads netCDF files too.
 
     Args:
         result: a DataArray or Dataset.
@@ -318,17 +245,15 @@ def save(result: Result, path: str | Path) -> Path:
     if not isinstance(result, xr.DataArray | xr.Dataset):
         raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
-    if path.suffix == ".csv":  # which says nothing of where its numbers come from
-        facts_of(result)
-    return write(path, as_bytes(result, path.suffix))
+    return write(path, as_bytes(result, path.suffix, facts_of(result).get("values", "")))
 
 
 @validated
 def open(path: str | Path) -> Result:
     """Read a result that `save` wrote as `.nc` or `.json`.
 
-    The file is inspected before it is read, because it may come from anywhere. A file written by `save` is compared
-    with its checksum. A file written by another program has no checksum and is read without this comparison.
+    The SHA-256 of the whole file is compared before anything in it is read. It shows damage and changes; it is no proof
+    against forgery, so open only files of people whom you trust. Open netCDF files of other programs with xarray.
 
     Args:
         path: the file to read.
@@ -337,8 +262,7 @@ def open(path: str | Path) -> Result:
         The DataArray or Dataset that was saved.
 
     Raises:
-        InputError: if any number, name or attribute was changed since the file was saved; if the file is damaged,
-            refers to other files, or contains anything but numbers and text.
+        InputError: if the file was changed or damaged since it was saved, or `save` did not write it.
         CapacityError: if the file does not fit into memory.
     """
-    return unwrapped(opened(path), path)
+    return opened(path)

@@ -1,43 +1,56 @@
-"""Convert results to the bytes of a netCDF, JSON or CSV file.
+"""The files of results: netCDF and JSON with a SHA-256 of the whole file, and CSV for other programs.
+
+The SHA-256 is compared before anything else reads a file, so that damage raises an error and nothing parses it. In
+netCDF it stands after the end of the HDF5 data, which HDF5 ignores; in JSON it is the first entry. It is no signature:
+anyone can compute it again, so files are for people who trust each other.
 
 Every format is made in memory and then written at once, because the HDF5 library crashes the interpreter if it cannot
 extend a file on a full disk.
 """
 
 import csv
+import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from squashlens.errors import CapacityError, InputError, SquashlensError
-from squashlens.saving.checksum import ATTRIBUTE, checksum, parts
-from squashlens.saving.foreign import READERS
+from squashlens.errors import CapacityError, InputError
+from squashlens.saving.digests import PROVENANCE, Result, contents
+from squashlens.saving.files import as_path
 from squashlens.saving.rows import rows_of
-from squashlens.saving.seals import COMPUTED, MEASURED, computed, names_with_seals, text_of
 
-Result = xr.DataArray | xr.Dataset
 ENDINGS = (".nc", ".json", ".csv")
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # OWASP, "CSV Injection"
+KIND = "squashlens_kind"  # attribute of a file: which kind of result it holds
+ORIGIN = "squashlens_values"  # attribute of a file: whether its values are measured or derived
+KINDS = ("Dataset", "DataArray", "DataArray without a name")
+NAMELESS = "value"  # the name of an array without a name in its file
+AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
+BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
+TAIL = 84  # the bytes that this takes
+UNKEPT = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError, OSError, OverflowError)
 
 
-def as_bytes(result: Result, ending: str) -> bytes | memoryview:
-    """The bytes of a result's file, in the format of the given ending."""
-    makers: Mapping[str, Callable[[xr.Dataset], Any]] = {".nc": _netcdf, ".json": _json}
+def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
+    """The bytes of a result's file; raises an error if reading them would not give the same result.
+
+    `origin` is what the file says of its values.
+    """
     try:
         if ending == ".csv":
             return _csv(result)
-        dataset = _as_dataset(result)
-        content = makers[ending](dataset)
-        changed = _changed(dataset, content, ending)
-    except SquashlensError as error:
-        raise _unkept(ending, error.cause.rstrip(".")) from error
-    except (TypeError, ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError, OSError) as error:
-        raise _unkept(ending, str(error) or type(error).__name__) from error  # a result that the user changed
+        dataset = _as_dataset(result).assign_attrs({ORIGIN: origin} if origin else {})
+        content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
+        before, after = contents(dataset), contents(parsed(content, ending, "result"))
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    except UNKEPT as error:  # a result that the user changed
+        raise _unkept(ending, str(error) or type(error).__name__) from error
     if changed:
         raise _unkept(ending, f"its {changed[0]} would not be read back unchanged")
     return content
@@ -50,44 +63,80 @@ def _unkept(ending: str, why: str) -> InputError:
     )
 
 
-def _changed(dataset: xr.Dataset, content: bytes | memoryview, ending: str) -> list[str]:
-    """Names of the parts of a result that would not be read back unchanged from its file."""
+def opened(path: str | Path) -> Result:
+    """The result in a `.nc` or `.json` file that was written from `as_bytes`."""
+    path = as_path(path, "path")
+    if path.suffix not in (".nc", ".json"):
+        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:
-        back = parts(READERS[ending](io.BytesIO(content), f"result{ending}"))
-    except CapacityError:  # there is too little memory now to check
-        return []
-    before = parts(dataset)
-    return [name for name in {**before, **back} if before.get(name) != back.get(name)]
+        if not path.is_file():
+            kind = "not a file" if path.exists() else "not there"
+            raise InputError(f"{str(path)!r} is {kind}.", "Give the name of a file that `save` wrote.")
+        return result_of(parsed(path.read_bytes(), path.suffix, path))
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error
+
+
+def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
+    """The Dataset in the bytes of a file, after a comparison of its SHA-256."""
+    found = AFTER.search(content, max(0, len(content) - TAIL)) if ending == ".nc" else BEFORE.match(content)
+    if found is None:
+        raise InputError(
+            f"{str(name)!r} was not written by `squashlens.results.save`, or a part of it is missing.",
+            "Open the files of other programs with xarray: the provenance of a result is in its attributes.",
+        )
+    body = content[: found.start()] if ending == ".nc" else content[found.end() :]
+    if hashlib.sha256(body).hexdigest().encode() != found[1]:
+        raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Measure again.")
+    try:
+        if ending == ".json":
+            return _of_json(json.loads(content))
+        with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
+            return dataset.load()
+    except MemoryError as error:
+        raise CapacityError(f"{str(name)!r} does not fit into memory.", "Read it on a larger machine.") from error
+    except UNKEPT as error:
+        raise InputError(
+            f"{str(name)!r} cannot be read: {error}.", "Read it with the version of squashlens that wrote it."
+        ) from error
+
+
+def result_of(dataset: xr.Dataset) -> Result:
+    """The DataArray or Dataset that is stored as this Dataset."""
+    attrs = {name: value for name, value in dataset.attrs.items() if name not in (KIND, ORIGIN)}
+    text, kind = attrs.get(PROVENANCE), dataset.attrs.get(KIND)
+    found = dataset.copy(deep=False)
+    found.attrs = attrs
+    for one in found.data_vars.values() if text is not None else ():
+        one.attrs.setdefault(PROVENANCE, text)
+    if kind == "Dataset":
+        return found
+    (array,) = found.data_vars.values()
+    return array if kind == "DataArray" else array.rename(None)
 
 
 def _as_dataset(result: Result) -> xr.Dataset:
-    """The Dataset to write: with the kind of the result, its provenance and checksum, without another file's encoding.
-
-    A variable that was selected from a Dataset has its provenance in a seal, and in its file in the global attributes.
-    """
-    if isinstance(result, xr.Dataset):
-        dataset = result.assign_attrs(squashlens_kind="Dataset")
-    else:
-        named = result.rename("value") if result.name is None else result
-        kind = "DataArray" if named is result else "DataArray without a name"
-        dataset = named.to_dataset().assign_attrs(squashlens_kind=kind)
-    text = text_of(result)
-    if text is not None:
-        own = {} if "provenance" in result.attrs else {"provenance": text}
-        dataset = dataset.assign_attrs(own | {MEASURED: json.dumps(names_with_seals(result))})
-    if names := computed(result):
-        dataset = dataset.assign_attrs({COMPUTED: json.dumps(names)})
-    dataset = dataset.drop_encoding()
-    return dataset.assign_attrs({ATTRIBUTE: checksum(dataset)})
+    """The Dataset to write: with the kind of the result, each provenance once, and without another file's encoding."""
+    named = result.rename(NAMELESS) if isinstance(result, xr.DataArray) and result.name is None else result
+    dataset = named if isinstance(named, xr.Dataset) else named.to_dataset()
+    kind = "Dataset" if dataset is result else "DataArray" if named is result else KINDS[-1]
+    text = result.attrs.get(PROVENANCE)
+    about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
+    found = dataset.drop_encoding().assign_attrs(about)
+    for one in found.data_vars.values():
+        if text is not None and one.attrs.get(PROVENANCE) == text:
+            del one.attrs[PROVENANCE]
+    return found
 
 
-def _netcdf(dataset: xr.Dataset) -> bytes | memoryview:
-    return cast(memoryview, dataset.to_netcdf(engine="h5netcdf"))
+def _netcdf(dataset: xr.Dataset) -> bytes:
+    content = bytes(dataset.to_netcdf(engine="h5netcdf"))
+    return content + f"\nsquashlens sha256 {hashlib.sha256(content).hexdigest()}\n".encode()
 
 
 def _csv(result: Result) -> bytes:
     if isinstance(result, xr.DataArray):
-        result = result.to_dataset(name=result.name or "value")
+        result = result.to_dataset(name=result.name or NAMELESS)
     dims = {variable.dims for variable in result.data_vars.values()}
     # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
     several = len(dims) > 1 or dims == {()}
@@ -134,8 +183,22 @@ def _json(dataset: xr.Dataset) -> bytes:
         "coords": {str(n): variable(c) for n, c in dataset.coords.items()},
         "variables": {str(n): variable(v) for n, v in dataset.data_vars.items()},
     }
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8")[1:]
+    return f'{{"squashlens_sha256": "{hashlib.sha256(body).hexdigest()}", '.encode() + body
 
 
 def _plain(value: Any) -> Any:
     return repr(value) if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _of_json(content: dict[str, Any]) -> xr.Dataset:
+    parts = {
+        part: {name: (one["dims"], array_of(one), one["attrs"]) for name, one in content[part].items()}
+        for part in ("coords", "variables")
+    }
+    return xr.Dataset(parts["variables"], coords=parts["coords"], attrs=content["attrs"])
+
+
+def array_of(one: dict[str, Any]) -> np.ndarray:
+    """The values of a variable in JSON."""
+    return np.array(one["data"], dtype=one["dtype"]).reshape(one["shape"])

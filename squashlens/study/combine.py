@@ -17,14 +17,15 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from squashlens.errors import InputError
-from squashlens.records.facts import HEADS, over_axes
+from squashlens.records.facts import over_axes
 from squashlens.records.results import sealed
+from squashlens.saving.digests import HEADS, SIGNED
 from squashlens.study.cells import Cell
 from squashlens.study.contents import Contents, Variable, contents
 from squashlens.study.describing.description import Grid
 from squashlens.study.storing.store import Store
 
-KEPT = 256 << 20  # bytes of files of which the contents stay in memory
+KEPT = 256 << 20  # bytes of files of which the contents stay in memory, and of a Dataset that is signed
 TOKENS = {"token_id": -1}  # what stands after the last token of a shorter prompt
 OF_ALL = (*HEADS, "provenance")  # attributes that a single result has as a whole
 
@@ -87,7 +88,8 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
             sizes[place] = size
         found = found.assign_coords(n_tokens=([*axes], sizes))
     facts = over_axes({name: found[name].values.tolist() for name in axes}, layout.facts)
-    return found if facts is None else sealed(found, facts)
+    # The digests need all values at once, and a larger Dataset is read when it is used.
+    return found if facts is None else sealed(found, facts, measured=found.nbytes <= KEPT)
 
 
 def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tuple[int, ...], str], _Layout]:
@@ -101,7 +103,7 @@ def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tu
             _add(layout, found, grid.name)
             texts = [one.attrs["provenance"] for one in (found, *found.variables.values()) if "provenance" in one.attrs]
             if texts:
-                layout.facts[place] = json.loads(texts[0])
+                layout.facts[place] = {k: fact for k, fact in json.loads(texts[0]).items() if k != SIGNED}
             if "position" in found.dims:
                 layout.n_tokens[place] = found.dims["position"]
         else:

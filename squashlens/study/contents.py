@@ -1,14 +1,12 @@
 """The variables of a stored cell, read one by one, without building an xarray object for each cell."""
 
-import io
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from squashlens.saving.checksum import ATTRIBUTE
-from squashlens.saving.foreign import READERS
+from squashlens.saving.stored import array_of, parsed
 from squashlens.study.storing.store import Stored
 
 
@@ -26,7 +24,7 @@ class Variable:
     def values(self) -> np.ndarray:
         if isinstance(self.data, np.ndarray):
             return self.data
-        return np.array(self.data, dtype=self.dtype).reshape(self.shape)
+        return array_of({"data": self.data, "dtype": self.dtype, "shape": self.shape})
 
 
 @dataclass
@@ -50,15 +48,13 @@ def contents(stored: Stored) -> Contents:
         parts = {part: {name: _of_json(one) for name, one in raw[part].items()} for part in ("variables", "coords")}
         attrs = raw["attrs"]
     else:
-        whole = READERS[stored.header["ending"]](io.BytesIO(stored.content), stored.header["key"])
+        whole = parsed(stored.content, stored.header["ending"], stored.header["key"])
         parts = {
             part: {str(name): _of_array(one) for name, one in group.items()}
             for part, group in (("variables", whole.data_vars), ("coords", whole.coords))
         }
         attrs = dict(whole.attrs)
-    return Contents(
-        parts["variables"], parts["coords"], {name: one for name, one in attrs.items() if name != ATTRIBUTE}
-    )
+    return Contents(parts["variables"], parts["coords"], attrs)
 
 
 def _of_json(raw: dict[str, Any]) -> Variable:

@@ -20,7 +20,7 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
-from squashlens.saving.stored import Result
+from squashlens.saving.digests import Result
 from squashlens.study.cells import Cell, Model
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.describing.measurements import BATCHES, function_of, parameters, scanned

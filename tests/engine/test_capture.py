@@ -83,7 +83,9 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
     run = sl.capture(model, IDS)
     fresh = sl.path_bound(model, IDS)
     np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)
-    with sl.applied(model, sl.hooks.freeze_attention()), pytest.raises(StaleCaptureError, match="hooks"):
+    with sl.applied(model, sl.hooks.freeze_attention()):  # the same activations
+        np.testing.assert_array_equal(sl.path_bound(model, run), sl.path_bound(model, run))
+    with sl.applied(model, sl.hooks.mask_tokens([1])), pytest.raises(StaleCaptureError, match="hooks"):
         sl.path_bound(model, run)
     model.original_model.get_output_embeddings().weight.data[0, 0] += 1e-3
     with pytest.raises(StaleCaptureError, match="weights"):

@@ -111,7 +111,7 @@ def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any
 
 
 def test_a_function_that_reads_what_changed_makes_a_capture_stale(bridge_of: Callable[..., Any]) -> None:
-    """Its name and the function are the same, and only a pass shows that it does something else."""
+    """Its name and the function are the same, and what it closes over is not."""
     model, factor = bridge_of("llama"), {"of": 1.0}
     ids = torch.tensor([[3, 5, 7, 5, 9]])
     with sl.applied(model, ("blocks.1.attn.hook_z", lambda z: z * factor["of"])):
@@ -119,7 +119,7 @@ def test_a_function_that_reads_what_changed_makes_a_capture_stale(bridge_of: Cal
         before = sl.collapse(model, pairs), sl.path_bound(model, one)
         factor["of"] = 0.5
         for measure, held in ((sl.collapse, pairs), (sl.path_bound, one)):
-            with pytest.raises(StaleCaptureError, match=r"other numbers than during the capture: .*hook_z"):
+            with pytest.raises(StaleCaptureError, match=r"other activations than during the capture.*hook_z"):
                 measure(model, held)
         factor["of"] = 1.0
         for found, again in zip(before, (sl.collapse(model, pairs), sl.path_bound(model, one)), strict=True):

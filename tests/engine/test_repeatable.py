@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.running import repeatable
 from squashlens.errors import InputError, UnsoundModelError
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
@@ -31,11 +30,10 @@ def every_one(z: torch.Tensor) -> torch.Tensor:
     ("function", "complaint"),
     [
         (first_of_the_batch, "first_of_the_batch the numbers of a prompt depend on the other prompts in its batch"),
-        (lambda z: z + z.mean(dim=0), "depend on the other prompts"),
         (lambda z: z * len(z), "depend on the other prompts"),
         (lambda z: z + 0.1 * torch.randn_like(z), "other numbers in each run"),
     ],
-    ids=["first", "mean", "size", "random"],
+    ids=["first", "size", "random"],
 )
 def test_functions_that_make_another_model_of_each_pass_are_refused(
     family: str, function: Any, complaint: str, bridge_of: Any
@@ -50,14 +48,62 @@ def test_functions_that_make_another_model_of_each_pass_are_refused(
         sl.jacobian_norms(model, IDS, **SHARED)
 
 
-def test_a_measurement_made_of_others_tries_its_functions_once(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tried = bridge_of("llama"), []
-    monkeypatch.setattr(repeatable, "_try", lambda model, ids, functions: tried.append(functions))
-    with sl.applied(model, (SITE, every_one)):
+def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    both = torch.stack([IDS, IDS.flip(0)])
+    with sl.applied(model, (SITE, lambda z: z + z.mean(dim=0))):
+        assert sl.path_bound(model, IDS, **SHARED).shape == (5,)
+        for measure, given in ((sl.path_bound, both), (sl.substitution_effect, IDS)):
+            with pytest.raises(InputError, match="depend on the other prompts"):
+                measure(model, given, **SHARED)
+
+
+@pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
+def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
+    model, seen = bridge_of("llama"), []
+    prompt, place = sl.capture(model, IDS, **SHARED).residuals[0], "blocks.0.hook_resid_pre"
+
+    def read(stream: torch.Tensor, hook: Any = None) -> None:
+        seen.append(torch.equal(stream, prompt))
+
+    hook: Any = (place, read) if form == "pair" else sl.hooks.Hook("read", place, read)
+    with model.hooks(fwd_hooks=[(place, read)]) if form == "theirs" else sl.applied(model, hook):
+        for measure, passes in ((sl.path_bound, 1), (sl.capture, 1), (sl.sensitivity, 3)):
+            seen.clear()
+            measure(model, IDS, **SHARED)
+            assert seen == [True] * passes
+        held = sl.capture(model, IDS, **SHARED)
+        known = len(seen)
+        sl.path_bound(model, held)
+        assert len(seen) == known
+
+
+def test_functions_that_edit_are_tested_on_the_prompt_alone(bridge_of: Any) -> None:
+    """By itself and as two copies after the first pass, and by itself at the end: three passes, and no other prompt."""
+    model, seen = bridge_of("llama"), []
+    ids = model.hooks(fwd_hooks=[("embed.hook_in", lambda ids, hook: seen.append(ids.tolist()))])
+    with sl.applied(model, (SITE, every_one)), ids:
+        sl.path_bound(model, IDS, **SHARED)
+        one = [IDS.tolist()]
+        assert seen == [one, one, one * 2, one]
+
+
+def test_a_function_that_changes_during_a_call_is_refused(bridge_of: Any) -> None:
+    model, calls = bridge_of("llama"), []
+
+    def late(z: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return z * (0.5 if len(calls) > 3 else 1.0)
+
+    with sl.applied(model, sl.hooks.Hook("late", SITE, late)), pytest.raises(InputError, match="late the model gives"):
         sl.sensitivity(model, IDS, **SHARED)
-        assert len(tried) == 1
-        sl.jacobian_norms(model, IDS, **SHARED)
-        assert len(tried) == 2
+
+
+def test_hooks_with_a_name_are_tested_too(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    noise = sl.hooks.Hook("noise", SITE, lambda z: z + 0.1 * torch.randn_like(z))
+    with sl.applied(model, noise), pytest.raises(InputError, match="With noise the model gives other numbers"):
+        sl.path_bound(model, IDS, **SHARED)
 
 
 def test_functions_that_treat_prompts_alike_are_measured(bridge_of: Any) -> None:

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import squashlens as sl
 from squashlens.engine.differentiating.exact import in_float64
 from squashlens.engine.proving import registry
+from squashlens.engine.proving.code import code_of
 from squashlens.engine.proving.fingerprint import Walk
-from squashlens.engine.proving.surroundings import replaced_functions
 from squashlens.errors import BusyModelError, InputError
 from tests.cases import CONFIGS, MORE, few, save_random
 
@@ -69,7 +69,7 @@ def test_modes_of_pytorch_that_look_are_not(bridge_of: Any) -> None:
 
 @pytest.mark.parametrize("family", few([*CONFIGS, *MORE]))
 def test_libraries_as_they_are_have_nothing_replaced(family: str, bridge_of: Any) -> None:
-    assert replaced_functions(Walk.over(bridge_of(family))) == []
+    assert code_of(Walk.over(bridge_of(family))).replaced == ()
 
 
 def test_replaced_functions_are_named(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -320,7 +320,7 @@ def test_one_hook_hung_twice_is_taken_off_one_by_one(bridge_of: Callable[..., An
     assert torch.equal(logits(model), plain)
 
 
-def test_captures_are_for_the_function_and_nothing_is_resumed(tiny: Any, tmp_path: Path) -> None:
+def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Path) -> None:
     def hook(z: torch.Tensor) -> torch.Tensor:
         return z * 0.5
 
@@ -328,24 +328,32 @@ def test_captures_are_for_the_function_and_nothing_is_resumed(tiny: Any, tmp_pat
         def hook(z: torch.Tensor) -> torch.Tensor:
             return z * factor
 
-        hook.__qualname__ = "test_captures_are_for_the_function_and_nothing_is_resumed.<locals>.hook"
+        hook.__qualname__ = "test_captures_and_resumed_files_are_for_the_function.<locals>.hook"
         return hook
 
     prompt = "How many ones are in the following sequence? 110 ="
     with sl.applied(tiny, (SITE, hook)):
         held = sl.capture(tiny, prompt)
         first = sl.path_bound(tiny, held)
-        with pytest.raises(InputError, match=r"hook: resume= cannot tell this hook from another"):
-            sl.evaluate(
-                tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1, resume=tmp_path / "a.sqlite",
-                progress=False,
-            )  # fmt: skip
     with sl.applied(tiny, (SITE, hook)):
         np.testing.assert_array_equal(sl.path_bound(tiny, held), first)
     with sl.applied(tiny, (SITE, another(0.25))):
         assert sl.results.provenance(sl.path_bound(tiny, prompt))["ambient_hooks"] == list(held.ambient_hooks)
         with pytest.raises(StaleCaptureError, match="other hooks"):
             sl.path_bound(tiny, held)
+
+    def evaluate(hook: Callable[..., Any]) -> Any:
+        task, where = sl.tasks.find("taught_count_bernoulli"), tmp_path / "a.sqlite"
+        with sl.applied(tiny, (SITE, hook)):
+            return sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=where, progress=False)
+
+    first = evaluate(another(0.5))
+    assert evaluate(another(0.5)).identical(first)  # another function with the same code, and the same factor
+    with pytest.raises(InputError, match="was saved for a different .*code_and_hooks"):
+        evaluate(another(0.25))
+    generator = torch.Generator()
+    with pytest.raises(InputError, match="resume= must know all .* they use a Generator, which is opaque"):
+        evaluate(lambda z: z * generator.initial_seed() ** 0)
 
 
 def test_compare_takes_pairs(tiny: Any) -> None:

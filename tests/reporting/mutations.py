@@ -3,6 +3,7 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("a file of something else used", "reporting/paper/kept.py", "if stated is None:", "if stated is None and False:", "test_paper.py::test_a_file_of_something_else_is_refused"),
     Mutation("the highest third told as the lowest", "reporting/answer.py", "int(np.argmin(norms))", "int(np.argmax(norms))", "test_answer.py::test_it_says_what_the_numbers_say"),
     Mutation("a distance of two noise floors told", "reporting/answer.py", "if far <= NOISE_FLOORS * noise", "if far <= noise", "test_answer.py::test_it_says_when_it_cannot"),
     Mutation("half precision called exact", "reporting/answer.py", "if dtype in HALF", "if False", "test_answer.py::test_half_precision_is_not_called_exact"),
@@ -28,7 +29,6 @@ MUTATIONS = (
     Mutation("a premise that is kept", "theory/statements/gallery.py", "1.5 * pattern(10)", "1.0 * pattern(10)", "test_statements_page.py::test_an_exhibit_holds_at_every_size_and_not_without_its_premise"),
     Mutation("results of another model used", "reporting/paper/kept.py", 'model = {"model": self.model} if part.of_model else {}', "model = {}", "test_paper.py::test_other_settings_or_another_model_are_refused"),
     Mutation("other settings used", "reporting/paper/kept.py", "        if any_settings:", "        if True:", "test_paper.py::test_other_settings_or_another_model_are_refused"),
-    Mutation("a file of something else used", "reporting/paper/kept.py", "if stated is None or not signed:", "if stated is None and not signed and False:", "test_paper.py::test_a_file_of_something_else_is_refused"),
     Mutation("everything measured again", "reporting/paper/write.py", "        if found[part.name] is None:", "        if True:", "test_paper.py::test_nothing_is_measured_or_drawn_twice"),
     Mutation("results kept at the end only", "reporting/paper/write.py", "                kept.keep(part, found[part.name])", "                _ = [kept.keep(p, found[p.name]) for p in parts if part is parts[-1]]", "test_paper.py::test_killed_halfway_nothing_finished_is_lost"),
     Mutation("one failure stops all figures", "reporting/paper/write.py", "                failed[number] = error\n", "                raise\n", "test_paper.py::test_a_figure_that_cannot_be_measured_stops_no_other"),

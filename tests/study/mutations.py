@@ -3,6 +3,7 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("the provenance of cells left out", "study/contents.py", 'attrs = raw["attrs"]', "attrs = {}", "test_running.py"),
     Mutation("measurements of the current folder", "cli/_study.py", "        sys.path.append(os.getcwd())\n", "        pass\n", "test_command_line.py::test_a_measurement_in_the_current_folder"),
     Mutation("results that are no xarray objects", "study/work.py", "if not isinstance(result, xr.DataArray | xr.Dataset):", "if False:", "test_scans.py::test_prompts_whose_result_is_no_xarray_object_are_failed_rows"),
     Mutation("a model for every scan", "study/work.py", "first = () if model is None else (model,)", "first = (model,)", "test_scans.py::test_a_scan_needs_no_model"),
@@ -15,7 +16,7 @@ MUTATIONS = (
     Mutation("models in any order", "study/cells.py", "return sorted(found, key=lambda cell: order[cell.model])", "return found", "test_description.py::test_cells_with_one_model_are_neighbours"),
     Mutation("all cells read for one number", "study/combine.py", "wanted: Any = outer[key[:many]]", "wanted: Any = outer[key[:many]]\n        [self._cell(one) for one in self.keys.ravel()]\n        [self.reader.store.read(one) for one in self.keys.ravel()]", "test_running.py::test_combine_reads_what_is_used"),
     Mutation("labels at other places", "study/combine.py", "range(size) if own == known else [known.index(label) for label in own]", "range(size)[::-1]", "test_running.py::test_combine_reads_what_is_used"),
-    Mutation("values in another shape", "study/contents.py", "dtype=self.dtype).reshape(self.shape)", "dtype=self.dtype).reshape(self.shape)[::-1]", "test_running.py::test_combine_reads_what_is_used"),
+    Mutation("values in another shape", "saving/stored.py", 'dtype=one["dtype"]).reshape(one["shape"])', 'dtype=one["dtype"]).reshape(one["shape"])[::-1]', "test_running.py::test_combine_reads_what_is_used"),
     Mutation("a value that is there twice", "study/describing/description.py", "    if len(set(labels)) < len(labels):\n", "    if False:\n", "test_description.py::test_what_cannot_run_is_refused_before_anything_runs"),
     Mutation("a dead worker is not replaced", "study/engines/drive.py", "                        handles[worker] = engine.start(task, worker)\n", "", "test_running.py::test_several_processes_share_the_work_and_write_the_same_files"),
     Mutation("workers with any exit code", "study/engines/local.py", 'return "" if code == 0 else', 'return "" if code else', "test_running.py::test_several_processes_share_the_work_and_write_the_same_files"),

@@ -5,8 +5,8 @@ size is estimated first, and an error is raised if they do not fit.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,13 +21,14 @@ from squashlens._typing import Baseline, Bos, Bridge, Passes, Target, Tensors, o
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
+    device_of,
     dtype_of,
     n_blocks,
     pattern_site,
     residual_site,
     width,
 )
-from squashlens.engine.capturing.base import CaptureBase, model_state, streams_shown
+from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.capturing.on_disk import KINDS, TensorsOnDisk, prepared_folder, read_index, write_index
 from squashlens.engine.capturing.pairs import PairCapture, capture_pairs
 from squashlens.engine.memory import human, require_room
@@ -69,8 +70,7 @@ class Capture(CaptureBase):
         """Open the capture that ``capture(out=…)`` wrote; its tensors stay on disk.
 
         The index is checked at once; shape, dtype and digest of a tensor are checked at each lookup. `y` is read at
-        once. A capture under hooks that are plain functions can only be used in the session that took it, since their
-        names do not say what they do.
+        once.
 
         Args:
             folder: the folder that was given to `capture`.
@@ -88,6 +88,17 @@ class Capture(CaptureBase):
         kept = [] if isinstance(self.residuals, TensorsOnDisk) else [*self.residuals.values(), *self.patterns.values()]
         words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
         return words, [self.ids, *kept, *([] if self.y is None else [self.y])]
+
+    def is_given_by(self, model: Bridge) -> bool:
+        same: list[bool] = []
+        kept = {"residual": self.residuals, "pattern": self.patterns, "y": {} if self.y is None else {0: self.y}}
+        streams: Sequence[Target] = [*self.residuals] if self.y is None else [*self.residuals, "y"]
+
+        def look(kind: str, number: int) -> Callable[[Tensor], None]:
+            return lambda tensor: same.append(torch.equal(tensor.cpu(), kept[kind][number]))
+
+        _read(model, self.ids.to(device_of(model)), streams, [*self.patterns], look)
+        return all(same)
 
     def to_xarray(self) -> xr.Dataset:
         """The capture as a Dataset with residual (layer, …), y and pattern (block, …), in float32 or float64."""
@@ -113,6 +124,7 @@ class Capture(CaptureBase):
             "fingerprint": self.fingerprint,
             "ambient_hooks": self.ambient_hooks,
             "dtype": self.dtype,
+            "code_and_hooks": self.run_state,
         }
         return signed("activations of one forward pass", coords, data, facts)
 
@@ -155,7 +167,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
 
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
-    Under hooks that are plain functions they run one pass to see that, since such a function may read what changes.
+    If a hook, or a function of a library, is not known to be the same, they run the passes again to see that.
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
 
     Args:
@@ -270,19 +282,25 @@ def _of_prompt(
 
         return store_tensor
 
-    watch = [
-        (residual_site(layer, model), keep("y", 0) if layer == "y" else keep("residual", layer)) for layer in streams
-    ]
-    watch += [(pattern_site(block), keep("pattern", block)) for block in blocks]
-    with torch.no_grad():
-        forward(model, ids, watch)
-    state = model_state(model)
-    under = {"functions": state.pop("functions"), "shown": streams_shown(model, ids)}
-    facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **state}
+    _read(model, ids, streams, blocks, keep)
+    facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **model_state(model)}
     if path is None:
-        return replace(_capture(facts, kept), **under)
+        return _capture(facts, kept)
     write_index(path, facts | {"versions": versions()}, tensors_of)
-    return replace(Capture.open(path), **under)
+    return Capture.open(path)
+
+
+def _read(
+    model: Bridge, ids: Tensor, streams: Iterable[Target], blocks: Iterable[int],
+    look: Callable[[str, int], Callable[[Tensor], None]],
+) -> None:  # fmt: skip
+    """One pass, in which `look(kind, number)` gets each tensor."""
+    watch = [
+        (residual_site(layer, model), look("y", 0) if layer == "y" else look("residual", layer)) for layer in streams
+    ]
+    watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
+    with torch.inference_mode(False), torch.no_grad():
+        forward(model, ids, watch)
 
 
 def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:
@@ -295,6 +313,7 @@ def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor
         fingerprint=facts["fingerprint"],
         ambient_hooks=tuple(facts["ambient_hooks"]),
         dtype=facts["dtype"],
+        run_state=facts["run_state"],
     ).signed()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
 from squashlens.engine.agreement import agree, difference
 from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
-from squashlens.engine.capturing.base import CaptureBase, model_state, streams_shown
+from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import Readings, read
 from squashlens.engine.text.tokens import checked_ids
@@ -151,6 +151,10 @@ class PairCapture(CaptureBase):
             tensors += [self.replay.v, self.replay.star]
         return words, tensors if self.values is None else [*tensors, self.values]
 
+    def is_given_by(self, model: Bridge) -> bool:
+        again = {"lengths": self.lengths, "patterns": self.patterns, "progress": False, **self.options}
+        return capture_pairs(model, self.sequence, **again).digest == self.digest
+
     @property
     def layers(self) -> list[int]:
         return list(range(len(self.v.values) - 1))  # the last entry is y
@@ -260,7 +264,6 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
             "passes": passes,
             "tokens_per_pass": tokens_per_pass,
         },
-        shown=streams_shown(run.model, run.ids),
         **model_state(run.model),
     ).signed()  # fmt: skip
 

@@ -1,8 +1,4 @@
-"""Find out whether the hooks on a model edit activations or only read them.
-
-Several prompts can share one forward pass only if no hook edits activations by position, since position 5 of a shared
-pass need not be position 5 of a prompt. Hooks that only read or count do no harm.
-"""
+"""Find out whether a user's hooks edit activations or only read them: those that only read need no tests."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,13 +7,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
-from squashlens.engine.hooking.hook import belongs_to_a_library, distinct_points, torch_hook
+from squashlens.engine.hooking.hook import distinct_points, is_a_users, torch_hook
 from squashlens.engine.locks import locked
 
 
 @contextmanager
 def edits(model: Bridge) -> Iterator[set[str]]:
-    """Collect, while the body runs, the names of the modules where one of the present hooks edits.
+    """Collect, while the body runs, the names of the modules where one of a user's hooks edits.
 
     A hook edits if it returns another object than it got, or writes into a tensor. Backward hooks do not act in a
     forward pass.
@@ -28,7 +24,8 @@ def edits(model: Bridge) -> Iterator[set[str]]:
         points = {point: name for name, point in distinct_points(model).items()}
         for module, name in {**{m: n for n, m in model.named_modules()}, **points}.items():
             for table, entering in ((module._forward_hooks, False), (module._forward_pre_hooks, True)):
-                if any(module in points or not belongs_to_a_library(hook) for hook in table.values()):
+                own = [h.user_hook for h in module.fwd_hooks] if module in points else table.values()
+                if any(map(is_a_users, own)):
                     _compare_around(stack, module, name, found, entering)
         yield found
 

@@ -5,6 +5,7 @@ adds it to a model and removes exactly that hook again; other hooks are not touc
 """
 
 import copy
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import modules_of, named_modules
+from squashlens.engine.canonical import Canonical
 from squashlens.engine.functions import function_name, require_like, takes_point
 from squashlens.engine.hooking.continued import WholePassesOnly
 from squashlens.engine.locks import locked
@@ -115,13 +117,8 @@ def _blocks(hook: Hook) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True, repr=False)
-class FunctionHook(Hook):
-    """A function at a hook point, as in TransformerLens's `fwd_hooks`; its name does not say what it does."""
-
-
-@dataclass(frozen=True, repr=False)
-class FilteredHook(FunctionHook):
-    """A function at a hook point that was chosen by a filter of names."""
+class FilteredHook(Hook):
+    """A hook at a point that was chosen by a filter of names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,14 +230,34 @@ def ambient(model: Bridge) -> list[str]:
 
     These are the hooks on TransformerLens hook points, and PyTorch hooks that a user registered on a module.
     """
-    return [f"{where}: {f.name if isinstance(f, Hook) else function_name(f)}" for where, f, _ in _all_hooks(model)]
+    return [name for name, _ in _edits(model)]
 
 
-def plain_functions(model: Bridge) -> dict[str, object]:
-    """The hooks on a model that are plain functions, whose names do not say what they do."""
-    found = ((where, f) for where, f, _ in _all_hooks(model) if isinstance(f, FunctionHook) or not isinstance(f, Hook))
-    functions = [(where, f.edit if isinstance(f, FunctionHook) else f) for where, f in found]
-    return {f"{number} {where}: {function_name(f)}": f for number, (where, f) in enumerate(functions)}
+def users_functions(model: Bridge) -> list[str]:
+    """The hooks on a model whose functions are not those of squashlens, so that they may do anything."""
+    return [name for name, edit in _edits(model) if is_a_users(edit)]
+
+
+def is_a_users(function: object) -> bool:
+    """Whether a hook's function is defined neither by squashlens nor by a library that runs the model."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = function.edit if isinstance(function, Hook) else function
+    return not str(getattr(function, "__module__", "")).startswith("squashlens.") and not belongs_to_a_library(function)
+
+
+def hooks_text(model: Bridge) -> tuple[str, list[str]]:
+    """All hooks on a model as text, with what they close over, and the kinds of objects that this does not show."""
+    canonical = Canonical()
+    lines = [f"{name} {canonical.text(edit)}" for name, edit in _edits(model)]
+    return "\n".join(lines), canonical.unseen
+
+
+def _edits(model: Bridge) -> Iterator[tuple[str, Any]]:
+    """Place and name, and the function, of every hook."""
+    for where, function, _ in _all_hooks(model):
+        own = isinstance(function, Hook)
+        yield (f"{where}: {function.name}", function.edit) if own else (f"{where}: {function_name(function)}", function)
 
 
 def require_no_backward_hooks(model: Bridge) -> None:
@@ -301,13 +318,33 @@ def _part_of_the_model(function: object) -> bool:
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
-        points = set(distinct_points(model).values())
-        modules = {*modules_of(model), *modules_of(model.original_model)} | points
-        kept = [(m, t, getattr(m, t)) for m in modules for t in _TABLES if getattr(m, t)]
+        points, wanted = set(distinct_points(model).values()), {}
+        for place, hooks in hooks_as_now(model).items():
+            own = {} if place[0] in points else {k: f for k, f in hooks.items() if _part_of_the_model(f)}
+            wanted[place] = OrderedDict(own)
+        with with_hooks(model, wanted):
+            yield
+
+
+Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]  # the hooks of modules, by the tables of PyTorch
+
+
+def hooks_as_now(model: Bridge) -> Tables:
+    """A copy of all hooks of all modules, for `with_hooks`."""
+    modules = {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
+    held = ((module, table, getattr(module, table)) for module in modules for table in _TABLES)
+    return {(module, table): OrderedDict(hooks) for module, table, hooks in held if hooks}
+
+
+@contextmanager
+def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
+    """Run the body with these hooks alone, and then restore those that the model has now."""
+    with locked(model):
+        places = {*wanted, *hooks_as_now(model)}
+        kept = [(module, table, getattr(module, table)) for module, table in places]
         try:
-            for module, table, hooks in kept:
-                own = {} if module in points else {k: f for k, f in hooks.items() if _part_of_the_model(f)}
-                setattr(module, table, OrderedDict(own))
+            for module, table, _ in kept:
+                setattr(module, table, wanted.get((module, table), OrderedDict()))
             yield
         finally:
             for module, table, hooks in kept:

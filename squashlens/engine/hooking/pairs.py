@@ -1,8 +1,7 @@
 """Hooks in the form of TransformerLens: pairs of a hook point and a function, and functions that users added.
 
-A pair becomes a `FunctionHook`, which is tested, checked and removed like any other hook. The provenance has the
-function's qualified name. Two different functions may have the same name. Therefore a capture is only valid for the
-same function object, and `resume=` raises an error with such a hook.
+A pair becomes a `Hook`, which is tested, checked and removed like any other. The provenance has the function's
+qualified name.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 from squashlens._typing import Bridge, short_repr
 from squashlens.engine.functions import function_name, require_like
-from squashlens.engine.hooking.hook import FilteredHook, FunctionHook, Hook, Recipe, distinct_points, torch_hook
+from squashlens.engine.hooking.hook import FilteredHook, Hook, Recipe, distinct_points, torch_hook
 from squashlens.errors import InputError
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
@@ -34,7 +33,7 @@ def one_or_several(given: Any) -> tuple[Any, ...]:
 
 
 def expanded_hooks(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
-    """The hooks as one flat list: recipes become hooks for this model, and pairs become `FunctionHook`."""
+    """The hooks as one flat list: recipes and pairs become hooks for this model."""
     found: list[Hook] = []
     for given in hooks:
         if isinstance(given, Hook):
@@ -63,7 +62,7 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
         )
     name = function_name(function)
     if isinstance(where, str):
-        return [FunctionHook(name, where, function)]
+        return [Hook(name, where, function)]
     chosen: dict[int, str] = {}  # each point once, under its first matching name
     for alias, point in model.hook_dict.items():
         if _is_true(where, alias):

@@ -41,9 +41,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
             ``function(tensor, hook=point)``, as its signature allows.
 
     Yields:
-        The model. The provenance of results names a pair by its function's qualified name. Two different functions may
-        have the same name. Therefore `resume=` raises an error with such a pair, and a capture is only valid for the
-        same function object.
+        The model. The provenance of results names a pair by its function's qualified name, and has a digest of its code
+        and of what it closes over, which a resumed file must have too.
 
     Raises:
         InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns

@@ -5,22 +5,18 @@ the active adapter). It leaves out names and paths, hooks (results name them), t
 attributes that only depend on the last pass.
 """
 
-import functools
 import hashlib
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import named_modules
-from squashlens.engine.digests import tensor_digest, tensor_digests
+from squashlens.engine.canonical import Canonical
+from squashlens.engine.digests import tensor_digests
 from squashlens.engine.proving.rotary import names_from_last_pass
 
 # Entries of a configuration that change no number: labels, versions, return options, and what results state elsewhere.
@@ -47,9 +43,6 @@ BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
     _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
     _lnf_probed""".split()  # noqa: SIM905
 )
-_DEPTH = 8  # levels of nested containers that are covered
-_SIMPLE = bool | int | float | str | torch.dtype | np.generic | None
-_PLAIN = frozenset({bool, int, float, str, type(None)})  # most values; a test of the type is the fastest
 
 
 @dataclass(frozen=True)
@@ -95,15 +88,16 @@ def contents(model: Bridge, walk: Walk) -> Iterator[str]:
         if isinstance(value, Tensor)
     }
     names |= dict(zip(kept, tensor_digests([*kept.values()]), strict=True))
+    text = Canonical(names, _LABELS).text
     yield f"configuration {configuration(inner)}"
-    yield f"bridge {_canonical(_without(vars(model.cfg), _LABELS), names)}"
+    yield f"bridge {text(vars(model.cfg))}"
     if hasattr(inner, "cfg"):  # the blocks of a native model read it, and it may be another object
-        yield f"native {_canonical(_without(vars(inner.cfg), _LABELS), names)}"
-    yield f"ends {_canonical(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None), names)}"
+        yield f"native {text(vars(inner.cfg))}"
+    yield f"ends {text(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None))}"
     for name, module, attributes, tensors in found:
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
         for key, value in sorted(attributes.items(), key=itemgetter(0)):
-            yield f"{name}.{key} = {_canonical(value, names)}"
+            yield f"{name}.{key} = {text(value)}"
         for key, tensor in sorted(tensors, key=itemgetter(0)):
             yield f"{name}.{key} {names[id(tensor)]}"
 
@@ -121,77 +115,8 @@ def _of_itself(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, Tenso
 def configuration(inner: Any) -> str:
     """The configuration of a Hugging Face model as text, without entries that change no number."""
     config: Any = getattr(inner, "config", None)
-    return _canonical(config.to_dict() if hasattr(config, "to_dict") else config, {})
+    return Canonical(left_out=_LABELS).text(config.to_dict() if hasattr(config, "to_dict") else config)
 
 
 def _without(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in names}
-
-
-def _canonical(value: Any, names: Mapping[int, str], depth: int = _DEPTH) -> str:
-    """A value as text that is the same in every process; an object of unknown kind gives its type."""
-    if type(value) in _PLAIN:
-        return repr(value)
-    if isinstance(value, Enum):
-        return str(value)
-    if isinstance(value, np.generic):
-        return repr(value.item())
-    if isinstance(value, _SIMPLE):
-        return repr(value)
-    if id(value) in names:
-        return names[id(value)]
-    if isinstance(value, Tensor):
-        return tensor_digest(value)
-    if isinstance(value, Mapping | set | frozenset | list | tuple):
-        return _container(value, names, depth - 1) if depth else type(value).__qualname__
-    if callable(value) or isinstance(value, types.CodeType):
-        return _code(value, names, depth)
-    if hasattr(value, "to_dict") and depth:  # a configuration of its own
-        return _canonical(value.to_dict(), names, depth)
-    return _object(value, names)
-
-
-def _object(value: Any, names: Mapping[int, str]) -> str:
-    """An object of unknown kind as text: its type and its plain attributes."""
-    plain = {key: each for key, each in getattr(value, "__dict__", {}).items() if isinstance(each, _SIMPLE | Tensor)}
-    return f"{type(value).__qualname__} {_container(plain, names, 0)}" if plain else type(value).__qualname__
-
-
-def _container(value: Any, names: Mapping[int, str], depth: int) -> str:
-    if isinstance(value, Mapping):
-        kept = sorted(((repr(k), v) for k, v in value.items() if k not in _LABELS), key=lambda pair: pair[0])
-        return "{" + ", ".join(f"{k}: {_canonical(v, names, depth)}" for k, v in kept) + "}"
-    inside = [_canonical(v, names, depth) for v in value]
-    return "[" + ", ".join(inside if isinstance(value, list | tuple) else sorted(inside)) + "]"
-
-
-def _code(value: Any, names: Mapping[int, str], depth: int) -> str:
-    """A function as text: its code, its defaults, the variables that it closes over, and the globals that it reads."""
-    if isinstance(value, functools.partial):
-        return f"partial {_canonical([value.func, value.args, value.keywords], names, depth - 1)}"
-    if isinstance(value, types.MethodType):
-        return f"method {_canonical([value.__func__, value.__self__], names, depth - 1)}"
-    if not isinstance(value, types.FunctionType | types.CodeType):
-        return getattr(value, "__qualname__", None) or _object(value, names)
-    code = value if isinstance(value, types.CodeType) else value.__code__
-    lines = [hashlib.sha256(code.co_code).hexdigest()[:16], repr(code.co_names)]
-    lines += [_canonical(constant, names, depth - 1) for constant in code.co_consts] if depth else []
-    if isinstance(value, types.FunctionType) and depth:
-        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
-        lines += [_canonical(v, names, depth - 1) for v in (*(value.__defaults__ or ()), *cells)]
-        known = value.__globals__
-        read = {name: known[name] for name in code.co_names if isinstance(known.get(name, known), _SIMPLE | Tensor)}
-        lines += [f"{name} = {_canonical(v, names, depth - 1)}" for name, v in sorted(read.items())]
-    return f"code {value.__qualname__ if isinstance(value, types.FunctionType) else ''} {' '.join(lines)}"
-
-
-def _contents_of(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # still empty
-        return None
-
-
-def digest(numbers: object) -> str:
-    """A digest of an object's repr, eight hexadecimal digits."""
-    return hashlib.sha256(repr(numbers).encode()).hexdigest()[:8]

@@ -154,7 +154,7 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
         model(probe_ids(model), use_cache=False)  # a bridge may set itself up at its first pass
     with registry.steady(model):
         _prove(model, plain)
-        as_described = covers != VERIFIED or not registry.replaced_in(model)
+        as_described = covers != VERIFIED or not registry.code_in(model).replaced
         registry.record(model, _PROOF, covers if as_described else AS_IT_STANDS)
 
 

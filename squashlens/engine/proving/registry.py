@@ -1,9 +1,8 @@
 """Remember what was verified of a model, for exactly the state in which it was verified.
 
-Each result belongs to a *stamp* of the model: its fingerprint, and everything else that can change a model inside one
-process (replaced methods and functions, the attention implementation). A changed weight, epsilon, configuration or
-adapter gives another stamp, and everything is verified again. If the change is undone, the earlier results are valid
-again.
+Each result belongs to a *stamp* of the model: its fingerprint, the digest of the code that it runs, and the attention
+implementation. A changed weight, epsilon, configuration, adapter or function gives another stamp, and everything is
+verified again. If the change is undone, the earlier results are valid again.
 
     good = proved(model, "shared passes", lambda: try_it(model), lengths)
 
@@ -13,11 +12,10 @@ Inside `steady` a model is locked, and its stamp is computed once. A stamp reads
 `steady` once, around everything they do (`measured`).
 """
 
-import hashlib
 import traceback
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
@@ -28,11 +26,13 @@ from torch import nn
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
 from squashlens.engine.anatomy import parameters
+from squashlens.engine.canonical import sha256
 from squashlens.engine.digests import sample_digest
-from squashlens.engine.hooking.hook import ambient
+from squashlens.engine.hooking.hook import Tables, ambient, hooks_as_now, hooks_text
 from squashlens.engine.locks import locked, run_within
+from squashlens.engine.proving.code import Code, code_of
 from squashlens.engine.proving.fingerprint import Walk, fingerprint
-from squashlens.engine.proving.surroundings import replaced_functions, require_no_modes
+from squashlens.engine.proving.surroundings import require_no_modes
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
 KEPT = 16  # number of stamps of a model for which results are remembered
@@ -42,14 +42,28 @@ P = ParamSpec("P")
 
 
 @dataclass
+class Call:
+    """One call of a public function under hooks: the hooks at its begin, and what is to be checked at its end.
+
+    `first` is y of a prompt of the first pass if a user's function edits, and `batched` whether a pass with several
+    prompts was seen.
+    """
+
+    at_begin: Tables
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    first: torch.Tensor | None = None
+    batched: bool = False
+
+
+@dataclass
 class _Known:
     """What is known of one model: its results by stamp; inside `steady`, also its stamp and what was tried there."""
 
     proofs: "OrderedDict[str, dict[tuple[Any, ...], Any]]" = field(default_factory=OrderedDict)
     stamp: str | None = None
     fingerprint: str = ""
-    replaced: list[str] = field(default_factory=list)
-    tried: dict[tuple[Any, ...], object] = field(default_factory=dict)
+    code: Code = field(default_factory=lambda: Code("", ()))
+    call: Call | None = None
 
     def of(self, stamp: str) -> dict[tuple[Any, ...], Any]:
         found = self.proofs.setdefault(stamp, {})
@@ -69,15 +83,6 @@ def proved(model: Bridge, what: str, make: Callable[[], T], *key: Any) -> T:
         if name not in found:
             found[name] = make()
         return found[name]
-
-
-def once(model: Bridge, try_it: Callable[[], None], about: Sequence[object], *key: Any) -> None:
-    """Call `try_it` once within the outermost `steady`, for these objects (by identity) and this `key`."""
-    with steady(model):
-        tried, name = _known[model].tried, (*map(id, about), *key)
-        if name not in tried:
-            try_it()
-            tried[name] = about  # kept alive, so that no other object can get the same id
 
 
 def known(model: Bridge, what: str, *key: Any) -> Any:
@@ -105,10 +110,22 @@ def fingerprint_of(model: Bridge) -> str:
         return _known[model].fingerprint
 
 
-def replaced_in(model: Bridge) -> list[str]:
-    """`replaced_functions` of the model; inside `steady` they are computed only once."""
+def code_in(model: Bridge) -> Code:
+    """The code that the model runs; inside `steady` it is read only once."""
     with steady(model):
-        return _known[model].replaced
+        return _known[model].code
+
+
+def run_state(model: Bridge) -> tuple[str, list[str]]:
+    """A digest of the code that runs and of all hooks with what they close over, and what it does not show of these."""
+    text, unseen = hooks_text(model)
+    return sha256(f"{code_in(model).digest} {text}")[:16], unseen
+
+
+def call_of(model: Bridge) -> Call | None:
+    """The call of a public function that measures the model now, if users' hooks are on the model."""
+    state = _known.get(model)
+    return None if state is None else state.call
 
 
 @contextmanager
@@ -122,11 +139,15 @@ def steady(model: Bridge) -> Iterator[None]:
         require_no_modes()
         walk = Walk.over(model)
         state.fingerprint = fingerprint(model, walk)
-        state.replaced = replaced_functions(walk)
-        state.stamp = f"{state.fingerprint} {_in_this_process(model, walk, state.replaced)}"
+        state.code = code_of(walk)
+        implementation = getattr(getattr(model.original_model, "config", None), "_attn_implementation", None)
+        state.stamp = f"{state.fingerprint} {state.code.digest} {implementation}"
         before, watched = _versions(model), ambient(model)
+        state.call = Call(hooks_as_now(model)) if watched else None
         try:
             yield
+            for finish in state.call.at_end if state.call else ():
+                finish()
         except Exception as error:
             if watched and _in_a_pass(error):
                 raise InputError(
@@ -136,8 +157,7 @@ def steady(model: Bridge) -> Iterator[None]:
                 ) from error
             raise
         finally:
-            state.stamp = None
-            state.tried.clear()
+            state.stamp = state.call = None
         # A hook can write in ways that PyTorch does not count, so with hooks the fingerprint is computed again.
         if _versions(model) != before or (watched and fingerprint(model) != state.fingerprint):
             raise BusyModelError(
@@ -161,20 +181,6 @@ def measured(function: Callable[P, T]) -> Callable[P, T]:
 def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:
     state = _known[model]
     return state.of(str(state.stamp))
-
-
-def _in_this_process(model: Bridge, walk: Walk, replaced: list[str]) -> str:
-    """A digest of what only this process has: methods of all classes, attention implementation, bridge mode."""
-    inner: Any = model.original_model
-    config = getattr(inner, "config", None)
-    lines = [str(getattr(config, "_attn_implementation", None)), str(getattr(model, "compatibility_mode", None))]
-    for kind in {type(module) for _, module in walk.modules}:
-        own = [base for base in kind.__mro__ if base not in torch.nn.Module.__mro__]
-        methods = {name: id(value) for base in own for name, value in vars(base).items() if callable(value)}
-        lines.append(f"{kind.__module__}.{kind.__qualname__} {sorted(methods.items())}")
-    lines += replaced
-    lines.sort()
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:

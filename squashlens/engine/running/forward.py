@@ -19,6 +19,7 @@ from squashlens.engine.hooking.pairs import checking_results
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.repeatable import repeatable
 from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention
@@ -48,7 +49,7 @@ def forward(
         runner: Any = streamed(model, on_attention, frozen=frozen)
     else:
         runner = applied(model, freeze_attention()) if frozen else nullcontext()
-    with runner, attached(model, *hooks):
+    with repeatable(model, ids, run) if context is None else nullcontext(), runner, attached(model, *hooks):
         return run(model, ids, context)
 
 

@@ -25,6 +25,7 @@ from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import require_numbers, run
 from squashlens.engine.running.last_tokens import batches
+from squashlens.engine.running.repeatable import repeatable
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
 
@@ -87,7 +88,10 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
     steps: list[Any] = [_RequireNumbers(model)]
     if temperature:
         steps.append(_Gumbel([prompt.seed for prompt in prompts], temperature, len(prompts[0].ids)))
-    with _without_generation_settings(plain), torch.inference_mode(False), torch.no_grad(), checking_results(model):
+    with (
+        torch.inference_mode(False), torch.no_grad(), repeatable(model, ids, run),
+        _without_generation_settings(plain), checking_results(model),
+    ):  # fmt: skip
         out = plain.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config,
             logits_processor=LogitsProcessorList(steps),
@@ -110,7 +114,8 @@ def _step_by_step(
     start, noise = ids.shape[1], _Gumbel([prompt.seed for prompt in prompts], temperature, ids.shape[1])
     with torch.inference_mode(False), torch.no_grad():
         for _ in range(max_new_tokens):
-            logits = run(model, ids)
+            with repeatable(model, ids, run):
+                logits = run(model, ids)
             logits = noise(ids, logits) if temperature else logits
             ids = torch.cat([ids, logits.argmax(dim=-1, keepdim=True)], dim=1)
             if all(ends & set(row) for row in ids[:, start:].tolist()):

@@ -7,8 +7,8 @@ many branches in one pass, and each sees only its own past.
     trunk     t₁ t₂ t₃ t₄ t₅ …            one pass
     branch    t₁ t₂ t₃ b₁ b₂              only b₁ b₂ are run
 
-Passes are not shared if the model's position encoding depends on the length of a pass, or if a hook on the model edits
-activations, since positions in a shared pass are other tokens. Otherwise shared passes are compared with one pass for
+Passes are not shared if the model's position encoding depends on the length of a pass, or if hooks are on the model,
+since these would get positions of other prompts. Otherwise shared passes are compared with one pass for
 each prompt: once for a model, on a short trunk; and for each trunk, at the shortest prompt, the longest and two
 between, to find a dependence on length that the configuration does not state.
 """
@@ -29,7 +29,6 @@ from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import SAME_OPERATIONS, agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
-from squashlens.engine.hooking.edits import edits
 from squashlens.engine.hooking.hook import Hook, ambient, attached, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
@@ -152,26 +151,12 @@ def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None, progress: bo
 
 def _shared(plan: Plan, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
-    reason = why_lengths_differ(plan.model, _pass_lengths(plan))
+    reason = "hooks are on the model" if ambient(plan.model) else why_lengths_differ(plan.model, _pass_lengths(plan))
     if reason is None and not _can_share_passes(plan.model):
         reason = "its prompts cannot share a pass"
     if reason is not None:
         return None, reason
-    if not ambient(plan.model):
-        rows = _together(plan, tokens_per_pass, progress)
-        return rows, _why_wrong(plan, rows)
-    rows = None
-    with edits(plan.model) as edited:
-        try:
-            rows = _together(plan, tokens_per_pass, progress)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # noqa: S110 - a hook may fail with few tokens; it raises its error on whole prompts
-            pass
-    if edited:
-        return None, f"hooks edit at {', '.join(sorted(edited)[:3])}"
-    if rows is None:
-        return None, "a hook fails in a shared pass"
+    rows = _together(plan, tokens_per_pass, progress)
     return rows, _why_wrong(plan, rows)
 
 
@@ -192,8 +177,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
-    with without_ambient(plan.model):  # the hooks only read, otherwise nothing is shared
-        alone = _one_by_one(few, progress=False)
+    alone = _one_by_one(few, progress=False)
     same = partial(agree, dtype=dtype_of(plan.model), tolerance=SAME_OPERATIONS)
     for site, truth in alone.items():
         found = rows[site][chosen][..., : truth.shape[-1]]

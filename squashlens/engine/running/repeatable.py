@@ -1,58 +1,81 @@
-"""Test that users' hook functions give the same numbers every time, and treat each prompt separately.
+"""Test that users' hooks give the same numbers every time, and treat each prompt separately.
 
 A measurement runs a model many times, with several prompts in a batch. With a function that draws random numbers,
-counts its calls, or writes to ``z[0]`` instead of ``z[:]``, each pass would be another model.
+counts its calls, or writes to ``z[0]`` instead of ``z[:]``, each pass would be another model. So if a function of the
+user's edits in the first pass of a call, and in the first that has several prompts, the last prompt of that pass is run
+by itself, again in its batch (a single prompt with a copy of itself), and at the end of the call, and all must agree.
+Functions that only read are not called again.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
-from squashlens.engine.hooking.hook import plain_functions
-from squashlens.engine.proving.registry import once
-from squashlens.engine.running.forward import forward
+from squashlens.engine.hooking.edits import edits
+from squashlens.engine.hooking.hook import Hook, attached, users_functions, with_hooks
+from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError
 
-
-def require_repeatable(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
-    """Raise an error if, with the users' functions, y of a prompt changes in a second run or after another prompt.
-
-    The other prompt has the same tokens in reverse order. If a function accepts only one prompt, the second test is
-    left out; a measurement with several prompts then raises the function's own error.
-    """
-    functions = plain_functions(model)
-    if functions:
-        one = ids[:1]
-        # Measurements that call others test only once.
-        once(model, lambda: _try(model, one, list(functions)), list(functions.values()), tuple(one[0].tolist()))
+Run = Callable[[Bridge, Tensor], object]
 
 
-def _try(model: Bridge, one: Int[Tensor, "prompt position"], functions: list[str]) -> None:
-    alone, again = _final(model, one), _final(model, one)
-    names = ", ".join(name.partition(" ")[2] for name in functions[:3])
-    if not torch.equal(alone, again):
-        raise InputError(
-            f"With {names} the model gives other numbers in each run.",
-            "Use a function without random numbers that does not count its calls.",
-        )
+@contextmanager
+def repeatable(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> Iterator[None]:
+    """Around a pass: see whether users' hooks edit, and if so, let `run` test them. See the module."""
+    call = call_of(model)
+    new = call is not None and (call.first is None or (len(ids) > 1 and not call.batched))
+    functions = users_functions(model) if new else []
+    if call is None or not functions:
+        yield
+        return
+    with edits(model) as edited:
+        yield
+    call.batched = call.batched or len(ids) > 1
+    if edited:
+        _test(model, ids, call, run, ", ".join(name.partition(": ")[2] for name in functions[:3]))
+    elif call.first is None:
+        call.first = torch.empty(0)
+
+
+def _test(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run, names: str) -> None:
+    last = ids[-1:].clone()
+    alone = _final(model, last, call, run)
+    if call.first is None:
+        call.at_end.append(lambda: _require_same(alone, _final(model, last, call, run), names))
+    call.first = alone
     try:
-        after_another = _final(model, torch.cat([one.flip(1), one]))[1:]
+        together = _final(model, ids if len(ids) > 1 else torch.cat([ids, ids]), call, run)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # it accepts only one prompt
         return
-    if not agree(after_another, alone, dtype_of(model)):
+    rows = together[-1:] if len(ids) > 1 else together
+    if not all(agree(row, alone[0], dtype_of(model)) for row in rows):
+        _require_same(alone, _final(model, last, call, run), names)
         raise InputError(
             f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
             "Treat all prompts alike in the function: `z[:, …]` instead of `z[0, …]`.",
         )
 
 
-def _final(model: Bridge, ids: Int[Tensor, "prompt position"]) -> Float[Tensor, "prompt position d"]:
+def _require_same(first: Tensor, again: Tensor, names: str) -> None:
+    if not torch.equal(first, again):
+        raise InputError(
+            f"With {names} the model gives other numbers in each run.",
+            "Use a function without random numbers that does not count its calls.",
+        )
+
+
+def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run) -> Tensor:
+    """y of some prompts under the hooks that the model had at the begin of the call."""
     seen: list[Tensor] = []
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, ids, [(residual_site("y", model), lambda y: seen.append(y.detach().clone()))])
+    look = Hook("squashlens", residual_site("y", model), lambda y: seen.append(y.detach().clone()))
+    with with_hooks(model, call.at_begin), attached(model, look), torch.inference_mode(False), torch.no_grad():
+        run(model, ids.clone())
     return seen[0]

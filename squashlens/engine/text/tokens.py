@@ -14,9 +14,9 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, one_of, short_repr
 from squashlens.engine.anatomy import device_of
+from squashlens.engine.canonical import digest
 from squashlens.engine.locks import exclusive
 from squashlens.engine.positions import longest_prompt
-from squashlens.engine.proving.fingerprint import digest
 from squashlens.engine.text.prompts import Prompts, each_of
 from squashlens.engine.text.start import start_of
 from squashlens.engine.text.templates import rendered

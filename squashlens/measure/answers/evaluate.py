@@ -9,7 +9,7 @@ import xarray as xr
 from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import context_length
-from squashlens.engine.proving.fingerprint import digest
+from squashlens.engine.canonical import digest
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.engine.text.tokens import require_tokenizer

@@ -14,16 +14,14 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Bridge
-from squashlens.engine.hooking.hook import plain_functions
 from squashlens.engine.text.tokens import tokenizer_digest
 from squashlens.errors import CapacityError, InputError
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, require_seen
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
 from squashlens.reporting.paper.parts import Part
-from squashlens.saving.checksum import ATTRIBUTE
-from squashlens.saving.foreign import opened, unwrapped
 from squashlens.saving.journal import different
+from squashlens.saving.stored import opened
 
 STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
 
@@ -33,13 +31,7 @@ class Kept:
 
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
-        nameless = list(plain_functions(model))
-        if nameless:
-            raise InputError(
-                f"{nameless[0].partition(' ')[2]}: a finished figure cannot tell this hook from another hook of the "
-                "same name.",
-                "Wrap the function in a `squashlens.hooks.Hook` whose name describes everything it does.",
-            )
+        require_seen(model, "A finished figure")
         session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "as-given", "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
         self.facts = session.facts
@@ -55,15 +47,14 @@ class Kept:
         if not path.exists():
             return None
         try:
-            dataset = opened(path)
-            signed, stated = ATTRIBUTE in dataset.attrs, _stated(dataset)
-            result: Any = unwrapped(dataset, path)
+            result: Any = opened(path)
+            stated = _stated(result)
         except CapacityError:
             raise
         except InputError as error:
             remark(f"{error.cause} It is measured again.")
             return None
-        if stated is None or not signed:
+        if stated is None:
             raise InputError(
                 f"{str(path)!r} was not written by `paper`.", "Choose another folder, or move this file away."
             )

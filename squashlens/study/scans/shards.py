@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.saving.stored import Result
+from squashlens.saving.digests import Result
 from squashlens.study.extras import extra
 
 FIRST = ("row", "prompt", "error")  # columns of every row

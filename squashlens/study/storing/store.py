@@ -6,19 +6,16 @@ cells have a file of their own with the reason.
 """
 
 import hashlib
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xarray as xr
-
 from squashlens.errors import InputError
 from squashlens.remarks import remark
-from squashlens.saving.foreign import READERS, unwrapped
-from squashlens.saving.stored import Result, as_bytes
+from squashlens.saving.digests import Result
+from squashlens.saving.stored import as_bytes, parsed, result_of
 from squashlens.study.storing.places import place_of
 
 FORM = 1  # version of the format
@@ -42,7 +39,7 @@ class Store:
     def keep(self, key: str, about: Mapping[str, Any], result: Result) -> None:
         """Store the result of a cell, whole or not at all."""
         ending = ".nc" if result.nbytes > LARGE else ".json"
-        self.keep_bytes(key, {**about, "ending": ending}, bytes(as_bytes(result, ending)))
+        self.keep_bytes(key, {**about, "ending": ending}, as_bytes(result, ending))
 
     def keep_bytes(self, key: str, about: Mapping[str, Any], content: bytes) -> None:
         header = {"squashlens_cell": FORM, "key": key, **about}
@@ -89,7 +86,7 @@ class Store:
         found = self.read(key)
         if found is None or "ending" not in found.header:
             raise InputError(f"The store has no result {key!r}.", "See `status()` for what is done.")
-        return result_of(found)
+        return result_in(found)
 
     def done(self, keys: Iterable[str]) -> Iterator[str]:
         """Those keys whose cells are done."""
@@ -160,10 +157,9 @@ class Store:
         return found, peaks
 
 
-def result_of(found: Stored) -> xr.DataArray | xr.Dataset:
+def result_in(found: Stored) -> Result:
     """The result in a cell."""
-    key = found.header["key"]
-    return unwrapped(READERS[found.header["ending"]](io.BytesIO(found.content), key), key)
+    return result_of(parsed(found.content, found.header["ending"], found.header["key"]))
 
 
 def name_of(key: str) -> str:

@@ -21,7 +21,6 @@ MUTATIONS = (
     Mutation("draws for prompts", "measure/answers/frequencies.py", "len(set(cell))", "len(cell)", "test_answers.py"),
     Mutation("answers of another prompt", "measure/answers/evaluate.py", "{prompt.max_new_tokens} {digest(prompt.ids)}", "{prompt.max_new_tokens}", "test_asking.py"),
     Mutation("answers with other room", "measure/answers/evaluate.py", "{prompt.max_new_tokens} {digest(prompt.ids)}", "{digest(prompt.ids)}", "test_asking.py"),
-    Mutation("resumed under any function", "measure/session.py", "if nameless:", "if False:", "test_asking.py"),
     Mutation("hooks on some heads as on all", "hooks/interventions.py", '    name += f" in {', '    f" in {', "test_asking.py"),
     Mutation("positions by their ends", "hooks/interventions.py", ", {digest(places)})", ")", "test_asking.py"),
     Mutation("any reference alike", "hooks/reference.py", " of {digest(reference.tolist())}", "", "test_asking.py"),

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_origin
 
@@ -12,9 +13,13 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.panels import composed
-from squashlens.records.results import facts_of
+from squashlens.figures.drawing.layouts.page import Page
+from squashlens.figures.drawing.layouts.panels import DOT, composed
+from squashlens.figures.drawing.style import dressed
+from squashlens.records.results import is_measured
+from squashlens.saving.digests import texts_of
 
+DERIVED = "derived values"  # in the line under the title
 R = TypeVar("R")
 P = ParamSpec("P")
 Drawn = Callable[Concatenate[R, P], go.Figure]
@@ -42,12 +47,11 @@ def draws(
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
             for label, one in several.items():
-                facts_of(one)  # an error for values that are not as they were measured
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
-                return draw_one(found, *args, **kwargs)
-            drawn = {label: draw_one(one, *args, **kwargs) for label, one in several.items()}
+                return _noted(draw_one(found, *args, **kwargs), several.values())
+            drawn = {label: _noted(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
             return composed(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
 
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
@@ -57,3 +61,13 @@ def draws(
         return cast(Any, drawing)
 
     return decorate
+
+
+def _noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
+    """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
+    if all(is_measured(one) or not texts_of(one) for one in drawn):
+        return figure
+    page = Page.of(figure)
+    notes = DOT.join(filter(None, [page.notes, DERIVED]))
+    replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
+    return dressed(figure)

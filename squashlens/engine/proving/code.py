@@ -1,0 +1,174 @@
+"""The code that a forward pass runs: the methods of its modules, and what they call by name.
+
+A function of a library can be replaced while a program runs, by faster kernels or by rules for relevance. Two things
+are read from the code that is reached from the `forward` of every module: a digest, which is the same in every process
+with the same libraries, and the functions that another package has put in place of a library's own.
+
+Names are followed through the globals of a function, and through the modules that these hold. Of functions of PyTorch
+and Python only the code counts, and not what they call. Built-in functions count by name.
+"""
+
+import functools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from squashlens.engine.canonical import Canonical, sha256
+from squashlens.engine.proving.fingerprint import Walk
+
+# Packages whose functions may appear in the code of another library without counting as replaced.
+LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "huggingface_hub", "numpy", "einops", "peft"}
+LIBRARIES |= {"jaxtyping", "beartype", "kernels", "packaging", "torchao", "safetensors", "tqdm", "typing_extensions"}
+LIBRARIES |= {"squashlens", *sys.stdlib_module_names}
+_START = ("__call__", "_call_impl", "_wrapped_call_impl", "forward")
+_Found = tuple[str, Mapping[str, Any], str, Any]  # a label, where a name was looked up, the name, what it was
+
+
+@dataclass(frozen=True)
+class Code:
+    """The digest of the code, and the functions that another package replaced."""
+
+    digest: str
+    replaced: tuple[str, ...]
+
+
+def code_of(walk: Walk) -> Code:
+    """The code of all modules in a walk. It is read again only if something that was looked up has changed."""
+    kinds = frozenset(type(module) for _, module in walk.modules)
+    known = _known.get(kinds)
+    if known is None or not known.holds():
+        known = _known[kinds] = _Reading.of(kinds)
+    return known.code
+
+
+@dataclass
+class _Reading:
+    """What was looked up while the code of some classes was read."""
+
+    found: list[_Found] = field(default_factory=list)
+    codes: dict[types.FunctionType, types.CodeType] = field(default_factory=dict)
+    names: set[str] = field(default_factory=lambda: {*_START})
+    lines: list[str] = field(default_factory=list)
+    seen: set[tuple[str, str]] = field(default_factory=set)
+    code: Code = field(default_factory=lambda: Code("", ()))
+
+    def holds(self) -> bool:
+        return all(where.get(name) is value for _, where, name, value in self.found) and all(
+            function.__code__ is code for function, code in self.codes.items()
+        )
+
+    @classmethod
+    def of(cls, kinds: frozenset[type]) -> "_Reading":
+        reading = cls()
+        bases = sorted({b for kind in kinds for b in kind.__mro__ if b is not object}, key=_label)
+        bases.append(torch.Tensor)
+        before = -1
+        while before < len(reading.names):  # a method may use names whose methods come next
+            before = len(reading.names)
+            for base in bases:
+                for name in sorted(reading.names & vars(base).keys()):
+                    reading.look_up(_label(base), vars(base), name)
+        absent = sorted(reading.names - vars(torch.Tensor).keys())  # most methods of tensors are inherited
+        reading.found += [("torch.Tensor", vars(torch.Tensor), name, None) for name in absent]
+        replaced = (f"{label}.{name}: {origin}" for label, _, name, value in reading.found
+                    if (origin := _foreign(label, value, name)) is not None)  # fmt: skip
+        reading.code = Code(sha256("\n".join(sorted(reading.lines)))[:16], tuple(sorted(set(replaced))))
+        return reading
+
+    def look_up(self, label: str, where: Mapping[str, Any], name: str) -> None:
+        """Follow a name in a module or class."""
+        value = where[name]
+        functions = list(_functions(value))
+        if not functions and not isinstance(value, types.BuiltinFunctionType | types.MethodDescriptorType):
+            return
+        self.found.append((label, where, name, value))
+        self.lines.append(f"{label}.{name} = {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}")
+        for function in functions:
+            self.read(function, inside=_is_followed(function) or label.startswith("torch.nn.modules"))
+
+    def read(self, function: types.FunctionType, inside: bool) -> None:
+        """The code of one function and, if it is followed, of those that it names."""
+        if function in self.codes:
+            return
+        self.codes[function] = function.__code__
+        self.lines.append(Canonical().code(function.__code__))
+        if not inside:
+            return
+        names = {*_names(function.__code__)}
+        self.names |= names
+        for name in sorted(names & function.__globals__.keys()):
+            value = function.__globals__[name]
+            if isinstance(value, types.ModuleType):
+                self._inside(value, names)
+            else:
+                self.look_up(function.__module__, function.__globals__, name)
+
+    def _inside(self, module: types.ModuleType, names: set[str], depth: int = 3) -> None:
+        """The functions of a module that code names as its attributes, also in its submodules."""
+        held = vars(module)
+        for name in sorted(names & held.keys()):
+            if isinstance(held[name], types.ModuleType) and depth:
+                self._inside(held[name], names, depth - 1)
+            elif (module.__name__, name) not in self.seen:
+                self.seen.add((module.__name__, name))
+                self.look_up(module.__name__, held, name)
+
+
+_known: dict[frozenset[type], _Reading] = {}
+
+
+def _functions(value: Any, seen: set[int] | None = None) -> Iterator[types.FunctionType]:
+    """The functions in an attribute: of a property, a method, a decorator, a partial."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    inside: list[Any] = []
+    if isinstance(value, types.FunctionType):
+        yield value
+        inside = [_contents(cell) for cell in value.__closure__ or ()]
+    elif isinstance(value, staticmethod | classmethod):
+        inside = [value.__func__]
+    elif isinstance(value, property):
+        inside = [value.fget, value.fset]
+    elif isinstance(value, functools.partial):
+        inside = [value.func]
+    for one in inside:
+        yield from _functions(one, seen)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # still empty
+        return None
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _label(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_followed(function: types.FunctionType) -> bool:
+    top = str(function.__module__).partition(".")[0]
+    return top != "torch" and top not in sys.stdlib_module_names
+
+
+def _foreign(label: str, value: Any, name: str) -> str | None:
+    """The origin of a function that belongs neither to a library nor to the package where it stands; otherwise None."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    origin = getattr(value, "__module__", None)
+    if not isinstance(origin, str) or origin.partition(".")[0] in LIBRARIES | {label.partition(".")[0]}:
+        return None
+    return f"{origin}.{getattr(value, '__qualname__', name)}"

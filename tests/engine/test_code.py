@@ -1,0 +1,110 @@
+"""The code that a forward pass runs: replaced functions of libraries are named, and no capture outlives them."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers.activations
+from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.llama import modeling_llama
+
+import squashlens as sl
+from squashlens.engine.proving.code import code_of
+from squashlens.engine.proving.fingerprint import Walk
+from squashlens.engine.proving.registry import code_in
+from squashlens.errors import StaleCaptureError
+from squashlens.sequences import GrowingSequence
+
+IDS = torch.tensor([[3, 5, 7, 5, 9]])
+REPLACED: dict[str, tuple[str, Any, str]] = {
+    "activation": ("gemma3", transformers.activations.GELUTanh, "forward"),
+    "norm": ("gemma3", modeling_gemma3.Gemma3RMSNorm, "forward"),
+    "MLP": ("gemma3", modeling_gemma3.Gemma3MLP, "forward"),
+    "softmax": ("llama", F, "softmax"),
+    "linear": ("llama", F, "linear"),
+    "silu": ("llama", F, "silu"),
+    "rotary": ("llama", modeling_llama, "apply_rotary_pos_emb"),
+    "a module of PyTorch": ("llama", torch.nn.Linear, "forward"),
+    "a product": ("llama", torch, "matmul"),
+    "a method of tensors": ("llama", torch.Tensor, "pow"),
+}
+
+
+def slightly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with other numbers."""
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        return tuple(one * 1.01 for one in found) if isinstance(found, tuple) else found * 1.01
+
+    return replaced
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_capture_does_not_outlive_a_replaced_function(
+    name: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both directions, and a function that is put back makes it valid again."""
+    family, where, attribute = REPLACED[name]
+    model = bridge_of(family)
+    before, digest = sl.capture(model, IDS, bos="as-given"), code_in(model).digest
+    plain = sl.path_bound(model, before)
+    with monkeypatch.context() as patch:
+        patch.setattr(where, attribute, slightly(getattr(where, attribute)))
+        changed = code_of(Walk.over(model))
+        assert changed.digest != digest
+        assert any(attribute in one and "slightly" in one for one in changed.replaced)
+        if sl.capture(model, IDS, bos="as-given").digest == before.digest:
+            pytest.skip("this family does not call it")
+        with pytest.raises(StaleCaptureError, match="other activations"):
+            sl.path_bound(model, before)
+        under = sl.capture(model, IDS, bos="as-given")
+        assert sl.results.provenance(sl.path_bound(model, under))["replaced_functions"]
+    if not isinstance(where, type(torch)) or attribute in vars(where):
+        with pytest.raises(StaleCaptureError, match="other activations"):
+            sl.path_bound(model, under)
+        assert sl.path_bound(model, before).identical(plain)
+
+
+def test_a_function_with_the_same_results_leaves_a_capture_valid(
+    bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that counts calls: one pass shows that the numbers are the same."""
+    model, calls = bridge_of("llama"), []
+    held, silu = sl.capture(model, IDS, bos="as-given"), F.silu
+    plain = sl.path_bound(model, held)
+    monkeypatch.setattr(F, "silu", lambda *args, **kwargs: (calls.append(1), silu(*args, **kwargs))[1])
+    assert sl.path_bound(model, held).equals(plain)
+    assert calls
+
+
+def test_pairs_do_not_outlive_a_replaced_function(
+    bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bridge_of("gemma3")
+    sequence = GrowingSequence("s", (3, 5, 7, 7, 7), (3, 5, 7), prefix=(1,), suffix=(9,), bos="as-given")
+    held = sl.capture(model, sequence, progress=False)
+    plain = sl.collapse(model, held)
+    with monkeypatch.context() as patch:
+        patch.setattr(modeling_gemma3.Gemma3MLP, "forward", slightly(modeling_gemma3.Gemma3MLP.forward))
+        with pytest.raises(StaleCaptureError, match="other activations"):
+            sl.collapse(model, held)
+    assert sl.collapse(model, held).identical(plain)
+
+
+def test_measuring_leaves_the_digest_as_it_is(tiny: Any) -> None:
+    """Also in another process: what a session did before does not change it."""
+    before = code_of(Walk.over(tiny))
+    sl.sensitivity(tiny, "110 =", progress=False)
+    sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[2], seeds=1, progress=False)
+    assert code_of(Walk.over(tiny)) == before
+    text = (
+        "import squashlens as sl; from squashlens.engine.proving.registry import code_in;"
+        "print(code_in(sl.load('tiny-gemma', device='cpu', progress=False)).digest)"
+    )
+    found = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    assert found.stdout.split()[-1] == before.digest

@@ -1,0 +1,158 @@
+"""Files of results: nothing in them changes unseen, and nothing is written that would come back as something else."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.records.results import attributes, sealed
+from squashlens.saving.digests import digests
+
+CHANGED = "was changed or damaged since it was saved"
+NOT_OURS = r"was not written by `squashlens\.results\.save`"
+
+
+def result() -> xr.Dataset:
+    made = xr.Dataset(
+        {
+            "v": (("prompt", "position"), np.array([[1.0, np.nan], [-0.0, np.inf]]), attributes("value", "1")),
+            "n": ("position", np.array([3, 4], dtype=np.int32), {"count": 2, "share": 0.5}),
+            "yes": ("position", np.array([True, False])),
+        },
+        coords={"token": ("position", np.array(["a", "bc"], dtype=object)), "prompt": [0, 1], "name": "scalar"},
+        attrs=attributes("value", "1"),
+    )
+    return sealed(made, {"model": "m", "ids": [1, 2]})
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_what_is_kept_comes_back(ending: str, tmp_path: Path) -> None:
+    path = sl.results.save(result(), tmp_path / f"x.{ending}")
+    back = sl.results.open(path)
+    xr.testing.assert_identical(back, result())
+    assert sl.results.provenance(back)["values"] == "measured"
+    for name, one in result().variables.items():  # text is text, however NumPy keeps it
+        assert back[name].dtype == one.dtype or one.dtype == object
+    again = sl.results.open(sl.results.save(back, tmp_path / f"y.{ending}"))
+    xr.testing.assert_identical(again, result())
+    changed = back.assign(n=back["n"] / 3)  # other numbers than the format of the old file has
+    xr.testing.assert_identical(sl.results.open(sl.results.save(changed, path)), changed)
+    nameless = xr.DataArray([1.0], dims="a")
+    xr.testing.assert_identical(sl.results.open(sl.results.save(nameless, path)), nameless)
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_every_bit_of_a_file_counts(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bit of the file changed, or a part missing: refused before anything parses it."""
+    path = sl.results.save(result(), tmp_path / f"x.{ending}")
+    whole = path.read_bytes()
+    monkeypatch.setattr(xr, "open_dataset", lambda *_, **__: pytest.fail("a damaged file was parsed"))
+    monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("a damaged file was parsed"))
+    for place in range(0, len(whole), 1 if ending == "json" else 37):
+        broken = bytearray(whole)
+        broken[place] ^= 1 << (place % 7)
+        path.write_bytes(broken)
+        with pytest.raises(InputError, match=f"{CHANGED}|{NOT_OURS}"):
+            sl.results.open(path)
+    for damage in (b"", b"\x00", whole[:-1], whole + b" ", whole[1:], whole[::-1], whole[: len(whole) // 2], b"{}"):
+        path.write_bytes(damage)
+        with pytest.raises(InputError, match=f"{CHANGED}|{NOT_OURS}"):
+            sl.results.open(path)
+
+
+def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.nc"
+    with pytest.raises(InputError, match="is not there"):
+        sl.results.open(path)
+    with pytest.raises(InputError, match="its ending is unknown"):
+        sl.results.open(tmp_path / "x.csv")
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="is not a file"):
+        sl.results.open(path)
+
+
+def test_xarray_opens_the_netcdf_file_with_its_provenance(tmp_path: Path) -> None:
+    """Also what xarray wrote itself is a measurement as long as its numbers are."""
+    path = sl.results.save(result(), tmp_path / "x.nc")
+    with xr.open_dataset(path, engine="h5netcdf") as opened:
+        assert opened.attrs["squashlens_values"] == "measured"
+        assert sl.results.provenance(opened)["values"] == "measured"
+        edited = opened.load().assign(v=opened["v"] * 2)
+    assert sl.results.provenance(edited)["values"] == "derived"
+    result()["v"].to_netcdf(tmp_path / "y.nc", engine="h5netcdf")
+    with xr.open_dataarray(tmp_path / "y.nc") as opened:
+        assert sl.results.provenance(opened) == sl.results.provenance(result())
+    with pytest.raises(InputError, match=f"{NOT_OURS}.*Open the files of other programs with xarray"):
+        sl.results.open(tmp_path / "y.nc")
+    derived = sl.results.save(edited, path)
+    with xr.open_dataset(derived, engine="h5netcdf") as opened:
+        assert opened.attrs["squashlens_values"] == "derived"
+    assert not {"squashlens_values", "squashlens_kind"} & sl.results.open(derived).attrs.keys()
+
+
+def test_a_format_left_over_from_another_file_does_not_matter(tmp_path: Path) -> None:
+    """A file of float32 leaves its dtype in `encoding`, with which float64 numbers would be rounded."""
+    made = result()
+    made["v"] = made["v"] + 1 / 3
+    made["v"].encoding = {"dtype": "float32"}
+    back = sl.results.open(sl.results.save(made, tmp_path / "x.nc"))
+    np.testing.assert_array_equal(back["v"].values, made["v"].values)
+
+
+def test_digests_do_not_depend_on_how_numpy_keeps_it() -> None:
+    found = result()
+    other = found.assign(v=found["v"].astype(">f8"), n=found["n"].astype(">i4")).assign_coords(
+        token=("position", np.array(["a", "bc"]))
+    )
+    other["v"].attrs, other["n"].attrs = found["v"].attrs, {"share": np.float64(0.5), "count": np.int64(2)}
+    other["v"].values[0, 1] = -np.nan
+    assert digests(other) == digests(found)
+    for changed in (
+        found.assign(v=found["v"].astype("f4")), found.transpose("position", ...), found.assign(v=-found["v"]),
+        found.assign_coords(token=("position", ["a", "b"])), found.assign(n=found["n"].assign_attrs(count=3)),
+    ):  # fmt: skip
+        assert digests(changed) != digests(found)
+
+
+def with_coordinate(values: Any) -> xr.DataArray:
+    return xr.DataArray([1.0, 2.0], dims="a", coords={"a": values})
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: with_coordinate(np.array([1 + 2j, 3])),
+        lambda: with_coordinate(pd.date_range("2026-01-01", periods=2)),
+        lambda: with_coordinate(pd.to_timedelta([1, 2], unit="s")),
+        lambda: with_coordinate(pd.MultiIndex.from_tuples([(1, "a"), (2, "b")], names=["p", "q"])),
+        lambda: with_coordinate(np.array(["a", 3], dtype=object)),
+        lambda: with_coordinate([1.0, 2.0]).assign_attrs(scale_factor=2.0),
+        lambda: with_coordinate([1.0, 2.0]).assign_attrs({"flag": None}),
+        lambda: with_coordinate([1.0, 2.0]).assign_attrs({"flag": {"deep": 1}}),
+        lambda: xr.Dataset({3: ("a", [1.0])}),
+        lambda: xr.DataArray(["a\x00b", "c"], dims="a"),
+    ],
+)
+def test_what_would_come_back_otherwise_is_refused_or_comes_back(ending: str, made: Any, tmp_path: Path) -> None:
+    """Before an earlier file is replaced."""
+    path = sl.results.save(result(), tmp_path / f"x.{ending}")
+    before = path.read_bytes()
+    given = made()
+    with contextlib.suppress(InputError):
+        sl.results.save(given, path)
+        back = sl.results.open(path)
+        xr.testing.assert_identical(back, given)
+        assert all(one.dtype == back.coords[name].dtype for name, one in given.coords.items())
+        return
+    with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
+        sl.results.save(given, path)
+    assert path.read_bytes() == before
