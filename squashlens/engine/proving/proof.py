@@ -20,12 +20,13 @@ from squashlens.engine.agreement import agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, modules_of, n_blocks, pattern_site, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
 from squashlens.engine.locks import require_bridge
-from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt, require_causal
+from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt
 from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.parts import require_same_parts
+from squashlens.engine.proving.premises import require_premises
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
@@ -74,7 +75,6 @@ def require_sound(model: Any) -> Bridge:
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
     if is_native(model):
-        require_causal(model)
         _require_no_hooks_on_scores(model)
     elif _in_train_mode(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
@@ -172,6 +172,7 @@ def _prove(model: Bridge, plain: Any) -> None:
     scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
     require_effective(model, patterns, "attention-pattern", all_fire=True)
     require_effective(model, scales, "norm-scale", all_fire=False)
+    require_premises(model)
 
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
