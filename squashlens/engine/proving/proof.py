@@ -1,12 +1,13 @@
-"""Verify that a TransformerLens bridge reproduces the Hugging Face model, and that its hooks take effect.
+"""Verify that a TransformerLens bridge reproduces the Hugging Face model, and that the measurements hold for it.
 
 A bridge re-implements attention and norms around the weights of a Hugging Face model. For some architectures it
 computes something else, and for some it passes hooks a tensor that the model never uses, so that edits silently do
-nothing. Both are tested before anything is measured:
+nothing. This is tested before anything is measured:
 
 * Logits, every residual stream and every attention pattern equal those of the plain model, which runs with eager
   attention on a short prompt.
 * A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
+* Tokens depend on earlier tokens only, and only through attention (`premises`).
 """
 
 import copy
@@ -140,7 +141,7 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
-    """Compare the bridge with the plain model and test its hooks.
+    """Compare the bridge with the plain model, and test its hooks and what the mathematics needs.
 
     Args:
         model: the bridge.
@@ -148,7 +149,8 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
         covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
 
     Raises:
-        UnsoundModelError: the two differ, or a hook has no effect.
+        UnsoundModelError: the two differ, a hook has no effect, or tokens are connected otherwise than the mathematics
+            assumes.
     """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False)  # a bridge may set itself up at its first pass
