@@ -27,7 +27,9 @@ def identity(name: str, revision: str | None = None) -> str:
     whole = hashlib.sha256()
     for file in files:
         about = file.stat()
-        whole.update(f"{file.name} {_digest(str(file), about.st_size, about.st_mtime_ns)}\n".encode())
+        whole.update(
+            f"{file.name} {_digest(str(file), about.st_size, about.st_mtime_ns, about.st_ctime_ns)}\n".encode()
+        )
     return f"files {whole.hexdigest()}"
 
 
@@ -57,8 +59,8 @@ def _is_read(file: Path) -> bool:
 
 
 @cache
-def _digest(path: str, size: int, changed: int) -> str:
-    """The SHA-256 of a file; size and time of its last change are part of the cache's key."""
+def _digest(path: str, *about: int) -> str:
+    """The SHA-256 of a file; its size and the times of its last changes are part of the cache's key."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
