@@ -9,7 +9,7 @@ MUTATIONS = (
     Mutation("reasons without a word", "cli/_study.py", "if len(reasons) > SHOWN:", "if False:", "test_command_line.py::test_reasons_that_are_not_shown_are_counted"),
     Mutation("a dry run that runs", "cli/_study.py", 'if dry or action == "plan":', 'if action == "plan":', "test_command_line.py::test_a_study_from_beginning_to_end"),
     Mutation("a help that sends elsewhere", "cli/_study.py", 'if text.startswith("As in run")', "if False", "test_command_line.py::test_every_option_is_a_parameter_with_its_default_and_a_help"),
-    Mutation("weights outside the name of a cell", "engine/loading/identity.py", 'whole.update(f"{file.name} {_digest(', 'str(f"{file.name} {_digest(', "test_description.py::test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path"),
+    Mutation("weights outside the name of a cell", "engine/loading/identity.py", 'whole.update(f"{file.name} {digest}', 'str(f"{file.name} {digest}', "test_description.py::test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path"),
     Mutation("other weights under the name of a cell", "study/cells.py", "        if self.model is not None:\n            self.model.require_unchanged()\n", "", "test_checkpoints.py::test_a_worker_looks_before_it_stores"),
     Mutation("other weights loaded", "study/work.py", "            wanted.require_unchanged()  # and again before a cell is stored\n", "", "test_checkpoints.py::test_a_worker_looks_before_it_loads"),
     Mutation("a study of earlier weights", "study/cells.py", "        model.require_unchanged()\n", "        pass\n", "test_checkpoints.py::test_weights_that_change_before_the_run_are_refused"),
