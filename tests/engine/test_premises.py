@@ -95,24 +95,10 @@ def test_what_passes_between_tokens_is_seen(
         premises.require_premises(model)
 
 
-def test_a_model_is_refused_for_what_happens_twice(
-    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rounding may send a token to other experts, but not the same token of another prompt."""
-    model, prompts, run = sl.load(folder_of("llama"), progress=False), [], premises._moved
-    twice = False
-
-    def moved(model: Any, ids: Tensor, *, cut: bool) -> premises.Moved:
-        prompts.append(ids.tolist())
-        found = run(model, ids, cut=cut)
-        place = (5, 2) if twice or len(prompts) % 2 else (6, 2)
-        found["ln_final.hook_out"][0][place] = 1.0
-        return found
-
-    monkeypatch.setattr(premises, "_moved", moved)
+def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
+    """As where the rounding of one block sends a token to other experts in the next."""
+    model = sl.load(folder_of("llama"), progress=False)
+    first, second, _ = (block.mlp for block in model.original_model.model.layers)
+    first.register_forward_hook(lambda _, given, out: earlier(out, 1e-7))
+    second.register_forward_hook(lambda _, given, out: torch.sin(1e6 * given[0]))
     premises.require_premises(model)
-    assert len(prompts) == 4, "both properties were looked at twice"
-    assert prompts[0] != prompts[1]
-    twice = True
-    with pytest.raises(UnsoundModelError, match=r"token 5 of a test prompt changes ln_final\.hook_out at position 2"):
-        premises.require_premises(model)

@@ -4,17 +4,18 @@ Path bounds multiply attention patterns. They are wrong if a token sees later on
 passes between tokens: a state-space model beside attention, a convolution over queries, keys or values, experts that
 take a limited number of tokens. Such parts are not looked up by name; two properties are tested instead.
 
-* **Causality**: replacing a token changes no residual stream at an earlier position.
-* **Attention alone**: if every pattern is replaced by the identity, so that each token attends to itself only,
-  replacing a token changes no residual stream at another position. Nor does it change how a token weighs two others:
-  the ratio of their weights, before the pattern is replaced.
+* **Causality**: if the last tokens are replaced, the residual streams at earlier positions are the same.
+* **Attention alone**: if every pattern is the identity, so that each token attends to itself only, and some tokens are
+  replaced, the residual streams of the others are the same. So are the weights that these give to each other, as shares
+  of their sum, before a pattern is replaced.
 
-Each is one forward pass of a batch: a short prompt, and its copies with one token replaced in each. A model that fails
-is run with a second prompt, and refused if the same position moves again, since rounding alone may send a token to
-other experts.
+Each is one forward pass of a batch: a short prompt, and copies in which some tokens are replaced. After a comparison,
+the streams of all other tokens are set to those of the prompt, since rounding in one block may send a token to other
+experts in the next.
 """
 
 from collections.abc import Callable
+from itertools import combinations, islice
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,20 +29,21 @@ from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.errors import UnsoundModelError
 
-Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (replaced, position)
+Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (copy, position)
+COPIES = 6
 LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
 
 
 def require_premises(model: Bridge) -> None:
     """Raise an error if a token depends on later tokens, or on other tokens otherwise than through attention."""
-    name, others = type(model.original_model).__name__, ~torch.eye(probe_ids(model).shape[1], dtype=torch.bool)
-    if found := _violation(model, others.tril(), cut=False):
+    name = type(model.original_model).__name__
+    if found := _violation(model, cut=False):
         raise UnsoundModelError(
             f"{name} is not causal: tokens depend on later ones. {found}",
             "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
             "attention_dir), turn it off; compile a tracr program with `causal=True`.",
         )
-    if found := _violation(model, others, cut=True):
+    if found := _violation(model, cut=True):
         raise UnsoundModelError(
             f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
             f"or experts of limited capacity. {found} Every attention pattern was the identity.",
@@ -50,58 +52,61 @@ def require_premises(model: Bridge) -> None:
         )
 
 
-def _violation(model: Bridge, unmoved: Bool[Tensor, "replaced position"], *, cut: bool) -> str:
+def _violation(model: Bridge, *, cut: bool) -> str:
     """The first place in the forward pass that moved although it must not; empty if there is none."""
-    for ids in ((probe := probe_ids(model)), probe.flip(-1)):
-        moved = _moved(model, ids, cut=cut)
-        wrong = {site: unmoved & ~(error <= allowed) for site, (error, allowed) in moved.items()}  # true for NaN too
-        unmoved = torch.stack(list(wrong.values())).any(dim=0)
-        if not unmoved.any():
-            return ""
-    site = next(site for site, where in wrong.items() if where.any())
-    token, position = wrong[site].nonzero()[0].tolist()
-    error, allowed = (float(each[token, position]) for each in moved[site])
-    size = f"{error:.2g} (allowed {allowed:.2g})"
-    return f"Replacing token {token} of a test prompt changes {site} at position {position} by {size}."
+    ids = probe_ids(model)
+    n = ids.shape[1]
+    if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
+        chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
+        replaced = torch.tensor([[copy in copies for copies in chosen] for copy in range(COPIES)])
+    else:
+        replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
+    for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
+        wrong = ~replaced & ~(error <= allowed)  # true for NaN too
+        if wrong.any():
+            copy, position = wrong.nonzero()[0].tolist()
+            tokens = ", ".join(map(str, replaced[copy].nonzero().flatten().tolist()))
+            size = f"{float(error[copy, position]):.2g} (allowed {float(allowed[copy, position]):.2g})"
+            return f"Replacing the tokens {tokens} of a prompt changes {site} at position {position} by {size}."
+    return ""
 
 
-def _moved(model: Bridge, ids: Tensor, *, cut: bool) -> Moved:
-    """How far each residual stream moves when a token is replaced; with `cut`, patterns are the identity."""
-    n, vocabulary, dtype = ids.shape[1], int(model.cfg.d_vocab), dtype_of(model)
-    prompts, each = ids.repeat(n + 1, 1), torch.arange(n)
-    prompts[each + 1, each] = (ids[0] + vocabulary // 2) % vocabulary
+def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
+    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
+    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
+    copies = torch.where(replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids)
     found: Moved = {}
 
-    def compare(site: str) -> Callable[[Tensor], None]:
-        def look(stream: Tensor) -> None:
+    def compare(site: str) -> Callable[[Tensor], Tensor]:
+        def edit(stream: Tensor) -> Tensor:
             own = stream[:1].expand_as(stream[1:])
             error, allowed = difference(stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS)
             found[site] = error.cpu(), allowed.cpu()
+            return torch.cat([stream[:1], torch.where(replaced[..., None].to(stream.device), stream[1:], own)])
 
-        return look
+        return edit
 
     def replace(site: str) -> Callable[[Tensor], Tensor]:
         def edit(pattern: Tensor) -> Tensor:
-            found[site] = _reweighed(pattern, dtype)
+            found[site] = _reweighed(pattern, ~replaced, dtype)
             itself = torch.eye(*pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
             return itself.repeat(*pattern.shape[:2], 1, 1)
 
         return edit
 
-    hooks = [Hook("look", site, compare(site)) for site in residual_sites(model)]
+    hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
     hooks += [Hook("cut", site, replace(site)) for site in map(pattern_site, range(n_blocks(model))) if cut]
     forget_lengths(model)
     with torch.no_grad(), attached(model, *hooks):
-        model(prompts, use_cache=False, **last_logits(model))
+        model(torch.cat([ids, copies]), use_cache=False, **last_logits(model))
     return found
 
 
 def _reweighed(
-    pattern: Float[Tensor, "prompt head query key"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "replaced position"], Float[Tensor, "replaced position"]]:
-    """How far the weights of all keys but the replaced one move, relative to each other, and what is allowed."""
-    kept = ~torch.eye(pattern.shape[-1], dtype=torch.bool, device=pattern.device)[:, None, None]
-    weights = pattern.detach().double()
+    pattern: Float[Tensor, "prompt head query key"], kept: Bool[Tensor, "copy position"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
+    """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
+    weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
     (ours, one), (own, two) = ((w, w.sum(dim=-1, keepdim=True)) for w in (weights[1:] * kept, weights[:1] * kept))
     counted = (one > LEAST) & (two > LEAST)
     ours, own = ((w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two)))
