@@ -60,7 +60,7 @@ class ModelAccessError(SquashlensError):
 
 
 class UnsoundModelError(SquashlensError):
-    """A model that is not supported, that its bridge does not reproduce, or whose hooks have no effect."""
+    """A model that is not causal, has more than attention between tokens, differs from its bridge, or ignores hooks."""
 
 
 class CapacityError(SquashlensError):

@@ -1,5 +1,6 @@
 """The parts of a loaded model: its sizes, its attention windows, and the hook points of its residual stream."""
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,12 @@ def device_of(model: Bridge) -> torch.device:
 def dtype_of(model: Bridge) -> torch.dtype:
     """The dtype of the first floating-point parameter."""
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def last_logits(model: Bridge) -> dict[str, int]:
+    """Options of a pass that computes the last position's logits only, if possible: others need much memory."""
+    known = inspect.signature(model.original_model.forward).parameters
+    return {"logits_to_keep": 1} if "logits_to_keep" in known else {}
 
 
 def quantization(model: Bridge) -> str | None:

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.errors import UnsoundModelError
 
 HOME = "transformer_lens.model_bridge.sources.native.model"
 SCORES = "attn.hook_attn_scores"
@@ -70,16 +69,6 @@ def n_outcomes(model: Bridge) -> int:
 def outputs_are_tokens(model: Bridge) -> bool:
     """Whether the outputs of a model are its input tokens; a compiled program may have other outputs."""
     return n_outcomes(model) == int(model.cfg.d_vocab)
-
-
-def require_causal(model: Bridge) -> None:
-    """Raise an error for attention to later tokens, since all measurements assume causal attention."""
-    if str(model.cfg.attention_dir) != "causal":
-        raise UnsoundModelError(
-            f"This native model has attention_dir={str(model.cfg.attention_dir)!r}: tokens attend to later ones.",
-            "Compile a tracr program with `causal=True`, or set attention_dir='causal' in the configuration: the "
-            "measurements need causal attention.",
-        )
 
 
 def rebuilt(model: Bridge) -> Any:

@@ -3,8 +3,8 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from squashlens._typing import full_name
@@ -27,12 +27,26 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Model:
-    """A model as a study names it: what `load` takes."""
+    """What `load` takes, and the checkpoint's identity when the study was described. A hub model has its commit."""
 
     name: str
     dtype: str = "float32"
     quantize: str | None = None
     revision: str | None = None
+    checkpoint: str = ""
+
+    def identity(self) -> str:
+        """The identity that the checkpoint has now."""
+        from squashlens.engine.loading.identity import identity
+
+        return identity(self.name, self.revision)
+
+    def require_unchanged(self) -> None:
+        """An error if the checkpoint is not the one that the keys of cells stand for."""
+        if self.identity() != self.checkpoint:
+            raise InputError(
+                f"The checkpoint of {self.name!r} changed after the study was described.", "Make the Study again."
+            )
 
 
 @dataclass(frozen=True)
@@ -51,8 +65,10 @@ class Cell:
     code: Mapping[str, str] = field(default_factory=dict)  # digests of the files of your own measurement
 
     def require_described(self) -> None:
-        """An error if the code in memory, or the file of a scan, is not the one that the key stands for."""
+        """An error if the code in memory, the checkpoint or the file of a scan is not what the key stands for."""
         require_code(self.code)
+        if self.model is not None:
+            self.model.require_unchanged()
         if self.source is not None:
             self.source.require_unchanged()
 
@@ -72,13 +88,13 @@ class Cell:
 
 def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""
-    known: dict[Model, dict[str, Any]] = {}
+    known: dict[Model, Model] = {}
     found = [cell for grid in grids for cell in _of_grid(grid, known)]
     order = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in found))}
     return sorted(found, key=lambda cell: order[cell.model])
 
 
-def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
+def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
     source = source_of(grid.over) if grid.over is not None else None
     code = code_for(grid.measurement)
     for labels in itertools.product(*grid.axes.values()):
@@ -86,11 +102,11 @@ def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
         arguments = _arguments(grid, named)
         hooks = arguments.get("hooks") or []
         require_arguments(grid.measurement, arguments if source is None else _with_prompt(grid, arguments))
-        model = _model(grid, arguments)
+        model = _model(grid, arguments, known)
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
         common = grid.name, grid.measurement, rest, model, hooks, {_axis(name): label for name, label in named.items()}
-        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": _identity(model, known)}
+        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": _identity(model)}
         if source is None:
             yield Cell(_key(about), *common, code=code)
             continue
@@ -98,8 +114,10 @@ def _of_grid(grid: Grid, known: dict[Model, dict[str, Any]]) -> Iterable[Cell]:
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
 
 
-def require_current(cells: Iterable[Cell]) -> None:
+def require_current(cells: Sequence[Cell]) -> None:
     """An error if a file that the cells depend on has changed since they were described: their keys would be others."""
+    for model in {cell.model for cell in cells if cell.model is not None}:
+        model.require_unchanged()
     grids = {cell.grid: cell for cell in cells}
     for cell in grids.values():
         if code_for(cell.measurement) != cell.code:
@@ -143,24 +161,26 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _model(grid: Grid, arguments: Mapping[str, Any]) -> Model | None:
+def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:
+    """The model of a cell, with the identity of its checkpoint; `known` has those that were looked at before."""
     if not takes_model(grid.measurement):
         return None
     own = parameters(grid.measurement)
     options = {name: arguments[name] for name in LOADING if name in arguments and name not in own}
     if "dtype" in options:
         options["dtype"] = full_name(options["dtype"])
-    return Model(arguments["model"], **options)
+    asked = Model(arguments["model"], **options)
+    if asked not in known:
+        checkpoint = asked.identity()
+        kind, _, commit = checkpoint.partition(" ")
+        known[asked] = replace(asked, checkpoint=checkpoint, revision=commit if kind == "commit" else asked.revision)
+    return known[asked]
 
 
-def _identity(model: Model | None, known: dict[Model, dict[str, Any]]) -> dict[str, Any] | None:
+def _identity(model: Model | None) -> dict[str, Any] | None:
     """What the numbers of a model depend on: the content of its checkpoint, and how it is loaded."""
-    if model is not None and model not in known:
-        from squashlens.engine.loading.identity import identity
-
-        checkpoint = identity(model.name, model.revision)
-        known[model] = {"checkpoint": checkpoint, "dtype": model.dtype, "quantize": model.quantize}
-    return None if model is None else known[model]
+    names = ("checkpoint", "dtype", "quantize")
+    return None if model is None else {name: getattr(model, name) for name in names}
 
 
 def _key(about: Mapping[str, Any]) -> str:

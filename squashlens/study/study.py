@@ -42,7 +42,8 @@ class Study:
     All arguments are checked against the signatures before anything runs. The store has one file for each cell, named
     by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages; of your own
     measurement, also of its file and of your modules that it imports. A cell whose file is whole is never computed
-    again, by whatever engine. If code or a scanned file changes, make the Study again.
+    again, by whatever engine. If code, a checkpoint or a scanned file changes, make the Study again: until then nothing
+    is stored. A model on the hub is loaded at the commit that it had when the study was described.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
@@ -122,7 +123,8 @@ class Study:
             The table of `status`.
 
         Raises:
-            InputError: an engine whose extra is not installed; or code or a file that changed since the study was made.
+            InputError: an engine whose extra is not installed; or code, a checkpoint or a file that changed since the
+                study was made.
             OutputError: the store cannot be written.
         """
         one_of(engine, EngineName, "engine")

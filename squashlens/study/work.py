@@ -23,7 +23,7 @@ from squashlens.errors import CapacityError, InputError, OutputError, Squashlens
 from squashlens.saving.digests import Result
 from squashlens.study.cells import Cell, Model
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
-from squashlens.study.describing.measurements import BATCHES, function_of, parameters, scanned
+from squashlens.study.describing.measurements import BATCHES, LOADING, function_of, parameters, scanned
 from squashlens.study.scans.shards import shard
 from squashlens.study.storing.store import Store, folder_of
 
@@ -167,7 +167,8 @@ class Worker:
 
             self._loaded = None
             _free()
-            options = {name: value for name, value in vars(wanted).items() if name != "name"}
+            wanted.require_unchanged()  # and again before a cell is stored
+            options = {name: getattr(wanted, name) for name in LOADING}
             try:
                 self._loaded = wanted, load(wanted.name, device=self.device, progress=False, **options)
             except SquashlensError as error:

@@ -250,7 +250,7 @@ def test_attention_to_later_tokens_is_refused() -> None:
     program = previous_token(4, 6, 5.0, causal=False)
     model = compiled(program, "previous_1")
     for measure in (sl.path_bound, sl.capture, sl.jacobian_norms, sl.top_tokens, sl.sensitivity):
-        with pytest.raises(UnsoundModelError, match=r"attend to later.*causal=True"):
+        with pytest.raises(UnsoundModelError, match=r"depend on later.*causal=True"):
             measure(model, torch.tensor([2, 0, 1]))
 
 

@@ -17,7 +17,7 @@ def identity(name: str, revision: str | None = None) -> str:
     """The SHA-256 of a folder's files, or the commit of a model on the hub.
 
     A folder's digest covers the weights, the configuration and the tokenizer. It is the same for every path to equal
-    files, and is computed again only if a file has another size or time.
+    files, and is computed again only if a file was written or replaced.
     """
     source = resolve(name)
     require_revisions(name, source, revision)
@@ -27,7 +27,8 @@ def identity(name: str, revision: str | None = None) -> str:
     whole = hashlib.sha256()
     for file in files:
         about = file.stat()
-        whole.update(f"{file.name} {_digest(str(file), about.st_size, about.st_mtime_ns)}\n".encode())
+        digest = _digest(str(file), about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        whole.update(f"{file.name} {digest}\n".encode())
     return f"files {whole.hexdigest()}"
 
 
@@ -57,8 +58,8 @@ def _is_read(file: Path) -> bool:
 
 
 @cache
-def _digest(path: str, size: int, changed: int) -> str:
-    """The SHA-256 of a file; size and time of its last change are part of the cache's key."""
+def _digest(path: str, *about: int) -> str:
+    """The SHA-256 of a file; its size and the times of its last changes are part of the cache's key."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

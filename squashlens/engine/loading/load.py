@@ -46,8 +46,9 @@ def load(
 ) -> Bridge:
     """Load a decoder-only model as a `TransformerBridge` and verify that the bridge reproduces it.
 
-    The verification compares logits, residual streams and attention patterns with the Hugging Face model, and tests
-    that every pattern hook and every norm-scale hook takes effect.
+    The verification compares logits, residual streams and attention patterns with the Hugging Face model. It tests
+    that every pattern hook and every norm-scale hook takes effect, and that tokens depend on earlier tokens only and
+    on them only through attention.
 
     The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
     ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
@@ -79,7 +80,8 @@ def load(
             message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
         CapacityError: the model does not fit into memory.
         InputError: `device`, `dtype`, `quantize` or `revision` cannot be used.
-        UnsoundModelError: the bridge does not reproduce the Hugging Face model, or a hook has no effect.
+        UnsoundModelError: the bridge does not reproduce the Hugging Face model, a hook has no effect, tokens depend on
+            later ones, or something besides attention passes between tokens.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -168,8 +170,7 @@ def _require_decoder(config: Any, source: str) -> None:
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
             'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
         )
-    causal = named[0].endswith(("ForCausalLM", "LMHeadModel")) and not getattr(config, "is_encoder_decoder", False)
-    if not causal or named[0].startswith(("Bert", "Roberta", "Electra", "XLMRoberta")):
+    if not named[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_encoder_decoder", False):
         raise ModelAccessError(
             f"{source} is {named[0]}, not a decoder-only language model.",
             "Use a …ForCausalLM model: the measurements need causal attention over text.",

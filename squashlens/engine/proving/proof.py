@@ -1,12 +1,13 @@
-"""Verify that a TransformerLens bridge reproduces the Hugging Face model, and that its hooks take effect.
+"""Verify that a TransformerLens bridge reproduces the Hugging Face model, and that the measurements hold for it.
 
 A bridge re-implements attention and norms around the weights of a Hugging Face model. For some architectures it
 computes something else, and for some it passes hooks a tensor that the model never uses, so that edits silently do
-nothing. Both are tested before anything is measured:
+nothing. This is tested before anything is measured:
 
 * Logits, every residual stream and every attention pattern equal those of the plain model, which runs with eager
   attention on a short prompt.
 * A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
+* Tokens depend on earlier tokens only, and only through attention (`premises`).
 """
 
 import copy
@@ -20,12 +21,13 @@ from squashlens.engine.agreement import agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, modules_of, n_blocks, pattern_site, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
 from squashlens.engine.locks import require_bridge
-from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt, require_causal
+from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt
 from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.parts import require_same_parts
+from squashlens.engine.proving.premises import require_premises
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
@@ -74,7 +76,6 @@ def require_sound(model: Any) -> Bridge:
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
     if is_native(model):
-        require_causal(model)
         _require_no_hooks_on_scores(model)
     elif _in_train_mode(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
@@ -140,7 +141,7 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
-    """Compare the bridge with the plain model and test its hooks.
+    """Compare the bridge with the plain model, and test its hooks and what the mathematics needs.
 
     Args:
         model: the bridge.
@@ -148,7 +149,8 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
         covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
 
     Raises:
-        UnsoundModelError: the two differ, or a hook has no effect.
+        UnsoundModelError: the two differ, a hook has no effect, or tokens are connected otherwise than the mathematics
+            assumes.
     """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False)  # a bridge may set itself up at its first pass
@@ -172,6 +174,7 @@ def _prove(model: Bridge, plain: Any) -> None:
     scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
     require_effective(model, patterns, "attention-pattern", all_fire=True)
     require_effective(model, scales, "norm-scale", all_fire=False)
+    require_premises(model)
 
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:

@@ -1,6 +1,5 @@
 """Forward passes that compute patterns only if a hook needs them, and the output head only at the last position."""
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -10,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import device_of, dtype_of, pattern_site
+from squashlens.engine.anatomy import device_of, dtype_of, last_logits, pattern_site
 from squashlens.engine.budget import pass_bytes, queries_and_keys
 from squashlens.engine.functions import has_nan
 from squashlens.engine.hooking.freeze import freeze_attention
@@ -56,9 +55,7 @@ def forward(
 def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str, Any] | None = None) -> Tensor:
     """Run the model once with its present hooks; the output head runs only on the last position."""
     forget_lengths(model)
-    options: dict[str, Any] = {"use_cache": False} | dict(context or {})
-    if "logits_to_keep" in inspect.signature(model.original_model.forward).parameters:
-        options["logits_to_keep"] = 1  # position × vocabulary is the largest tensor of many models
+    options: dict[str, Any] = {"use_cache": False, **(context or {}), **last_logits(model)}
     with checking_results(model):
         last = model(ids, **options)[:, -1]
     require_numbers(model, last)

@@ -1,0 +1,109 @@
+"""Numbers are stored under the name of the weights that gave them, also when a checkpoint changes."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import squashlens as sl
+from squashlens.engine.loading import load as loading
+from squashlens.errors import InputError
+from squashlens.study.work import Worker
+
+CHANGED = "The checkpoint of .* changed after the study was described. Make the Study again"
+FIRST, SECOND = "1" * 40, "2" * 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "model"))
+
+
+def train(folder: Path) -> None:
+    """Change the weights of a folder, in a file of the same size."""
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    save_file(weights | {name: weights[name] * 2}, file, {"format": "pt"})
+
+
+def study(model: object, store: Path) -> sl.Study:
+    arguments = {"model": str(model)}
+    each = {"prompt": ["11 =", "1101 ="]}
+    return sl.Study({"measurement": "path_bound", "arguments": arguments, "each": each}, store=store)
+
+
+def stored(store: Path) -> list[Path]:
+    return [*store.rglob("*.cell"), *store.rglob("failures/*.json")]
+
+
+def bounds(one: sl.Study) -> Any:
+    one.run(progress=False)
+    return one.combine()["path_bound"].load()
+
+
+def test_weights_that_change_before_the_run_are_refused(folder: Path, tmp_path: Path) -> None:
+    old = study(folder, tmp_path / "store")
+    train(folder)
+    for use in (old.run, old.status, old.plan, old.retry):
+        with pytest.raises(InputError, match=CHANGED):
+            use()
+    assert not stored(tmp_path / "store")
+    new = bounds(study(folder, tmp_path / "store"))
+    shutil.copytree(sl.zoo.folder("tiny-gemma"), folder, dirs_exist_ok=True)
+    again = study(folder, tmp_path / "store")
+    assert again.status()["left"].tolist() == [2]
+    assert not bounds(again).equals(new)
+    assert old.status()["done"].tolist() == [2], "its checkpoint is there again"
+
+
+def test_a_worker_looks_before_it_loads(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = study(folder, tmp_path / "store")
+    train(folder)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the other weights were loaded"))
+    with pytest.raises(InputError, match=CHANGED):
+        Worker(old.store).run(old.cells, wait=True)
+    assert not stored(tmp_path / "store")
+
+
+def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, load = study(folder, tmp_path / "store"), loading.load
+
+    def late(*args: Any, **options: Any) -> Any:
+        train(folder)
+        return load(*args, **options)
+
+    monkeypatch.setattr(loading, "load", late)
+    with pytest.raises(InputError, match=CHANGED):
+        old.run(progress=False)
+    assert not stored(tmp_path / "store")
+
+
+def test_a_file_with_the_same_bytes_is_no_change(folder: Path, tmp_path: Path) -> None:
+    one = study(folder, tmp_path / "store")
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)
+    assert one.run(progress=False)["done"].tolist() == [2]
+
+
+def test_a_model_of_the_hub_stays_at_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "hub" / "models--someone--tiny"
+    for commit in (FIRST, SECOND):
+        shutil.copytree(folder, home / "snapshots" / commit)
+        train(folder)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(FIRST)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    old = study("someone/tiny", tmp_path / "store")
+    assert {cell.model.revision for cell in old.cells if cell.model} == {FIRST}
+    (home / "refs" / "main").write_text(SECOND)
+    found = bounds(old)
+    assert {old.store.read(cell.key).header["model"]["revision"] for cell in old.cells} == {FIRST}
+    assert sl.results.provenance(old.result(old.cells[0].key))["revision"] == FIRST
+    new = study("someone/tiny", tmp_path / "store")
+    assert new.status()["left"].tolist() == [2]
+    assert not bounds(new).equals(found)
