@@ -106,7 +106,7 @@ def upper_sketch(
     """Bounds on ‖J_i‖ for each target, or on the norm of each span, and their certificate."""
     model, n = session.model, session.positions
     groups = None if groups is None else groups.and_all(n)
-    chance = FAILURE / (EVENTS * len(spans))  # of each end of all norms of one target, and of their rounding
+    chance = FAILURE / len(spans)
     each = chance / (session.ids.numel() if groups is None else len(groups.names))
     found: dict[Target, Ends] = {}
     sketch: dict[str, Any] = {"certifies": CERTIFIES, "rounding": 0.0, "failure_probability": FAILURE}
@@ -129,7 +129,7 @@ def upper_sketch(
             plain = products.rows(probes)
             with Jittered(device_of(model), seed):
                 jittered = of().rows(probes)
-            lost += ends.share_of(missing_sizes(jittered - plain, chance))
+            lost += ends.share_of(missing_sizes(jittered - plain, chance / EVENTS))
             require_digits(float(lost.max()))
             reached = torch.stack([tokens_reaching(sight, inside, here) for sight in seen])
             lost = lost[:, None]
@@ -142,7 +142,7 @@ def upper_sketch(
 def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Frobenius norms from ‖GJ_i‖_F, by Chernoff's factor."""
     directions = normals(seed)(width(products.session.model), probes).T
-    factor = sketch_factors(probes, chance)[1] / math.sqrt(probes)
+    factor = sketch_factors(probes, chance / EVENTS)[1] / math.sqrt(probes)
     size = products.frobenius(directions).cpu()
     return Ends(factor * size, torch.zeros_like(size), size / math.sqrt(probes)), {"factor": factor}
 
@@ -206,7 +206,8 @@ class Measure:
         return self.probes // FOLDS
 
     def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
-        """The bounds that follow; each end fails with probability `chance` at most."""
+        """The bounds that follow; each end has one of the `EVENTS` parts of the probability `chance` to fail."""
+        chance = chance / EVENTS
         size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
         sure, likely = least, least
         if lengths:

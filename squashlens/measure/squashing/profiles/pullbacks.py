@@ -140,7 +140,7 @@ class Sketch:
         session = pullback.session
         model, n = session.model, session.positions
         self.directions = normals(seed)(width(model), probes).T
-        chance = FAILURE / (EVENTS * models * len(layers))  # of each end of all norms of a layer, and of rounding
+        chance = FAILURE / (models * len(layers))
         self.chance = chance / (queries * n)
         self.measure = Measure(self.directions)
         self.top = n_blocks(model)
@@ -153,14 +153,14 @@ class Sketch:
             jittered = _held(Pullback(session, layers), None, everywhere)
         moved = zip(jittered, plain, strict=True)
         # The norm of all queries' derivatives on top of each other is at least that of each.
-        self.missing = torch.stack([missing_sizes(one - other, chance).cpu() for one, other in moved])
+        self.missing = torch.stack([missing_sizes(one - other, chance / EVENTS).cpu() for one, other in moved])
 
     def of(self, query: int) -> Ends:
         """The bounds for one query, with layers in place of prompts."""
         pullback, layers = self.pullback, self.pullback.layers
         n, reach = pullback.session.positions, query + 1
         if self.norm == "frobenius":
-            factor = sketch_factors(len(self.directions), self.chance)[1] / math.sqrt(len(self.directions))
+            factor = sketch_factors(len(self.directions), self.chance / EVENTS)[1] / math.sqrt(len(self.directions))
             high = factor * norms_of(pullback, query, "frobenius", self.directions)
             ends = Ends(high, torch.zeros_like(high), high)
         else:
