@@ -20,6 +20,7 @@ from squashlens.maps.payload import payload
 from squashlens.measure.squashing.maps.measured import Method, check, joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
+from squashlens.theory.probes import seed_of
 
 ENDINGS = (".html", ".htm")
 
@@ -89,7 +90,7 @@ def squash_map(
     certified: bool = False,
     n_replacements: int = 0,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> SquashMap:
@@ -119,7 +120,7 @@ def squash_map(
             measures no substitution effects.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
-        seed: random seed of the replacements; 0 by default.
+        seed: random seed of the replacements and of the certificate, as in `profile`.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
 
@@ -154,6 +155,7 @@ def squash_map(
         return SquashMap(found, interventions=changes, opened=None if query == -1 else measured_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
+    seed = seed_of(seed, certifies=certified)
     chosen: dict[str, Any] = {
         "method": method, "norm": norm, "certified": certified, "n_replacements": n_replacements, "seed": seed,
         "bos": bos, "spans": spans,

@@ -19,6 +19,7 @@ from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.tokens import rows_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.joining import joined, restated
+from squashlens.records.results import provenance
 
 T = TypeVar("T", xr.DataArray, xr.Dataset)
 P = ParamSpec("P")
@@ -64,6 +65,8 @@ def one_by_one(*, always: bool = False) -> Callable[[Callable[P, T]], Callable[P
                 except SquashlensError as error:
                     error.args = (f"Prompt {number}: {error}",)
                     raise
+                if "seed" in quiet:  # all prompts have the seed that the first one drew
+                    quiet["seed"] = provenance(measured[0])["call"].get("seed")
             return side_by_side(measured, lengths)
 
         return measure

@@ -23,6 +23,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens.theory.probes import normals
+
 EXHAUSTED = 1e-13  # relative norm below which a remaining vector is only rounding
 CHECK_EVERY = 4  # steps between two comparisons of the bounds
 BISECTIONS = 40  # enough to reach rounding precision
@@ -67,7 +69,7 @@ def certified_spectral_norms(
     operators: int,
     d: int,
     *,
-    generator: torch.Generator,
+    seed: int,
     inflation: float = 0.05,
     failure: float = 1e-6,
     norms: int | None = None,
@@ -83,7 +85,7 @@ def certified_spectral_norms(
         gram: maps vectors (operator, d) to Jᵀ J of each.
         operators: number of operators.
         d: dimension of the vectors.
-        generator: random generator of the starting vectors, on the CPU: they are the same on every device.
+        seed: random seed of the starting vectors, as in `squashlens.theory.probes`; the same on every device.
         inflation: the iteration ends when every upper bound is within a factor 1 + `inflation` of its lower bound, at
             the latest after `lanczos_steps`.
         failure: largest probability that any upper bound fails.
@@ -95,7 +97,7 @@ def certified_spectral_norms(
 
     >>> blocks = torch.diag_embed(torch.tensor([[3.0, 1.0], [2.0, 5.0]], dtype=torch.float64))
     >>> found = certified_spectral_norms(
-    ...     lambda x: (blocks.mT @ (blocks @ x[..., None]))[..., 0], 2, 2, generator=torch.Generator().manual_seed(0))
+    ...     lambda x: (blocks.mT @ (blocks @ x[..., None]))[..., 0], 2, 2, seed=0)
     >>> found.upper.round(decimals=9).tolist(), found.failure_probability
     ([3.0, 5.0], 0.0)
     """
@@ -103,7 +105,7 @@ def certified_spectral_norms(
     each = failure / 2  # the smaller of two bounds is used, and either may fail
     steps = lanczos_steps(d, together, inflation, each)
     goal = math.log(2 * d / math.pi) + 2 * math.log(together / each)  # value of ln Σ p_m², that is −ln t
-    start = torch.randn(operators, d, dtype=torch.float64, generator=generator).to(device)
+    start = normals(seed)(operators, d).to(device)
     basis = start.new_zeros(operators, steps + 1, d)
     basis[:, 0] = start / start.norm(dim=-1, keepdim=True)
     projected = start.new_zeros(operators, steps, steps)

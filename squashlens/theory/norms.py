@@ -82,6 +82,16 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     return solution(1.0, 2 - 2 * goal + 2) ** -0.5, solution(1.0, math.exp(goal - 1)) ** -0.5
 
 
+def missing_sizes(products: Float[Tensor, "cotangent *key in"], chance: float) -> Float[Tensor, "*key"]:
+    """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`.
+
+    >>> round(missing_sizes(torch.ones(8, 1, 1), 1e-10).item(), 1)
+    29.3
+    """
+    factor = sketch_factors(len(products), chance / products[0, ..., 0].numel())[1]
+    return factor * (squared_frobenius(products) / len(products)).sqrt()
+
+
 def direction_factor(probes: int, chance: float) -> float:
     """The factor by which `spike_sizes` or ‖GJ‖_F bound ‖J‖₂, except with probability `chance`; G has `probes` rows.
 

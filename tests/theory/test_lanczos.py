@@ -16,9 +16,8 @@ from squashlens.theory.lanczos import CHECK_EVERY, Certified, certified_spectral
 def certified(blocks: torch.Tensor, seed: int = 0, **options: Any) -> Certified:
     """Norms of stacked blocks that the function sees only through JᵀJ."""
     operators, _, d = blocks.shape
-    generator = torch.Generator().manual_seed(seed)
     return certified_spectral_norms(
-        lambda x: (blocks.mT @ (blocks @ x[..., None]))[..., 0], operators, d, generator=generator, **options
+        lambda x: (blocks.mT @ (blocks @ x[..., None]))[..., 0], operators, d, seed=seed, **options
     )
 
 
@@ -110,7 +109,7 @@ def test_each_of_two_bounds_has_half_the_chance(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(lanczos, "_upper", lambda *given: (goals.append(given[-1]), above(*given))[1])
     wide = torch.randn(3, 90, 90, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = certified_spectral_norms(
-        lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], 3, 90, generator=torch.Generator().manual_seed(0),
+        lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], 3, 90, seed=0,
         inflation=0.2, failure=1e-4, norms=7,
     )  # fmt: skip
     assert found.failure_probability == 1e-4

@@ -41,25 +41,29 @@ class Replay:
     calls: dict[int, Call]
 
     def gradients(
-        self, query: int, to: Target, cotangents: Float[Tensor, "cotangent prompt out"], batch: int,
+        self, query: int | None, to: Target, cotangents: Float[Tensor, "cotangent prompt ... out"], batch: int,
         by_layer: Callable[[int, Tensor], None] | None = None,
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
-        """Cotangents standing at one token of `to`, pulled back to the lowest block's stream, `batch` at a time.
+        """Cotangents standing at one token of `to`, or at all, pulled back to the lowest block's stream, by `batch`.
 
         `by_layer` is called with the gradients at the stream that enters each block, from the top down.
         """
         blocks, check = sorted(self.calls, reverse=True), finite()
-        alone = self._only_row(blocks[0], query)
-        # Cotangents stand at no later token, and behind the top block's attention at the query alone, if that is known.
-        reached = dict.fromkeys(blocks, slice(0, query + 1))
-        if alone and self._behind(blocks[0]):
-            reached[blocks[0]] = slice(query, query + 1)
+        alone, rows, reached = False, None, None
+        if query is not None:
+            alone, rows = self._only_row(blocks[0], query), [query]
+            # Cotangents stand at no later token, and behind the top block's attention at the query alone, if that is
+            # known.
+            reached = dict.fromkeys(blocks, slice(0, query + 1))
+            if alone and self._behind(blocks[0]):
+                reached[blocks[0]] = slice(query, query + 1)
         for part in cotangents.split(batch):
             with differentiable(), self.running(reached=reached):
                 for block in blocks:
-                    leaf, above = self._opened(block, [query] if block == blocks[0] else None, alone)
+                    leaf, above = self._opened(block, rows if block == blocks[0] else None, alone)
                     if block == blocks[0]:
-                        above = (self.model.ln_final(above) if to == "y" else above)[:, 0]
+                        above = self.model.ln_final(above) if to == "y" else above
+                        above = above if rows is None else above[:, 0]
                     ((part,),) = vjps(above, [leaf], part.to(above.device), len(part), check)
                     if by_layer is not None:
                         by_layer(block, part)

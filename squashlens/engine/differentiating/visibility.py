@@ -117,6 +117,15 @@ def derivative_rounding(model: Bridge, seen: Mapping[int, Visibility], blocks: r
     return found
 
 
+def require_digits(lost: float) -> None:
+    """Raise if rounding changes a derivative by more than `MOST` of its largest part, as `Jittered` results show."""
+    if not lost <= MOST:  # NaN too
+        raise UnsoundModelError(
+            f"Terms of this derivative cancel: rounding in float64 may change it by {lost:.2g} of its largest part.",
+            "Nothing can be certified here: use `jacobian_norms`.",
+        )
+
+
 def _written(
     model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range
 ) -> dict[int, Visibility]:

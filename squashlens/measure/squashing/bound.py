@@ -34,6 +34,7 @@ from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import attributes, sealed
 from squashlens.theory.bounds.paths import sweep
+from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.
 LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
@@ -56,6 +57,7 @@ def path_bound(
     n_composed: int = 1,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     vjp_batch_size: int | None = None,
+    seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.DataArray:
@@ -103,6 +105,8 @@ def path_bound(
             with measured constants it is a certified bound on the norm of the span's blocks side by side.
         vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
             memory by default.
+        seed: random seed of the probes and of Lanczos iteration, with measured constants only. By default it is drawn
+            from the system's entropy, since no model can be built to avoid such probes; the provenance has it (`call`).
         bos: tokens before the prompt: ``"family"`` (the default), those that the checkpoint's tokenizer adds;
             ``"one"``, one BOS token; ``"none"``, nothing; ``"as-given"``, whatever the given token ids start with.
         progress: whether to show progress bars; yes by default.
@@ -145,6 +149,7 @@ def path_bound(
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     unused = {"freeze": bool(parts), "edges": edges != "analytic", "n_composed": n_composed != 1}
+    unused |= {"seed": seed is not None}
     if constants == "measured":
         unused = {"attention": attention != "model"}
     for name, given in unused.items():
@@ -158,13 +163,15 @@ def path_bound(
     arguments: dict[str, Any] = {"constants": kind, "query": query, "from_layer": from_layer, "to_layer": to_layer}
     arguments |= {"attention": attention} | betas if constants != "measured" else {}
     arguments |= recorded(spans)
-    arguments |= {"freeze": parts, "edges": edges, "n_composed": n_composed} if constants == "measured" else {}
+    drawn = seed_of(seed)
+    if constants == "measured":
+        arguments |= {"freeze": parts, "edges": edges, "n_composed": n_composed, "seed": drawn}
     session = Session.start(model, prompt, bos, "path_bound", **arguments)
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     if constants == "measured":
         n = session.query(query)
         rows, certificate = certified_bounds(
-            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, progress
+            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, drawn, progress
         )
         composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
         long_name = f"certified path bound, {edges} edges{composed}"

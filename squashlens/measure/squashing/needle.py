@@ -17,6 +17,7 @@ from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.records.results import MODEL_UNITS
+from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import bootstrap
 
 MEASURES = {
@@ -43,7 +44,7 @@ def needle(
     certified: bool = False,
     candidates: Sequence[int] | None = None,
     n_replacements: int = 8,
-    seed: int = 0,
+    seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.Dataset:
@@ -62,7 +63,7 @@ def needle(
         candidates: token ids that may replace the token of interest; by default the distinct tokens of all prompts of
             the same length except BOS.
         n_replacements: as in `substitution_effect`.
-        seed: random seed of the replacements and of the bootstrap; 0 by default.
+        seed: random seed of the replacements, the bootstrap and the certificate, as in `profile`.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
 
@@ -94,6 +95,7 @@ def needle(
             f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
             "Give one of each for every prompt, and at least one prompt.",
         )
+    seed = seed_of(seed, certifies=certified)
     found: dict[str, np.ndarray] = {}
     tokens = [""] * len(prompt)
     counter = bar(total=len(prompt), desc="needle", unit="prompt", progress=progress)
@@ -150,7 +152,7 @@ def _by_position(
     found = {"path_bound": bound, "bound_over_null": bound / null}
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm, **read))
     if certified:
-        found["certified"] = here(path_bound(model, ids, constants="measured", **read))
+        found["certified"] = here(path_bound(model, ids, constants="measured", seed=swaps["seed"], **read))
     effects = [
         substitution_effect(model, row, positions=[place], **swaps, **read) for row, place in zip(ids, at, strict=True)
     ]

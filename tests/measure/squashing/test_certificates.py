@@ -244,11 +244,11 @@ def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: A
 def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
     with in_float64(model):
-        require_apart(local_block(record(model, IDS[None], [], 0, 2), 1, 2))
+        require_apart(local_block(record(model, IDS[None], [], 0, 2), 1, 2), 0)
         for to, source in ((5, 0), (2, 3), (4, 3)):
             smear = sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mixing(1e-12, to, source))
             with pytest.raises(UnsoundModelError, match="tokens interact outside attention"):
-                require_apart(local_block(record(model, IDS[None], [smear], 0, 2), 1, 2))
+                require_apart(local_block(record(model, IDS[None], [smear], 0, 2), 1, 2), 0)
 
 
 def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,20 +300,25 @@ def test_how_tight_a_sketch_of_directions_is(bridge_of: Any, plain_of: Any) -> N
     assert np.median(spectral) < np.median(frobenius)
 
 
+def heads_that_cancel(plain: Any, size: float, output: bool = False) -> None:
+    """Two heads with one pattern and values, or output weights, B + A and B − A, where A is of that size."""
+    for layer in plain.model.layers:
+        attention, generator = layer.self_attn, torch.Generator().manual_seed(1)
+        for weight in (attention.q_proj.weight, attention.k_proj.weight):
+            weight[4:8] = weight[:4]
+        large = size * torch.randint(-4, 5, (4, 16), generator=generator)
+        small = (2 * torch.randn(4, 16, generator=generator)).round() / 8
+        large[:, 8:], small[:, :8] = 0, 0  # side by side in a row, so that no sum rounds
+        values, out = attention.v_proj.weight, attention.o_proj.weight.T
+        whole, halves = (values, out) if output else (out, values)
+        whole[4:8] = whole[:4]
+        halves[:4], halves[4:8] = small + large, small - large
+
+
 def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Path) -> None:
     """Two heads with one pattern and values B + A, B − A: the model is that without A, which float32 stores exactly."""
 
-    def change(plain: Any, size: float) -> None:
-        for layer in plain.model.layers:
-            attention, generator = layer.self_attn, torch.Generator().manual_seed(1)
-            for weight in (attention.q_proj.weight, attention.k_proj.weight):
-                weight[4:8] = weight[:4]
-            attention.o_proj.weight[:, 4:8] = attention.o_proj.weight[:, :4]
-            large = size * torch.randint(-4, 5, (4, 16), generator=generator)
-            small = (2 * torch.randn(4, 16, generator=generator)).round() / 8
-            large[:, 8:], small[:, :8] = 0, 0  # side by side in a row, so that no sum rounds
-            attention.v_proj.weight[:4], attention.v_proj.weight[4:8] = small + large, small - large
-
+    change = heads_that_cancel
     for blocks, size in ((1, 2.0**24), (2, 2.0**13), (2, 2.0**36)):
         config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": blocks})
         folder = tmp_path / f"{blocks} {size}"
@@ -327,3 +332,58 @@ def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Pat
                 continue
             found = ratios(model, truth, edges, group)
             assert (found >= 1).all(), (edges, group, blocks, size, found.min())
+
+
+@pytest.mark.parametrize("output", [False, True])
+@pytest.mark.parametrize("size", [2.0**30, 2.0**40, 2.0**50])
+def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: bool, tmp_path: Path) -> None:
+    """At 10⁹ to 10¹⁵ times the other weights. The truth is the model without what cancels, which does not round."""
+    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 2})
+    whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0, output), torch.float32)
+    truth = exact_norms(whole, IDS)
+    _, model = loaded(config, tmp_path / "large", lambda plain: heads_that_cancel(plain, size, output), torch.float32)
+    asked: dict[str, Any] = {"method": "sketch_upper", "bos": "as-given", "progress": False}
+    calls: list[Callable[[], tuple[Any, Any, float]]] = []
+    for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}):
+
+        def one(options: Any = options) -> tuple[Any, Any, float]:
+            found = sl.jacobian_norms(model, IDS, **options, **asked)
+            return found.values, found.coords.get("low", 0 * found).values, found.attrs["rounding"]
+
+        calls.append(one)
+
+    def of_profile() -> tuple[Any, Any, float]:
+        found = sl.profile(model, IDS, queries=[-1], layers=[0], n_random_models=0, **asked)
+        rounding = sl.results.provenance(found)["sketch"]["rounding"]
+        return found["jacobian"].values[0, 0], found["jacobian_low"].values[0, 0], rounding
+
+    refused = 0
+    for call in (*calls, of_profile):
+        try:
+            high, low, rounding = call()
+        except UnsoundModelError as error:
+            refused += "Terms of this derivative cancel" in error.cause
+        else:
+            assert (low <= truth).all()
+            assert (truth <= high).all()
+            assert rounding > 1e-6
+    assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
+
+
+def test_local_edges_allow_for_what_cancels(tmp_path: Path) -> None:
+    """A stream whose mean is a million times its deviation, which LayerNorm takes away."""
+
+    def change(plain: Any, mean: float) -> None:
+        plain.transformer.wte.weight.add_(mean)
+
+    missed = []
+    for mean in (0.0, 2.0**20):
+        folder = tmp_path / f"{mean}"
+        plain, model = loaded(CONFIGS["gpt2"], folder, lambda plain, mean=mean: change(plain, mean), torch.float64)
+        bound = certified(model, "local", 1)
+        assert (bound.values >= exact_norms(plain, IDS)).all()
+        certificate = sl.results.provenance(bound)["certificate"]
+        assert bound.attrs["failure_probability"] >= 5e-7
+        missed.append(certificate["missing"])
+    assert 0 < missed[0] < 1e-11
+    assert missed[1] > 1e-11

@@ -32,7 +32,7 @@ N = len(IDS)
 
 def made(model: Any, freeze: Any = (), size: int = 4) -> LocalEdges:
     replay = record(model, IDS[None], freezing(freeze), 0, 2)
-    return local_edges(local_block(replay, 1, 2), range(N), size, certified.Norms(100, 3).of)
+    return local_edges(local_block(replay, 1, 2), range(N), size, certified.Norms(100, 3, 0).of)
 
 
 @pytest.mark.parametrize("freeze", [(), ("attention",), ("norms", "gates")], ids="+".join)
@@ -112,14 +112,14 @@ def test_edges_too_small_are_refused(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     with in_float64(model):
         block = local_block(record(model, IDS[None], [], 0, 2), 1, 2)
-        edges = local_edges(block, range(N), 4, certified.Norms(100, 3).of, 1e-12)
-        require_local_form(block, edges, {N - 1, N // 2})
+        edges = local_edges(block, range(N), 4, certified.Norms(100, 3, 0).of, 1e-12)
+        require_local_form(block, edges, {N - 1, N // 2}, 0)
         for wrong in (
             replace(edges, closing_factor=edges.closing_factor * 0.01),
             replace(edges, diagonal=edges.diagonal * 0.1),
         ):
             with pytest.raises(UnsoundModelError, match="exceeds them"):
-                require_local_form(block, wrong, {N - 1})
+                require_local_form(block, wrong, {N - 1}, 0)
 
 
 def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any]) -> None:

@@ -28,7 +28,7 @@ def found_missing(truth: Tensor, known: Tensor, queries: range) -> Tensor:
     def pulled(places: Sequence[int], directions: Tensor) -> Tensor:
         return torch.einsum("ujo,jiod->uid", directions, known[list(places)])
 
-    return missing(0, linear_span(truth), "y", pulled, edges, queries, CHANCE, batch=3)
+    return missing(0, linear_span(truth), "y", pulled, edges, queries, CHANCE, 3, 0)
 
 
 def drawn(seed: int) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ from squashlens.measure.squashing.audits.attributions import captum_for
 from squashlens.measure.squashing.audits.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable
+from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spearman
 
 WAYS = ("raw", "partial", "over_null")
@@ -47,7 +48,7 @@ def audit(
     query: int = -1,
     from_layer: int = 0,
     to_layer: Target = "y",
-    seed: int = 0,
+    seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.Dataset:
@@ -78,7 +79,7 @@ def audit(
         from_layer: as in `path_bound`.
         to_layer: layer at which influence is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
             of the final norm.
-        seed: random seed of sketches, replacements and bootstrap; 0 by default.
+        seed: random seed of certificates, sketches, replacements and bootstrap; by default as in `jacobian_norms`.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
 
@@ -111,6 +112,7 @@ def audit(
     positive(n_replacements, "n_replacements", "a number of tokens")
     given = {"positions": positions, "estimates": estimates, "candidates": candidates}
     lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
+    seed = seed_of(seed)
     session = Session.start(
         model, prompt, bos, "audit", **lists,
         n_probes=n_probes, n_replacements=n_replacements, query=query, from_layer=from_layer, to_layer=to_layer,

@@ -51,7 +51,7 @@ def all_estimates(
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
-        arguments: dict[str, Any] = quiet | options | {"freeze": freeze}
+        arguments: dict[str, Any] = quiet | options | {"freeze": freeze, "seed": seed}
         measure: Any = lambda model, ids: path_bound(model, ids, constants="measured", **arguments)  # noqa: E731
         return Estimate(name + _named(freeze), "bound", measure, TRUTH + _named(freeze))
 

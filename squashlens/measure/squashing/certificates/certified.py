@@ -6,8 +6,8 @@ edge. The last block includes the final norm and ends at y, so that the final no
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,16 +15,22 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Bridge, Edges, Target
+from squashlens._typing import Edges, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
-from squashlens.engine.budget import cotangents_on_graph, local_bytes, tokens_at_a_time
+from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tokens_at_a_time
 from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
-from squashlens.engine.differentiating.local import local_block
-from squashlens.engine.differentiating.replay import record, require_replayable
+from squashlens.engine.differentiating.local import LocalBlock, local_block
+from squashlens.engine.differentiating.replay import Replay, record, require_replayable
 from squashlens.engine.differentiating.spans import Span, open_spans
-from squashlens.engine.differentiating.visibility import Visibility, derivative_rounding, tokens_reaching, visibilities
+from squashlens.engine.differentiating.visibility import (
+    Visibility,
+    derivative_rounding,
+    require_digits,
+    tokens_reaching,
+    visibilities,
+)
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import human, require_room
@@ -32,6 +38,8 @@ from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import one_hot
 from squashlens.measure.squashing.certificates.edges import (
+    Pulled,
+    differing,
     edges_by_autograd,
     edges_of,
     maps_of,
@@ -42,9 +50,11 @@ from squashlens.measure.squashing.certificates.edges import (
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
 from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.bounds.paths import Pattern, pushed
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 from squashlens.theory.norms import spectral_norms
+from squashlens.theory.probes import PROBES, normals
 
 SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
 FEW = 64  # an operator with up to this many columns is applied to every unit vector
@@ -63,6 +73,7 @@ class Norms:
 
     total: int
     steps: int
+    seed: int
     failure: float = 0.0
 
     def __call__(self, blocks: Float[Tensor, "many out in"]) -> Float[Tensor, " many"]:
@@ -74,7 +85,7 @@ class Norms:
     def of(self, gram: Callable[[Tensor], Tensor], many: int, d: int, device: torch.device) -> Float[Tensor, " many"]:
         """Norms of operators with d columns that are given by their products ``JᵀJ x``."""
         found = certified_spectral_norms(
-            gram, many, d, generator=torch.Generator().manual_seed(many),
+            gram, many, d, seed=self.seed,
             inflation=self._inflation(d), failure=FAILURE, norms=self.total, device=device,
         )  # fmt: skip
         self.failure = max(self.failure, found.failure_probability)
@@ -90,17 +101,17 @@ class Norms:
 
 def certified_bounds(
     session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
-    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int, progress: bool,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
     require_one_device(session.model)
     with certifying(session.model):
-        return _in_float64(session, spans, from_layer, query, freeze, edges, group, chunk, progress)
+        return _in_float64(session, spans, from_layer, query, freeze, edges, group, chunk, seed, progress)
 
 
 def _in_float64(
     session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
-    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, progress: bool,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int, progress: bool,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """The bounds and their certificate, for a model that runs in float64."""
     stretches: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in spans.items()}
@@ -112,8 +123,8 @@ def _in_float64(
             wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
     n, steps = query + 1, max(map(len, stretches.values()))
     each = 2 if edges == "local" else n  # norms per query
-    norms = Norms(total=len(session.ids) * sum(len(queries) * each for queries in wanted.values()), steps=steps)
-    work = _Work(session, wanted, freeze, norms, steps, progress)
+    total = len(session.ids) * sum(len(queries) * each for queries in wanted.values())
+    work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed, progress)
     size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
     if size is None:
         _check_cost(session, group, wanted, n, progress)
@@ -132,7 +143,7 @@ def _in_float64(
 
 
 def certified_rows(
-    session: Session, queries: Sequence[int], layers: Sequence[int], progress: bool
+    session: Session, queries: Sequence[int], layers: Sequence[int], seed: int, progress: bool
 ) -> tuple[dict[int, Float[Tensor, "query position"]], dict[str, Any]]:
     """The bounds of several queries of one prompt from each of `layers` below the last, with analytic edges.
 
@@ -145,8 +156,7 @@ def certified_rows(
     found: dict[int, Tensor] = {}
     require_one_device(session.model)
     with certifying(session.model):
-        norms = Norms(total=pairs, steps=len(chain))
-        work = _Work(session, wanted, (), norms, len(chain), progress)
+        work = _Work(session, wanted, (), Norms(pairs, len(chain), seed), len(chain), seed, progress)
         _check_cost(session, 1, wanted, n, progress)
         rows = torch.nn.functional.one_hot(torch.tensor(queries), session.positions).double()
         for (bottom, _), matrix in _matrices(work, 0, "analytic", 1, None):
@@ -165,9 +175,9 @@ class _Work:
     freeze: Sequence[str]
     norms: Norms
     steps: int
+    seed: int
     progress: bool
     rounding: float = 0.0
-    form: float = 0.0  # probability that the edges miss more of a block than was found
     missing: float = 0.0
 
     def allowance(self, seen: Mapping[int, Visibility], stretch: Stretch) -> float:
@@ -178,6 +188,10 @@ class _Work:
         self.rounding = max(self.rounding, found)
         return found
 
+    def jitter(self) -> Jittered:
+        """A context in which results are moved by rounding."""
+        return Jittered(device_of(self.session.model), self.seed)
+
     @property
     def chance(self) -> float:
         """The share of one stretch on one prompt in the failure probability of the probes."""
@@ -187,7 +201,7 @@ class _Work:
         self, edges: Float[Tensor, "query key"], lost: Float[Tensor, "query key"]
     ) -> Float[Tensor, "query key"]:
         """The edges plus what the probes found missing, which the certificate then states."""
-        self.form, self.missing = FAILURE, max(self.missing, share_of(lost, edges))
+        self.missing = max(self.missing, share_of(lost, edges))
         return (edges + lost).cpu()
 
     def certificate(self) -> dict[str, Any]:
@@ -196,7 +210,7 @@ class _Work:
             "certifies": CERTIFIES,
             "rounding_per_step": self.rounding,
             "rounding": (1 + self.rounding) ** self.steps - 1,
-            "failure_probability": self.norms.failure + self.form,
+            "failure_probability": self.norms.failure + FAILURE,
             "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
             "missing": self.missing,
         }
@@ -225,16 +239,16 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
     if group == 1 and len(blocks):
         with _allowed_where(edges == "exact"):
             cut = open_blocks(model, ids, hooks, blocks, batch)
-    jittered = _jittered(model, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
+    jittered = _jittered(work, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
     for bottom, to in _top_down(wanted, work.progress):
         queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
-        jittered_span = jittered.get(bottom) or _jittered(model, ids, hooks, [bottom], tops[to])[bottom]
+        jittered_span = jittered.get(bottom) or _jittered(work, ids, hooks, [bottom], tops[to])[bottom]
         found: Tensor | None = None
         if bottom in cut:
             with _allowed_where(edges == "exact"):
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
                 derived = edges_of(maps, edges, queries, norms)
-                lost = missing(bottom, jittered_span, to, maps.pulled, derived, queries, work.chance, batch)
+                lost = missing(bottom, jittered_span, to, maps.pulled, derived, queries, work.chance, batch, work.seed)
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)
         if found is None:
@@ -246,10 +260,10 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
 
 
 def _jittered(
-    model: Bridge, ids: Tensor, hooks: Sequence[Hook | Recipe], bottoms: Sequence[int], top: int
+    work: _Work, ids: Tensor, hooks: Sequence[Hook | Recipe], bottoms: Sequence[int], top: int
 ) -> dict[int, Span]:
     """The spans of a forward pass with jittered results, which differs from an ordinary pass by rounding."""
-    return open_spans(model, ids, hooks, bottoms, top, within=Jittered(device_of(model)))
+    return open_spans(work.session.model, ids, hooks, bottoms, top, within=work.jitter())
 
 
 def _by_autograd(
@@ -266,7 +280,8 @@ def _by_autograd(
     span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
     found = edges_by_autograd(span, to, queries, work.norms, batch, work.progress)
     known = pulled_through(span, to, batch)
-    lost = missing(bottom, jittered_span, to, known, found, queries, work.chance, batch)
+    lost = missing(bottom, jittered_span, to, known, found, queries, work.chance, batch, work.seed)
+    require_digits(share_of(lost, found))
     return work.completed(found, lost)
 
 
@@ -275,23 +290,48 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
     session, wanted, norms = work.session, work.wanted, work.norms
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
     top = n_blocks(model)
-    replay = record(model, ids, hooks, min(bottom for bottom, _ in wanted), top)
+    lowest = min(bottom for bottom, _ in wanted)
+    replay = record(model, ids, hooks, lowest, top)
+    with work.jitter():
+        jittered = record(model, ids, hooks, lowest, top)
     for bottom, to in _top_down(wanted, work.progress):
         queries = wanted[bottom, to]
         if bottom == top:  # this stretch has only the final norm
-            jittered_span = _jittered(model, ids, hooks, [bottom], top)[bottom]
+            jittered_span = _jittered(work, ids, hooks, [bottom], top)[bottom]
             found = _by_autograd(work, hooks, ids, (bottom, to), top, jittered_span, size)
             here = torch.eye(session.positions, dtype=torch.bool)
             yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
             continue
         block = local_block(replay, bottom, to)
-        require_apart(block)
+        require_apart(block, work.seed)
         seen = {bottom: Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
         edges = local_edges(block, queries, size, norms.of, work.allowance(seen, (bottom, to)))
-        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]})
+        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]}, work.seed)
+        edges = _raised(work, block, jittered, edges, queries)
         del block  # it needs much memory, and otherwise would live until the next block has been made
         yield (bottom, to), edges
         del edges
+
+
+def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges, queries: range) -> LocalEdges:
+    """Local edges with an allowance for what jittered results change, relative to the diagonal edge of each row."""
+    model = work.session.model
+
+    def pulled(replay: Replay, within: AbstractContextManager[Any]) -> Pulled:
+        def rows(places: Sequence[int], directions: Tensor) -> Tensor:
+            with within:
+                leaf, leaving = replace(block, replay=replay).whole()
+            span, batch = Span(leaf, {block.to: leaving}), cotangents(model, 1, leaf.shape[1])
+            return pulled_through(span, block.to, batch)(places, directions)
+
+        return rows
+
+    directions = normals(work.seed)(PROBES, len(queries), width(model)).to(edges.diagonal)
+    one, other = pulled(jittered, work.jitter()), pulled(block.replay, nullcontext())
+    lost = float(differing(one, other, queries, directions, edges.diagonal[queries.start :], work.chance).max())
+    require_digits(lost)
+    work.missing = max(work.missing, lost)
+    return replace(edges, rounding=edges.rounding + lost)
 
 
 def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:

@@ -19,6 +19,7 @@ from squashlens.engine.differentiating.spans import differentiable, vjps
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices
 from squashlens.theory.norms import away_from_singular
+from squashlens.theory.probes import normals
 
 SAMPLES = 16  # random directions times tokens, for each coordinate of a metric
 DIRECTIONS = 4  # smallest number of random directions
@@ -114,7 +115,7 @@ def _directions(
     return torch.randn(many, *like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
-def require_apart(block: LocalBlock) -> None:
+def require_apart(block: LocalBlock, seed: int) -> None:
     """Raise for a block in which tokens interact outside attention.
 
     The output of attention is a leaf. Random cotangents are set at the tokens whose position has a given binary digit,
@@ -123,12 +124,12 @@ def require_apart(block: LocalBlock) -> None:
     """
     open_ = block.open()
     n = open_.entering.shape[1]
-    places, generator = torch.arange(n), torch.Generator().manual_seed(0)
+    places, drawn = torch.arange(n), normals(seed)
     outputs = {1: [open_.leaving], 2: [open_.attention.queries, open_.attention.keys, open_.values]}
     for digit, value in itertools.product(range((n - 1).bit_length()), (0, 1)):
         among = (places >> digit) % 2 == value
         factors = [
-            (output, torch.randn(output.shape, generator=generator, dtype=output.dtype).to(output.device).index_fill(
+            (output, drawn(*output.shape).to(output).index_fill(
                 axis, (~among).nonzero()[:, 0].to(output.device), 0))
             for axis, found in outputs.items() for output in found
         ]  # fmt: skip
@@ -145,16 +146,16 @@ def require_apart(block: LocalBlock) -> None:
             )
 
 
-def require_local_form(block: LocalBlock, edges: LocalEdges, queries: Iterable[int]) -> None:
+def require_local_form(block: LocalBlock, edges: LocalEdges, queries: Iterable[int], seed: int) -> None:
     """Raise for a block whose derivative by autograd exceeds its edges.
 
     For each of `queries`, one random unit direction is pulled back through the whole block, including attention. No
     token's row may be longer than its edge, and at the query itself the token-local maps must give the same row.
     """
     leaf, leaving = block.whole()
-    generator = torch.Generator().manual_seed(0)
+    drawn = normals(seed)
     for j in queries:
-        direction = torch.randn(leaving.shape[-1], generator=generator, dtype=torch.float64).to(leaf.device)
+        direction = drawn(leaving.shape[-1]).to(leaf.device)
         cotangent = torch.zeros_like(leaving)
         cotangent[0, j] = (direction / direction.norm()).to(leaving.dtype)
         rows = Derivative(leaving, leaf).pulled(cotangent)[0].double()

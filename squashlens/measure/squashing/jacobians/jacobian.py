@@ -41,6 +41,7 @@ from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.remarks import remark
 from squashlens.theory.norms import sketch_factors
+from squashlens.theory.probes import seed_of
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults. They alone make
@@ -57,7 +58,7 @@ def jacobian_norms(
     n_probes: int = 32,
     rtol: float | None = None,
     tightness: float | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     query: int = -1,
     from_layer: int = 0,
     to_layer: Target | Sequence[Target] = "y",
@@ -95,7 +96,9 @@ def jacobian_norms(
             more directions until the quotient is estimated to be at most this at every position, and `n_probes` is not
             used; by default exactly `n_probes` are taken. With 3, it took 79 to 99 directions on a random model with d
             of 512, which is 0.15 to 0.19 of the cost of the exact norm.
-        seed: random seed of the directions of a sketch; 0 by default.
+        seed: random seed of the directions of a sketch and of Lanczos iteration. By default it is drawn from the
+            system's entropy, and the provenance has it (`call`): a failure probability holds for directions that
+            nobody knew when the model was made.
         query: as in `path_bound`.
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the input of the derivative, after any hooks at that point;
             0, the embeddings, by default.
@@ -145,6 +148,7 @@ def jacobian_norms(
     chosen = None if positions is None else list(positions)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
+    seed = seed_of(seed, certifies=method != "exact")
     session = Session.start(
         model, prompt, bos, "jacobian_norms",
         norm=norm, freeze=parts, method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, seed=seed,
@@ -173,7 +177,9 @@ def jacobian_norms(
         products = Products(session, hooks, from_layer, top, to, n, vjp_batch_size, progress, groups)
         ends: dict[str, Tensor] = {}
         if method == "lanczos":
-            values, ends, facts = lanczos_norms(session, hooks, products, from_layer, to, chosen, rtol, seed)
+            values, ends, facts = lanczos_norms(
+                session, hooks, products, from_layer, to, chosen, rtol, seed, len(layers)
+            )
         elif rtol is not None:
             values, ends, facts = until(products, rtol, seed)
         elif norm == "spectral":

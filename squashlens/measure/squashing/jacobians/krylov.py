@@ -78,9 +78,12 @@ class Forward:
 
 def lanczos_norms(
     session: Session, hooks: Sequence[Hook | Recipe], products: Products, from_layer: int, to: Target,
-    positions: Sequence[int] | None, rtol: float | None, seed: int,
+    positions: Sequence[int] | None, rtol: float | None, seed: int, targets: int,
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:  # fmt: skip
-    """‖J_i‖₂ at some positions, NaN elsewhere, with lower bounds, and what the provenance says of them."""
+    """‖J_i‖₂ at some positions, NaN elsewhere, with lower bounds, and what the provenance says of them.
+
+    The upper bounds hold together, also with those for the other ones of `targets`.
+    """
     places = _places(session, products.query, positions)
     ahead = Forward(session, hooks, from_layer, to, products.query, places)
     allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
@@ -98,10 +101,16 @@ def lanczos_norms(
         steps.update()
         return image
 
-    inflation, generator = WIDTH if rtol is None else rtol, torch.Generator().manual_seed(seed)
+    inflation = WIDTH if rtol is None else rtol
     try:
         bounds = certified_spectral_norms(
-            gram, len(places), width(session.model), generator=generator, inflation=inflation, failure=FAILURE
+            gram,
+            len(places),
+            width(session.model),
+            seed=seed,
+            inflation=inflation,
+            failure=FAILURE,
+            norms=targets * len(places),
         )
     finally:
         steps.close()

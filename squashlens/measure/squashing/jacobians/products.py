@@ -78,6 +78,10 @@ class Products:
 
         return again
 
+    def rows(self, directions: Float[Tensor, "cotangent d"]) -> Float[Tensor, "cotangent prompt position in"]:
+        """All products, on the CPU."""
+        return torch.cat([rows.cpu() for rows in self.along(directions)()])
+
     def storage(self, count: int, *, once: bool = False) -> Storage:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
         reach, like = self.query + 1, next(self.session.model.parameters())

@@ -1,18 +1,21 @@
 """Certified upper bounds on Jacobian norms from a sketch, in float64 and with an allowance for rounding.
 
 The lower end of the interval is the larger of two: the norm of the blocks' part in the row space of the sketch, which
-holds always, and the length that a quarter of the sketch sees of the direction that the others find, which holds except
-with the same failure probability as the upper end.
+holds always, and the length that a quarter of the sketch sees of the direction that the others find, which may fail, as
+the upper end may. The third that may fail is the comparison with `Jittered` results, which shows what rounding did.
+Each of the three has a third of the failure probability, and of that each norm an equal share, so that all numbers of
+the result hold together, except with that probability.
 
 With ``tightness=`` the sketch grows until its bounds are tight enough. The numbers of rows at which it is looked at are
-fixed beforehand, and each of these stages has an equal share of the failure probability. So the bounds of all stages
-hold together, except with that probability, wherever the sketch stops, and the smallest of them may be used.
+fixed beforehand, and each of these stages has an equal share of an end's failure probability. So the bounds of all
+stages hold together, except with that probability, wherever the sketch stops, and the smallest of them may be used.
 """
 
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +23,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Norm, Target
-from squashlens.engine.anatomy import width
-from squashlens.engine.differentiating.exact import CERTIFIES, certifying
-from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
+from squashlens.engine.anatomy import device_of, width
+from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying
+from squashlens.engine.differentiating.visibility import (
+    derivative_rounding,
+    require_digits,
+    tokens_reaching,
+    visibilities,
+)
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import FIRST, Products
@@ -34,6 +42,7 @@ from squashlens.theory.norms import (
     crossed,
     direction_factor,
     length_factor,
+    missing_sizes,
     moment_sizes,
     sketch_factors,
     sketch_stages,
@@ -41,8 +50,10 @@ from squashlens.theory.norms import (
     spike_sizes,
     unmixing,
 )
+from squashlens.theory.probes import PROBES, normals
 
-FAILURE = 1e-6  # probability that any of the values is too low
+FAILURE = 1e-6  # probability that any upper bound is too low or any lower bound too high
+EVENTS = 3  # what may fail of each norm: its upper end, its lower end, and what rounding is found to do to it
 ByToken = Float[Tensor, "prompt position"]
 
 
@@ -62,6 +73,10 @@ class Ends:
     def narrowed(self, other: "Ends") -> "Ends":
         """The narrower of two intervals that both hold; the estimate is the second one's."""
         return Ends(torch.minimum(self.high, other.high), torch.maximum(self.low, other.low), other.likely)
+
+    def share_of(self, missing: ByToken) -> Float[Tensor, " prompt"]:
+        """The largest of what may be missing of the norms, relative to the largest upper bound."""
+        return missing.amax(dim=-1) / self.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
 
     def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
         """The bounds with an allowance for rounding, which is relative to the largest of them."""
@@ -91,23 +106,31 @@ def upper_sketch(
     """Bounds on ‖J_i‖ for each target, or on the norm of each span, and their certificate."""
     model, n = session.model, session.positions
     groups = None if groups is None else groups.and_all(n)
-    norms = len(spans) * (session.ids.numel() if groups is None else len(groups.names))
+    chance = FAILURE / len(spans)
+    each = chance / (session.ids.numel() if groups is None else len(groups.names))
     found: dict[Target, Ends] = {}
     sketch: dict[str, Any] = {"certifies": CERTIFIES, "rounding": 0.0, "failure_probability": FAILURE}
     with certifying(model):
         blocks = range(from_layer, max(spans.values()))
         seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         here = torch.arange(n)[None] == query
+        probes = normals(seed)(PROBES, width(model))
         for to, top in spans.items():
-            products = Products(session, hooks, from_layer, top, to, query, batch_size, progress, groups)
+            of = partial(Products, session, hooks, from_layer, top, to, query, batch_size, progress, groups)
+            products = of()
             if tightness is not None:
-                ends, facts = _grown(products, norms, tightness, seed)
+                ends, facts = _grown(products, each, tightness, seed)
             elif norm == "spectral":
-                ends, facts = _sketched(products, FAILURE / norms, n_probes, seed)
+                ends, facts = _sketched(products, each, n_probes, seed)
             else:
-                ends, facts = _frobenius(products, FAILURE / norms, n_probes, seed)
+                ends, facts = _frobenius(products, each, n_probes, seed)
             inside = range(from_layer, top)
             lost = torch.tensor([derivative_rounding(model, sight, inside, n) for sight in seen], dtype=torch.float64)
+            plain = products.rows(probes)
+            with Jittered(device_of(model), seed):
+                jittered = of().rows(probes)
+            lost += ends.share_of(missing_sizes(jittered - plain, chance / EVENTS))
+            require_digits(float(lost.max()))
             reached = torch.stack([tokens_reaching(sight, inside, here) for sight in seen])
             lost = lost[:, None]
             found[to] = ends.rounded(reached, lost) if groups is None else ends.by_span(reached, lost, groups)
@@ -116,32 +139,26 @@ def upper_sketch(
     return found, sketch
 
 
-def _drawn(products: Products, probes: int, generator: torch.Generator) -> Float[Tensor, "cotangent d"]:
-    """Standard normal cotangents."""
-    d = width(products.session.model)
-    return torch.randn(d, probes, generator=generator, dtype=torch.float64).T
-
-
 def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Frobenius norms from ‖GJ_i‖_F, by Chernoff's factor."""
-    directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
-    factor = sketch_factors(probes, chance)[1] / math.sqrt(probes)
+    directions = normals(seed)(width(products.session.model), probes).T
+    factor = sketch_factors(probes, chance / EVENTS)[1] / math.sqrt(probes)
     size = products.frobenius(directions).cpu()
     return Ends(factor * size, torch.zeros_like(size), size / math.sqrt(probes)), {"factor": factor}
 
 
 def _sketched(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Spectral norms from GJ_i with a given number of rows."""
-    directions = _drawn(products, probes, torch.Generator().manual_seed(seed))
+    directions = normals(seed)(width(products.session.model), probes).T
     measure = Measure(directions)
     several = products.measured(directions, products.storage(len(directions)), measure)
     ends = measure.ends(several, chance)
     return ends, {"estimated_tightness": ends.tightness}
 
 
-def _grown(products: Products, norms: int, tightness: float, seed: int) -> tuple[Ends, dict[str, int | float]]:
+def _grown(products: Products, chance: float, tightness: float, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
-    d, reach, generator = width(products.session.model), products.query + 1, torch.Generator().manual_seed(seed)
+    d, reach, drawn = width(products.session.model), products.query + 1, normals(seed)
     stages = sketch_stages(FIRST, d)
     directions = torch.zeros(0, d, dtype=torch.float64)
     found: Ends | None = None
@@ -157,10 +174,10 @@ def _grown(products: Products, norms: int, tightness: float, seed: int) -> tuple
             return several if products.spans is not None else padded(several, n)
 
         for k in stages:
-            new = _drawn(products, k - len(directions), generator)
+            new = drawn(d, k - len(directions)).T
             directions = torch.cat([directions, new])
             measure = Measure(directions)
-            ends = measure.ends(more(new, measure), FAILURE / (norms * len(stages)))
+            ends = measure.ends(more(new, measure), chance / len(stages))
             found = ends if found is None else found.narrowed(ends)
             if found.tightness <= tightness:
                 return found, {"n_probes": k, "estimated_tightness": found.tightness}
@@ -189,7 +206,8 @@ class Measure:
         return self.probes // FOLDS
 
     def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
-        """The bounds that follow; each end fails with probability `chance` at most."""
+        """The bounds that follow; each end has one of the `EVENTS` parts of the probability `chance` to fail."""
+        chance = chance / EVENTS
         size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
         sure, likely = least, least
         if lengths:

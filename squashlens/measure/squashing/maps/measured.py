@@ -156,7 +156,9 @@ class _Ticking(Pullback):
         super().__init__(session, layers)
         self.tick = tick
 
-    def rows(self, query: int, directions: Float[Tensor, "cotangent d"], take: Callable[[int, Rows], None]) -> None:
+    def rows(
+        self, query: int | None, directions: Float[Tensor, "cotangent *query d"], take: Callable[[int, Rows], None]
+    ) -> None:
         done = 0
 
         def counted(layer: int, rows: Rows) -> None:
@@ -186,8 +188,11 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
                 whole = one.reindex({dim: labels}, fill_value=fill).copy(deep=True)
                 whole.loc[{dim: query}] = more[str(name)].sel({dim: query}).values
                 variables[str(name)] = (*variables[str(name)][:1], whole.values, *variables[str(name)][2:])
-    measured_later = sorted({*facts.get("further_queries", []), query})
-    return signed(str(found.attrs["long_name"]), coords, variables, facts | {"further_queries": measured_later})
+    later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
+    if "certificate" in facts:
+        both = [one["certificate"]["failure_probability"] for one in (facts, others)]
+        later["certificate"] = facts["certificate"] | {"failure_probability": sum(both)}
+    return signed(str(found.attrs["long_name"]), coords, variables, facts | later)
 
 
 def _replaced(

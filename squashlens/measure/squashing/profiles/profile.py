@@ -28,6 +28,7 @@ from squashlens.measure.squashing.profiles.pullbacks import Pullback, Sketch, no
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.records.results import Variable
 from squashlens.theory.bounds.compositions import compositions
+from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
 
 Ways = Literal["none", "exact", "sketch_upper"]
@@ -56,7 +57,7 @@ def profile(
     certified: bool = False,
     keep: Kept = "positions",
     n_random_models: int = 1,
-    seed: int = 0,
+    seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.Dataset:
@@ -87,7 +88,8 @@ def profile(
             its square.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
             is measured as well; 1 by default. They have none of the hooks of `model`.
-        seed: random seed of the directions of a sketch and of the resamples; 0 by default.
+        seed: random seed of the directions of certificates and of the resamples. By default it is 0 without
+            certificates, and else as in `jacobian_norms`.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
 
@@ -129,12 +131,15 @@ def profile(
     one_of(keep, Kept, "keep")
     positive(n_probes, "n_probes", "a number of directions")
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    seed = seed_of(seed, certifies=certified or method == "sketch_upper")
     session = Session.start(
         model, prompt, bos, "profile",
         queries=queries, layers=layers, method=method, norm=norm, n_probes=n_probes, certified=certified, keep=keep,
         n_random_models=n_random_models, seed=seed,
     )  # fmt: skip
-    work = _Work(session, _queries(session, queries), _layers(session, layers), method, norm, n_probes, keep, seed)
+    models = 1 + n_random_models
+    asked, wanted = _queries(session, queries), _layers(session, layers)
+    work = _Work(session, asked, wanted, method, norm, n_probes, keep, seed, models)
     work.require_fits(progress)
     own = work.measured(progress, certified=certified)
     random = [
@@ -190,6 +195,7 @@ class _Work:
     n_probes: int
     keep: Kept
     seed: int
+    models: int
 
     def of(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model; only sums by distance are kept."""
@@ -258,7 +264,7 @@ class _Work:
     def _certified(self, found: _Found, progress: bool) -> None:
         """The certified path bound of every query from every layer but the last."""
         self._new(found, "certified")
-        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, progress)
+        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, self.seed, progress)
         for place, layer in enumerate(self.layers):
             if layer in rows:
                 self._take(found, "certified", place, slice(None), rows[layer])
@@ -275,15 +281,14 @@ class _Work:
             found.kept["jacobian_low"] = torch.zeros_like(found.kept["jacobian"])
         unit = torch.eye(width(self.session.model), dtype=torch.float64)
         with certifying(self.session.model) if upper else nullcontext():
-            sketch = (
-                Sketch(self.session, self.layers, len(self.queries), self.norm, self.n_probes, self.seed)
-                if upper else None
-            )  # fmt: skip
             pullback = Pullback(self.session, self.layers)
+            sketch = (
+                Sketch(pullback, len(self.queries), self.models, self.norm, self.n_probes, self.seed) if upper else None
+            )
             places = bar(range(len(self.queries)), desc="jacobian", unit="query", progress=progress)
             for at in places:
                 query = int(self.queries[at])
-                ends = None if sketch is None else sketch.of(pullback, query)
+                ends = None if sketch is None else sketch.of(query)
                 values = norms_of(pullback, query, self.norm, unit) if ends is None else ends.high
                 for place in range(len(self.layers)):
                     self._take(found, "jacobian", place, slice(at, at + 1), values[place][None])

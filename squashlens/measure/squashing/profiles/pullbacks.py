@@ -11,15 +11,21 @@ from torch import Tensor
 from squashlens._typing import Norm
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph
-from squashlens.engine.differentiating.exact import CERTIFIES
+from squashlens.engine.differentiating.exact import CERTIFIES, Jittered
 from squashlens.engine.differentiating.replay import record, replayable
 from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
-from squashlens.engine.differentiating.visibility import derivative_rounding, tokens_reaching, visibilities
+from squashlens.engine.differentiating.visibility import (
+    derivative_rounding,
+    require_digits,
+    tokens_reaching,
+    visibilities,
+)
 from squashlens.engine.memory import require_room, to_cpu
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import causality, require_causal
-from squashlens.measure.squashing.jacobians.upper import FAILURE, Ends, Measure
-from squashlens.theory.norms import sketch_factors, spectral_norms, squared_frobenius
+from squashlens.measure.squashing.jacobians.upper import EVENTS, FAILURE, Ends, Measure
+from squashlens.theory.norms import missing_sizes, sketch_factors, spectral_norms, squared_frobenius
+from squashlens.theory.probes import PROBES, normals
 
 ByLayer = Float[Tensor, "layer position"]
 Rows = Float[Tensor, "cotangent prompt position in"]
@@ -46,18 +52,20 @@ class Pullback:
     def _kept(self, layer: int) -> Callable[[Tensor], None]:
         return lambda tensor: self.streams.update({layer: tensor})
 
-    def rows(self, query: int, directions: Float[Tensor, "cotangent d"], take: Callable[[int, Rows], None]) -> None:
-        """Call `take` with each layer and the gradients there, for every batch of cotangents at one query."""
+    def rows(
+        self, query: int | None, directions: Float[Tensor, "cotangent *query d"], take: Callable[[int, Rows], None]
+    ) -> None:
+        """Call `take` with each layer and the gradients there, for every batch of cotangents at one query or at all."""
 
-        check = causality("The model", query)
+        check = causality("The model", -1 if query is None else query)
 
         def checked(layer: int, rows: Rows) -> None:
             if layer in self.layers:
                 with torch.no_grad():
-                    take(layer, require_causal(rows, query, check))
+                    take(layer, rows if query is None else require_causal(rows, query, check))
 
         if self.replay is None:
-            alone = self.output[:, query]
+            alone = self.output if query is None else self.output[:, query]
             cotangents_of_all = directions.to(alone.device, alone.dtype)[:, None]
             for found in vjps(alone, [self.streams[layer] for layer in self.layers], cotangents_of_all, self.batch):
                 for layer, rows in zip(self.layers, found, strict=True):
@@ -73,7 +81,9 @@ class Pullback:
                 pass
         check.require()
 
-    def _final(self, query: int, part: Float[Tensor, "cotangent 1 d"], take: Callable[[int, Rows], None]) -> None:
+    def _final(
+        self, query: int | None, part: Float[Tensor, "cotangent 1 *query d"], take: Callable[[int, Rows], None]
+    ) -> None:
         """The gradients at v⁽ᴸ⁾, through the final norm only."""
         model, replay = self.session.model, self.replay
         if replay is None:
@@ -82,7 +92,8 @@ class Pullback:
             _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
         with differentiable(), replay.running():
             leaf = left.detach().clone().requires_grad_()
-            alone = model.ln_final(leaf)[:, query]
+            alone = model.ln_final(leaf)
+            alone = alone if query is None else alone[:, query]
             for (rows,) in vjps(alone, [leaf], part.to(alone.device), len(part)):
                 take(self.top, rows)
 
@@ -105,11 +116,12 @@ def norms_of(pullback: Pullback, query: int, norm: Norm, directions: Float[Tenso
 
 
 def _held(
-    pullback: Pullback, query: int, directions: Float[Tensor, "cotangent d"]
+    pullback: Pullback, query: int | None, directions: Float[Tensor, "cotangent *query d"]
 ) -> list[Float[Tensor, "cotangent position in"]]:
-    """All rows of the blocks of one query, layer by layer."""
+    """All rows of the blocks of one query, or of the sum of all queries, layer by layer."""
     held: dict[int, list[Tensor]] = {layer: [] for layer in pullback.layers}
-    pullback.rows(query, directions, lambda layer, rows: held[layer].append(rows[:, 0, : query + 1]))
+    seen = slice(None if query is None else query + 1)
+    pullback.rows(query, directions, lambda layer, rows: held[layer].append(rows[:, 0, seen]))
     return [torch.cat(held[layer]) for layer in pullback.layers]
 
 
@@ -123,25 +135,32 @@ def require_held(session: Session, layers: Sequence[int], reach: int, rows: int)
 class Sketch:
     """Certified upper bounds at each layer and position, for several queries together; to be used in float64."""
 
-    def __init__(
-        self, session: Session, layers: Sequence[int], queries: int, norm: Norm, probes: int, seed: int
-    ) -> None:
+    def __init__(self, pullback: Pullback, queries: int, models: int, norm: Norm, probes: int, seed: int) -> None:
+        self.pullback, self.norm, layers = pullback, norm, pullback.layers
+        session = pullback.session
         model, n = session.model, session.positions
-        self.session, self.layers, self.norm = session, [*layers], norm
-        generator = torch.Generator().manual_seed(seed)
-        self.directions = torch.randn(width(model), probes, generator=generator, dtype=torch.float64).T
-        self.chance = FAILURE / (len(layers) * queries * n)
+        self.directions = normals(seed)(width(model), probes).T
+        chance = FAILURE / (models * len(layers))
+        self.chance = chance / (queries * n)
         self.measure = Measure(self.directions)
         self.top = n_blocks(model)
         self.seen = visibilities(model, session.ids, (), range(min(*layers, self.top - 1), self.top))
         lost = [derivative_rounding(model, self.seen, range(layer, self.top), n) for layer in layers]
-        self.lost = torch.tensor(lost, dtype=torch.float64)
+        self.lost, self.most = torch.tensor(lost, dtype=torch.float64), 0.0
+        everywhere = normals(seed)(PROBES, n, width(model))
+        plain = _held(pullback, None, everywhere)
+        with Jittered(device_of(model), seed):
+            jittered = _held(Pullback(session, layers), None, everywhere)
+        moved = zip(jittered, plain, strict=True)
+        # The norm of all queries' derivatives on top of each other is at least that of each.
+        self.missing = torch.stack([missing_sizes(one - other, chance / EVENTS).cpu() for one, other in moved])
 
-    def of(self, pullback: Pullback, query: int) -> Ends:
+    def of(self, query: int) -> Ends:
         """The bounds for one query, with layers in place of prompts."""
-        n, reach = self.session.positions, query + 1
+        pullback, layers = self.pullback, self.pullback.layers
+        n, reach = pullback.session.positions, query + 1
         if self.norm == "frobenius":
-            factor = sketch_factors(len(self.directions), self.chance)[1] / math.sqrt(len(self.directions))
+            factor = sketch_factors(len(self.directions), self.chance / EVENTS)[1] / math.sqrt(len(self.directions))
             high = factor * norms_of(pullback, query, "frobenius", self.directions)
             ends = Ends(high, torch.zeros_like(high), high)
         else:
@@ -151,11 +170,14 @@ class Sketch:
             )
             ends = self.measure.ends(torch.nn.functional.pad(several, (0, 0, 0, n - reach)), self.chance)
         here = torch.arange(n)[None] == query
-        reached = [tokens_reaching(self.seen, range(layer, self.top), here) for layer in self.layers]
-        return ends.rounded(torch.stack(reached), self.lost[:, None])
+        reached = [tokens_reaching(self.seen, range(layer, self.top), here) for layer in layers]
+        lost = self.lost + ends.share_of(self.missing)
+        self.most = max(self.most, float(lost.max()))
+        require_digits(self.most)
+        return ends.rounded(torch.stack(reached), lost[:, None])
 
     def certificate(self) -> dict[str, Any]:
         return {
             "kind": "upper bound", "n_probes": len(self.directions), "certifies": CERTIFIES,
-            "rounding": float(self.lost.max()), "failure_probability": FAILURE,
+            "rounding": self.most, "failure_probability": FAILURE,
         }  # fmt: skip

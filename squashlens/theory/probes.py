@@ -1,0 +1,46 @@
+"""Random directions of a certificate, which no model may have been built to avoid.
+
+A failure probability is one over the draw of the directions, for a model that was fixed before. A hook can be
+orthogonal to directions that are drawn with a seed that everybody knows. So by default the seed of a certificate is
+drawn from the system's entropy, and the result records it.
+"""
+
+import math
+import secrets
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+PROBES = 8  # random directions that show what a derivative misses, and what rounding does to it
+WORD = 2**32  # a generator of PyTorch keeps 32 bits of its seed: few enough that a model could avoid many of them
+
+
+def seed_of(seed: int | None, *, certifies: bool = True) -> int:
+    """The given seed; if there is none, one from the system's entropy for a certificate, and 0 for anything else.
+
+    >>> seed_of(3), seed_of(None, certifies=False), seed_of(None) == seed_of(None)
+    (3, 0, False)
+    """
+    if seed is not None:
+        return seed
+    return secrets.randbits(63) if certifies else 0
+
+
+def normals(seed: int) -> Callable[..., Tensor]:
+    """A function that gives standard normal numbers of a shape, further ones with each call, in float64 on the CPU.
+
+    They depend on 63 bits of the seed. Below `WORD` they are those of a generator of PyTorch; beyond it they are the
+    sum of the numbers of two generators, divided by √2.
+
+    >>> bool((normals(1)(3) == normals(1 + 2**40)(3)).any())
+    False
+    """
+    words = [seed % WORD, seed // WORD % (WORD // 2)]
+    generators = [torch.Generator().manual_seed(word) for word in words[: 2 if words[1] else 1]]
+
+    def drawn(*shape: int) -> Tensor:
+        parts = [torch.randn(shape, generator=each, dtype=torch.float64) for each in generators]
+        return torch.stack(parts).sum(dim=0) / math.sqrt(len(parts))
+
+    return drawn
