@@ -28,7 +28,7 @@ from squashlens.figures.squashing.paths import composition, depth_limit, hops, s
 from squashlens.figures.squashing.profile import profile
 from squashlens.figures.squashing.tokens import by_token, substitution, token_map, top_tokens
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
-from squashlens.records.results import facts_of, joined_along, selected
+from squashlens.records.results import is_done, joined_along, selected
 from squashlens.saving.digests import texts_of
 
 Result = xr.Dataset | xr.DataArray
@@ -194,12 +194,7 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
             for label, part in parts.items()
             for place, name in enumerate(names)
         }
-    return {label: part for label, part in parts.items() if _is_measured(part)}
-
-
-def _is_measured(part: Result) -> bool:
-    """Whether a part is no cell of a study that is not done yet."""
-    return not texts_of(part) or bool(facts_of(part))
+    return {label: part for label, part in parts.items() if is_done(part)}
 
 
 def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:

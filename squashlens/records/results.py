@@ -128,8 +128,8 @@ def provenance(result: Result) -> dict[str, Any]:
     facts = facts_of(result)
     if not facts:
         raise InputError(
-            "These values have no provenance: squashlens did not measure them, they were computed from results of "
-            "different calls, or they are a cell of a study that is not done.",
+            "These values have no provenance: squashlens did not measure them, or they were computed from results of "
+            "different calls.",
             "Give a result of squashlens, or what xarray makes of one.",
         )
     return facts
@@ -137,14 +137,25 @@ def provenance(result: Result) -> dict[str, Any]:
 
 def facts_of(result: Result) -> dict[str, Any]:
     """The provenance of a result, with the entry `values`; empty for values without a provenance."""
-    labels, stored = labels_of(result), [_stored(text) for text in texts_of(result)]
+    found = _facts(result)
+    if found and not any(found):
+        raise InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
+    of_all = of_several([facts for facts in found if facts])
+    return of_all | {"values": "measured" if is_measured(result) else "derived"} if found else {}
+
+
+def is_done(result: Result) -> bool:
+    """Whether a result is no cell of a study that is not done yet."""
+    found = _facts(result)
+    return any(found) or not found
+
+
+def _facts(result: Result) -> list[dict[str, Any]]:
+    texts = texts_of(result)
     try:
-        found = [facts for one in stored if (facts := told(one, labels))]
+        return [told(_stored(text), labels_of(result)) for text in texts]
     except DAMAGED:
-        raise _unreadable(texts_of(result)[0]) from None
-    if not found:
-        return {}
-    return of_several(found) | {"values": "measured" if is_measured(result) else "derived"}
+        raise _unreadable(texts[0]) from None
 
 
 def is_measured(result: Result) -> bool:

@@ -19,7 +19,7 @@ from xarray.core import indexing
 from squashlens.errors import InputError
 from squashlens.records.facts import over_axes
 from squashlens.records.results import sealed
-from squashlens.saving.digests import HEADS, SIGNED
+from squashlens.saving.digests import HEADS
 from squashlens.study.cells import Cell
 from squashlens.study.contents import Contents, Variable, contents
 from squashlens.study.describing.description import Grid
@@ -103,7 +103,7 @@ def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tu
             _add(layout, found, grid.name)
             texts = [one.attrs["provenance"] for one in (found, *found.variables.values()) if "provenance" in one.attrs]
             if texts:
-                layout.facts[place] = {k: fact for k, fact in json.loads(texts[0]).items() if k != SIGNED}
+                layout.facts[place] = json.loads(texts[0])
             if "position" in found.dims:
                 layout.n_tokens[place] = found.dims["position"]
         else:

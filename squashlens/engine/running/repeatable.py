@@ -2,9 +2,9 @@
 
 A measurement runs a model many times, with several prompts in a batch. With a function that draws random numbers,
 counts its calls, or writes to ``z[0]`` instead of ``z[:]``, each pass would be another model. So if a function of the
-user's edits in the first pass of a call, and in the first that has several prompts, the last prompt of that pass is run
-by itself, again in its batch (a single prompt with a copy of itself), and at the end of the call, and all must agree.
-Functions that only read are not called again.
+user's edits in the first pass of a call, or in the first that has several prompts, the last prompt of that pass is run
+twice by itself, once in its batch (a single prompt with a copy of itself), and at the end of the call, and all must
+agree. Functions that only read are not called again.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,28 +44,32 @@ def repeatable(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> 
 
 
 def _test(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run, names: str) -> None:
+    def final(rows: Int[Tensor, "prompt position"]) -> Tensor:
+        return _final(model, rows, call, run)
+
     last = ids[-1:].clone()
-    alone = _final(model, last, call, run)
+    alone = final(last)
     if call.first is None:
-        call.at_end.append(lambda: _require_same(alone, _final(model, last, call, run), names))
+        _require_same(torch.equal(final(last), alone), names)
+        # At the end the model may be run in another dtype, or with other kernels, than in the first pass.
+        call.at_end.append(lambda: _require_same(agree(final(last), alone, dtype_of(model)), names))
     call.first = alone
     try:
-        together = _final(model, ids if len(ids) > 1 else torch.cat([ids, ids]), call, run)
+        together = final(ids if len(ids) > 1 else torch.cat([ids, ids]))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # it accepts only one prompt
         return
     rows = together[-1:] if len(ids) > 1 else together
     if not all(agree(row, alone[0], dtype_of(model)) for row in rows):
-        _require_same(alone, _final(model, last, call, run), names)
         raise InputError(
             f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
             "Treat all prompts alike in the function: `z[:, …]` instead of `z[0, …]`.",
         )
 
 
-def _require_same(first: Tensor, again: Tensor, names: str) -> None:
-    if not torch.equal(first, again):
+def _require_same(same: bool, names: str) -> None:
+    if not same:
         raise InputError(
             f"With {names} the model gives other numbers in each run.",
             "Use a function without random numbers that does not count its calls.",
