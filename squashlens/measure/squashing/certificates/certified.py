@@ -330,8 +330,9 @@ def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges,
     one, other = pulled(jittered, work.jitter()), pulled(block.replay, nullcontext())
     lost = float(differing(one, other, queries, directions, edges.diagonal[queries.start :], work.chance).max())
     require_digits(lost)
-    work.missing = max(work.missing, lost)
-    return replace(edges, rounding=edges.rounding + lost)
+    raised = replace(edges, rounding=edges.rounding + lost)
+    work.missing, work.rounding = max(work.missing, lost), max(work.rounding, raised.rounding)
+    return raised
 
 
 def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:
