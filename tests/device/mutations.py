@@ -3,8 +3,7 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
-    Mutation("a generator on the device for certificates", "measure/squashing/certificates/certified.py", "generator=torch.Generator().manual_seed(many)", "generator=torch.Generator(device).manual_seed(many)", "test_pretended.py::test_the_numbers_are_the_cpus[gemma2-path_bound]"),
-    Mutation("Lanczos starts on the CPU and stays there", "theory/lanczos.py", "generator=generator).to(device)", "generator=generator)", "test_pretended.py::test_the_numbers_are_the_cpus[gemma2-path_bound]"),
+    Mutation("Lanczos starts on the CPU and stays there", "theory/lanczos.py", "normals(seed)(operators, d).to(device)", "normals(seed)(operators, d)", "test_pretended.py::test_the_numbers_are_the_cpus[gemma2-path_bound]"),
     Mutation("roundings drawn on the device", "engine/differentiating/exact.py", "drawn = torch.empty_like(found, device=\"cpu\", requires_grad=False)", "drawn = torch.empty_like(found, requires_grad=False)", "test_mixing.py::test_the_size_of_rounding_is_that_of_the_cpu"),
     Mutation("nothing moved on a device", "engine/differentiating/exact.py", "if not isinstance(found, Tensor) or not", "if type(found) is not Tensor or not", "test_mixing.py::test_the_size_of_rounding_is_that_of_the_cpu"),
     Mutation("positions of values left on the CPU", "hooks/interventions.py", "place = torch.arange(values.shape[1], device=values.device)", "place = torch.arange(values.shape[1])", "test_pretended.py::test_hooks_compute_what_they_do_on_the_cpu[gemma2-zero_values]"),

@@ -3,6 +3,7 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("two certificates that fail like one", "measure/squashing/maps/measured.py", "{\"failure_probability\": sum(both)}", "{\"failure_probability\": max(both)}", "test_measured.py::test_certificates_of_further_queries_add_their_probabilities"),
     Mutation("ways without the residual connection", "measure/squashing/maps/traces.py", "terms = torch.cat([attended, 2 * reach[None]])", "terms = torch.cat([attended, 0 * reach[None]])", "test_measured.py::test_ways_are_the_shares_of_all_paths"),
     Mutation("ways through the wrong layer", "measure/squashing/maps/traces.py", "self.above[at, block + 1, seen]", "self.above[at, block, seen]", "test_measured.py::test_ways_are_the_shares_of_all_paths"),
     Mutation("shares of paths without the gain", "measure/squashing/maps/traces.py", "found.weights * 2.0**top", "found.weights * 2.0", "test_measured.py::test_paths_are_the_strongest"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.squashing.maps.measured import joined, measure
 from squashlens.measure.squashing.maps.spread import spread
 
 QUIET = {"progress": False}
@@ -175,3 +176,13 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
     assert len({b - a for a, b in itertools.pairwise(kept)}) <= 1
     if cost * n * (n + 1) // 2 <= room:
         assert kept == list(range(n))
+
+
+def test_certificates_of_further_queries_add_their_probabilities(bridge_of: Any) -> None:
+    ids: Any = [2, 7, 11, 30]
+    asked: dict[str, Any] = {"method": "none", "norm": "spectral", "certified": True, "n_replacements": 0}
+    asked |= {"seed": 1, "bos": "as-given", "progress": False}
+    one, more = measure(bridge_of("llama"), ids, query=3, **asked), measure(bridge_of("llama"), ids, query=1, **asked)
+    chances = [sl.results.provenance(each)["certificate"]["failure_probability"] for each in (one, more)]
+    both = sl.results.provenance(joined(one, more, 1))["certificate"]
+    assert both["failure_probability"] == sum(chances) > max(chances)

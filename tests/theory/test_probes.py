@@ -38,3 +38,5 @@ def test_missing_parts_are_covered_as_often_as_stated() -> None:
     found = [missing_sizes((normals(seed)(4, 12) @ vectors.T)[..., None], 0.2) for seed in range(600)]
     failed = (torch.stack(found) < vectors.norm(dim=-1)).any(dim=-1).double().mean().item()
     assert 0 < failed <= 0.2 + 3 * math.sqrt(0.16 / 600)
+    alone, five = missing_sizes(torch.ones(4, 1, 1), 0.2 / 5), missing_sizes(torch.ones(4, 5, 1), 0.2)
+    assert torch.equal(alone.expand(5), five)

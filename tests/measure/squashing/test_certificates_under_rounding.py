@@ -47,9 +47,10 @@ def test_certificates_hold_of_the_rounded_model(form: Any, kind: dict[str, Any],
 def test_the_sketch_is_of_the_rounded_model(bridge_of: Any) -> None:
     model = bridge_of("llama")
     with sl.applied(model, sl.hooks.rounding("bfloat16", blocks=(1,))):
-        found = sl.jacobian_norms(model, IDS, method="sketch_upper", **SHARED)
+        found = sl.jacobian_norms(model, IDS, method="sketch_upper", seed=0, **SHARED)
     with sl.applied(model, sl.hooks.rounding(7, blocks=(1,))):
-        np.testing.assert_allclose(found, sl.jacobian_norms(model, IDS, method="sketch_upper", **SHARED), rtol=1e-6)
+        twin = sl.jacobian_norms(model, IDS, method="sketch_upper", seed=0, **SHARED)
+    np.testing.assert_allclose(found, twin, rtol=1e-6)
 
 
 def test_a_hook_that_computes_in_half_precision_has_no_certificate(bridge_of: Any) -> None:

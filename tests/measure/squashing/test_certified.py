@@ -233,7 +233,7 @@ def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], 
     model = bridge_of("gemma3", torch.float64)
     shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
     exact = {kind: sl.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
-    assert exact["local"].attrs["failure_probability"] == 0
+    assert exact["local"].attrs["failure_probability"] == 5e-7
     assert 0 < exact["exact"].attrs["rounding"] < 1e-9
     monkeypatch.setattr(certified, "SMALL", 4)
     monkeypatch.setattr(certified, "FEW", 4)

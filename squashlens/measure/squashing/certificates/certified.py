@@ -328,10 +328,11 @@ def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges,
 
     directions = normals(work.seed)(PROBES, len(queries), width(model)).to(edges.diagonal)
     one, other = pulled(jittered, work.jitter()), pulled(block.replay, nullcontext())
-    lost = float(differing(one, other, queries, directions, edges.diagonal[queries.start :], work.chance).max())
+    lost = float(differing(one, other, queries, directions, edges.diagonal[queries.start : queries.stop], work.chance).max())
     require_digits(lost)
-    work.missing = max(work.missing, lost)
-    return replace(edges, rounding=edges.rounding + lost)
+    raised = replace(edges, rounding=edges.rounding + lost)
+    work.missing, work.rounding = max(work.missing, lost), max(work.rounding, raised.rounding)
+    return raised
 
 
 def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:

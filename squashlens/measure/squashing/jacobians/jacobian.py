@@ -74,8 +74,10 @@ def jacobian_norms(
     norm: ``‖G J_i‖_F / √k`` with a Gaussian G; its square is unbiased and has a relative standard deviation of at most
     √(2/k). Sketched spectral norm: the largest singular value of ``Q J_i``, where the k rows of Q are orthonormal. It
     is a **lower** bound. ``method="sketch_upper"`` multiplies the norm of ``G J_i`` by a factor that makes it an
-    **upper** bound at all positions at once, except with probability one in a million. The upper bound is certified for
-    the exact derivative of the model with its stored weights: all steps run in float64, and rounding is allowed for.
+    **upper** bound. It is certified for the exact derivative of the model with its stored weights: all steps run in
+    float64, and rounding is allowed for, as 16 more products show it. All upper and lower bounds of the result hold
+    together except with probability one in a million, of which upper bounds, lower bounds and what rounding is found to
+    do have a third each.
 
     Args:
         model: as in `path_bound`.
@@ -119,12 +121,14 @@ def jacobian_norms(
         dimensionless, the change of the target per unit change of the residual stream; exactly zero for positions
         after the query. The provenance of a sketch says whether it is a lower bound, an estimate (with the factors of
         its 95 % interval) or an upper bound (with its failure probability and its estimated tightness). An upper bound
-        on the spectral norm has the coordinate `low`, a certified lower bound, with the same failure probability.
+        on the spectral norm has the coordinate `low`, a certified lower bound; the failure probability is that of both.
         Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is one value for
         each: `position` is that of its first token, `token` its text or name, `token_id` −1, and `span_size` the number
         of its tokens; the provenance has all positions (`spans`).
 
     Raises:
+        UnsoundModelError: with an upper bound, terms of the derivative that cancel so that rounding may change it by
+            more than a tenth.
         InputError: `rtol` without a sketched Frobenius norm, `tightness` without an upper bound on the spectral norm,
             a query, layer or span that does not exist, or spans of several prompts.
         CapacityError: the rows for a spectral norm do not fit into memory or a temporary file; the message has their

@@ -76,9 +76,9 @@ def profile(
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
-        method: way to compute norms of the Jacobian: ``"exact"`` (the default); ``"sketch_upper"``, certified upper
-            bounds, all of them together, as in `jacobian_norms`; ``"none"``, no norms, which takes one forward pass of
-            the model and of each random model.
+        method: way to compute norms of the Jacobian: ``"exact"`` (the default); ``"sketch_upper"``, certified
+            bounds as in `jacobian_norms`, which hold together with those of the random models; ``"none"``, no norms,
+            which takes one forward pass of the model and of each random model.
         norm: as in `jacobian_norms`.
         n_probes: number of random directions of a sketch; 32 by default.
         certified: whether to compute the certified path bound as well, with analytic edges, which are computed once for
