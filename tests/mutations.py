@@ -95,7 +95,6 @@ MUTATIONS = (
     Mutation("the last finding is believed", "saving/journal.py", "INSERT OR IGNORE", "INSERT OR REPLACE", "test_journal.py"),
     Mutation("any database taken for a journal", "saving/journal.py", ' or int.from_bytes(header[68:72], "big") != APPLICATION', "", "test_journal.py"),
     Mutation("a journal of another form", "saving/journal.py", 'int.from_bytes(header[60:64], "big") != FORM', "False", "test_journal.py"),
-    Mutation("a log on any file system", "saving/journal.py", "return kind not in NETWORK", "return True", "test_journal.py"),
     Mutation("a refused journal is changed", "saving/journal.py", 'if database.execute("PRAGMA quick_check")', 'database.execute("PRAGMA journal_mode = delete")\n                if database.execute("PRAGMA quick_check")', "test_journal.py"),
     Mutation("findings lost with a deleted journal", "saving/journal.py", "for name, value in self.found.items()} | new", "for name, value in ()} | new", "test_journal.py"),
     Mutation("the neighbour for the pair", "sequences.py", "stem.then((stem.ids(self.trunk)[-1], *self.suffix))", "stem.then((self.trunk[min(stem.at, len(self.trunk) - 1)], *self.suffix))", "test_prompts.py"),

@@ -333,27 +333,5 @@ def test_a_file_that_another_holds_is_refused_in_time(tmp_path: Path, monkeypatc
     assert Journal(path, FACTS).found == {"a": 1, "b": 2}
 
 
-def test_the_log_is_for_local_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's log does not work between machines; the fall-back is said, and leaves the same findings."""
-
-    def form(path: Path) -> int:
-        return path.read_bytes()[18]  # 1: rollback journal, 2: WAL (https://sqlite.org/fileformat.html, 1.3.3)
-
-    path = tmp_path / "search"
-    Journal(path, FACTS).keep({"a": 1})
-    Journal(path, FACTS).keep({"b": 2})
-    assert form(path) == 2
-    monkeypatch.setattr(module, "_file_system", lambda path: "nfs4")
-    with pytest.warns(UserWarning, match="is on a network file system .nfs4.. A rollback journal is used"):
-        Journal(path, FACTS).keep({"c": 3})
-    assert form(path) == 1
-    monkeypatch.undo()
-    again = Journal(path, FACTS)
-    assert again.found == {"a": 1, "b": 2, "c": 3}
-    assert form(path) == 1  # reading changes nothing
-    again.keep({"d": 4})
-    assert form(path) == 2
-
-
 def test_no_path_is_no_journal() -> None:
     assert checked(None) is None

@@ -4,15 +4,10 @@ A journal is an SQLite database. It has a row for each fact about the search and
 of the finding and the facts. Several processes may use one file at the same time. A process that is killed loses only
 the finding that it was working on.
 
-On a local disk SQLite uses a write-ahead log (WAL). Processes share this log through memory, so it does not work
-between machines (https://sqlite.org/wal.html, section 1). On a network file system, recognized by the names that Linux
-and macOS use, the older rollback journal is used instead, with a warning. It is equally safe if the locks of the file
-system work, which many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5). Therefore only one
-machine at a time should write there.
-
-Each finding is written by a separate connection, which is closed at once. So SQLite's files next to the journal
-(`-wal`, `-shm`) exist only during a write or after a process was killed. In the second case they contain
-findings, and must stay next to the journal until the next search opens it.
+SQLite writes with a rollback journal, which needs no memory that processes share, so it also works on a network disk if
+the locks of that file system do, which many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5).
+There, only one machine at a time should write. Each finding is written by a separate connection, which is closed at
+once. If a process is killed while it writes, the file `-journal` stays, with which the next connection restores the file.
 """
 
 import hashlib
@@ -24,33 +19,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from squashlens.errors import InputError, OutputError
-from squashlens.remarks import remark
 from squashlens.saving.files import require_output
 
 APPLICATION = 0x53714C4A  # "SqLJ", in the header of every journal
 HEADER = b"SQLite format 3\x00"
 FORM = 1  # version of the tables
 PATIENCE = 60.0  # seconds to wait while another process holds the file
-NETWORK = {
-    "nfs",
-    "nfs3",
-    "nfs4",
-    "cifs",
-    "smb2",
-    "smb3",
-    "smbfs",
-    "afpfs",
-    "afs",
-    "9p",
-    "ceph",
-    "lustre",
-    "gpfs",
-    "beegfs",
-}
-NETWORK |= {"webdav", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.davfs", "fuse.s3fs", "fuse.rclone", "macfuse"}
 UNWRITTEN = {  # by the beginning of SQLite's name for the error; any other error means that the file is damaged
     "SQLITE_FULL": "Free some space there, or choose a folder on another disk.",
     "SQLITE_BUSY": f"Another process has held it for {PATIENCE:.0f} s: wait for it to finish, or give another name.",
@@ -76,7 +51,6 @@ class Journal:
         self.path = checked(path)
         self.facts: Any = json.loads(json.dumps(facts, default=str))
         self.found: dict[str, Any] = {}
-        self._log = self.path is None or _logs_work(self.path)
         if self.path is not None and self.path.exists() and self.path.stat().st_size:
             with self._opened(self.path) as database:
                 if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
@@ -98,11 +72,7 @@ class Journal:
             self.found |= findings
             return
         new = {name: json.dumps(value) for name, value in findings.items()}
-        form = "wal" if self._log else "delete"
         with self._opened(self.path) as database:
-            if _tables(database):
-                self._require_same(database)  # before the file is changed in any way
-                _set_form(database, form)
             database.execute("BEGIN IMMEDIATE")
             if _tables(database):
                 self._require_same(database)
@@ -113,7 +83,6 @@ class Journal:
             database.executemany("INSERT OR IGNORE INTO findings VALUES (?, ?, ?)", rows)
             kept = {name: self._value(database, name) for name in findings}
             database.execute("COMMIT")
-            _set_form(database, form)
         self.found |= kept
 
     def _begin(self, database: sqlite3.Connection) -> None:
@@ -189,37 +158,6 @@ def checked(path: str | Path | None) -> Path | None:
 
 def _tables(database: sqlite3.Connection) -> bool:
     return database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
-
-
-def _set_form(database: sqlite3.Connection, form: str) -> None:
-    """Set the journal mode of SQLite, a property of the file that any process may set while no process writes."""
-    if database.execute("PRAGMA journal_mode").fetchone()[0] == form:
-        return
-    try:
-        database.execute(f"PRAGMA journal_mode = {form}")
-    except sqlite3.OperationalError as error:
-        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):  # another process is using the file
-            raise
-
-
-def _logs_work(path: Path) -> bool:
-    """Whether the file is on a disk of this machine; if it is on a network file system, a warning is given."""
-    kind = _file_system(path)
-    if kind in NETWORK:
-        remark(
-            f"{path} is on a network file system ({kind}). A rollback journal is used, and only one machine at a time "
-            "may write to it."
-        )
-    return kind not in NETWORK
-
-
-def _file_system(path: Path) -> str:
-    """The system's name for the kind of file system that a path is on; empty if it is unknown."""
-    place = os.path.realpath(path)
-    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
-    while place not in mounts and place != os.path.dirname(place):
-        place = os.path.dirname(place)
-    return mounts.get(place, "").lower()
 
 
 def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
