@@ -31,7 +31,7 @@ def of_prompt(name: str, **options: Any) -> Call:
 
 def of_last_blocks(blocks: int, **options: Any) -> Call:
     """A certified bound through the last blocks, of few tokens."""
-    said = {"constants": "measured", "progress": False} | options
+    said = {"constants": "measured", "progress": False, "seed": 0} | options
     return lambda s, f: sl.path_bound(s.model, [s.short[:3]], from_layer=s.model.cfg.n_layers - blocks, **said)
 
 
@@ -76,9 +76,9 @@ CALLS: dict[str, dict[str, Call]] = {
         "exact": of_prompt("jacobian_norms", **QUIET),
         "two": lambda s, f: sl.jacobian_norms(s.model, s.pair, norm="frobenius", progress=False),
         "frozen": of_prompt("jacobian_norms", freeze=["attention", "norms", "gates"], **QUIET),
-        "sketch": of_prompt("jacobian_norms", norm="frobenius", method="sketch", n_probes=4, **QUIET),
-        "sketch_upper": of_prompt("jacobian_norms", method="sketch_upper", n_probes=4, **QUIET),
-        "lanczos": of_prompt("jacobian_norms", method="lanczos", positions=[1], rtol=0.3, **QUIET),
+        "sketch": of_prompt("jacobian_norms", norm="frobenius", method="sketch", n_probes=4, seed=0, **QUIET),
+        "sketch_upper": of_prompt("jacobian_norms", method="sketch_upper", n_probes=4, seed=0, **QUIET),
+        "lanczos": of_prompt("jacobian_norms", method="lanczos", positions=[1], rtol=0.3, seed=0, **QUIET),
     },
     "sensitivity": {"one": of_prompt("sensitivity", **QUIET)},
     "substitution_effect": {
@@ -88,7 +88,9 @@ CALLS: dict[str, dict[str, Call]] = {
     },
     "profile": {
         "exact": of_prompt("profile", queries=[2, -1], layers=[0, 2], n_random_models=0, **QUIET),
-        "sketch_upper": of_prompt("profile", method="sketch_upper", n_probes=4, layers=[0], n_random_models=0, **QUIET),
+        "sketch_upper": of_prompt(
+            "profile", method="sketch_upper", n_probes=4, layers=[0], n_random_models=0, seed=0, **QUIET
+        ),
     },
     "squash_map": {"one": lambda s, f: sl.squash_map(s.model, [s.short], progress=False).result},
     "audit": {
@@ -100,12 +102,13 @@ CALLS: dict[str, dict[str, Call]] = {
             n_replacements=1,
             candidates=s.among,
             bos="as-given",
+            seed=0,
             progress=False,
         ).drop_vars("cost")
     },
     "needle": {
         "one": lambda s, f: sl.needle(
-            s.model, [s.short, s.pair[1][:6]], [2, 3], [("a", 1), ("b", 2)], bos="as-given", progress=False
+            s.model, [s.short, s.pair[1][:6]], [2, 3], [("a", 1), ("b", 2)], bos="as-given", seed=0, progress=False
         )
     },
     "top_tokens": {"one": of_prompt("top_tokens", k=3)},

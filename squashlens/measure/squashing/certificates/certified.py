@@ -328,7 +328,8 @@ def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges,
 
     directions = normals(work.seed)(PROBES, len(queries), width(model)).to(edges.diagonal)
     one, other = pulled(jittered, work.jitter()), pulled(block.replay, nullcontext())
-    lost = float(differing(one, other, queries, directions, edges.diagonal[queries.start : queries.stop], work.chance).max())
+    own = edges.diagonal[queries.start : queries.stop]
+    lost = float(differing(one, other, queries, directions, own, work.chance).max())
     require_digits(lost)
     raised = replace(edges, rounding=edges.rounding + lost)
     work.missing, work.rounding = max(work.missing, lost), max(work.rounding, raised.rounding)
