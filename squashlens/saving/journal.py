@@ -7,7 +7,7 @@ the finding that it was working on.
 SQLite writes with a rollback journal, which needs no memory that processes share, so it also works on a network disk if
 the locks of that file system do, which many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5).
 There, only one machine at a time should write. Each finding is written by a separate connection, which is closed at
-once. If a process is killed while it writes, the file `-journal` stays, with which the next connection restores the file.
+once. If a process is killed while it writes, a file `-journal` stays, with which the next connection restores the file.
 """
 
 import hashlib
