@@ -14,7 +14,6 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, Target, dtype_name
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
-from squashlens.engine.hooking.hook import ambient
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
@@ -59,14 +58,14 @@ class Session:
         if held is not None and bos not in ("family", "as-given"):
             raise InputError(f"bos={bos!r} applies to a prompt, and a capture was given.", "Capture with this bos=.")
         ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
-        config = getattr(sound.original_model, "config", None)
+        config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
             "call": {"function": function, "bos": bos} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
-            "code_and_hooks": registry.run_state(sound)[0],
+            "code_and_hooks": run.digest,
             "proof": proof.status(sound),
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
@@ -77,7 +76,7 @@ class Session:
             "attention_implementation": implementation(sound),
             "bos_count": count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
-            "ambient_hooks": ambient(sound),
+            "ambient_hooks": list(run.hooks),
             "replaced_functions": list(registry.code_in(sound).replaced),
             "versions": versions(),
         }
@@ -152,7 +151,7 @@ class Session:
 
 def require_seen(model: Bridge, what: str) -> None:
     """Raise an error if hooks on the model use objects of which a digest shows only a part."""
-    unseen = registry.run_state(model)[1]
+    unseen = registry.run_state(model).unseen
     if unseen:
         raise InputError(
             f"{what} must know all that the hooks on the model do, and they use a {unseen[0]}, which is opaque.",

@@ -11,7 +11,6 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.digests import tensor_digest
-from squashlens.engine.hooking.hook import ambient
 from squashlens.engine.proving.registry import fingerprint_of, run_state
 from squashlens.errors import StaleCaptureError
 
@@ -51,15 +50,16 @@ class CaptureBase(ABC):
         """
         if self.digest != _digest(*self.contents()):
             raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")
-        now, (run, unseen) = model_state(model), run_state(model)
-        named = {"weights or configuration": "fingerprint", "dtype": "dtype"}
-        changed = [what for what, field in named.items() if getattr(self, field) != now[field]]
+        now = {"weights or configuration": (self.fingerprint, fingerprint_of(model))}
+        now |= {"dtype": (self.dtype, str(dtype_of(model)))}
+        changed = [what for what, (before, after) in now.items() if before != after]
         if changed:
             raise StaleCaptureError(
                 f"The capture was taken with other {' and '.join(changed)}.", "Capture again with this model."
             )
-        if (self.run_state != run or unseen) and not self.is_given_by(model):
-            what = "; ".join(dict.fromkeys([*now["ambient_hooks"], *self.ambient_hooks])) or "a function of a library"
+        run = run_state(model)
+        if (self.run_state != run.digest or run.unseen) and not self.is_given_by(model):
+            what = "; ".join(dict.fromkeys([*run.hooks, *self.ambient_hooks])) or "a function of a library"
             raise StaleCaptureError(
                 f"The model gives other activations than during the capture, with other hooks or other code: {what}.",
                 "Capture again, or restore the hooks and what they read.",
@@ -72,9 +72,10 @@ def _digest(words: str, tensors: Iterable[Tensor]) -> str:
 
 def model_state(model: Bridge) -> dict[str, Any]:
     """The fields of `CaptureBase` for the present state of the model."""
+    run = run_state(model)
     return {
         "fingerprint": fingerprint_of(model),
-        "ambient_hooks": tuple(ambient(model)),
+        "ambient_hooks": run.hooks,
         "dtype": str(dtype_of(model)),
-        "run_state": run_state(model)[0],
+        "run_state": run.digest,
     }

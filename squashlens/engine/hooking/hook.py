@@ -246,11 +246,20 @@ def is_a_users(function: object) -> bool:
     return not str(getattr(function, "__module__", "")).startswith("squashlens.") and not belongs_to_a_library(function)
 
 
-def hooks_text(model: Bridge) -> tuple[str, list[str]]:
-    """All hooks on a model as text, with what they close over, and the kinds of objects that this does not show."""
-    canonical = Canonical()
-    lines = [f"{name} {canonical.text(edit)}" for name, edit in _edits(model)]
-    return "\n".join(lines), canonical.unseen
+@dataclass(frozen=True)
+class Standing:
+    """The hooks on a model: their names, all that they do as text, and the kinds of objects that it does not show."""
+
+    names: tuple[str, ...]
+    text: str
+    unseen: tuple[str, ...]
+
+
+def standing(model: Bridge) -> Standing:
+    """The hooks that are on a model, with what they close over."""
+    canonical, found = Canonical(), list(_edits(model))
+    text = "\n".join(f"{name} {canonical.text(edit)}" for name, edit in found)
+    return Standing(tuple(name for name, _ in found), text, tuple(canonical.unseen))
 
 
 def _edits(model: Bridge) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from squashlens.bars import share_one_bar
 from squashlens.engine.anatomy import parameters
 from squashlens.engine.canonical import sha256
 from squashlens.engine.digests import sample_digest
-from squashlens.engine.hooking.hook import Tables, ambient, hooks_as_now, hooks_text
+from squashlens.engine.hooking.hook import Tables, ambient, hooks_as_now, standing
 from squashlens.engine.locks import locked, run_within
 from squashlens.engine.proving.code import Code, code_of
 from squashlens.engine.proving.fingerprint import Walk, fingerprint
@@ -116,10 +116,19 @@ def code_in(model: Bridge) -> Code:
         return _known[model].code
 
 
-def run_state(model: Bridge) -> tuple[str, list[str]]:
-    """A digest of the code that runs and of all hooks with what they close over, and what it does not show of these."""
-    text, unseen = hooks_text(model)
-    return sha256(f"{code_in(model).digest} {text}")[:16], unseen
+@dataclass(frozen=True)
+class RunState:
+    """What runs besides weights and configuration: a digest of the code and of all hooks with what they close over."""
+
+    hooks: tuple[str, ...]  # their names
+    digest: str
+    unseen: tuple[str, ...]  # kinds of objects in the hooks of which the digest shows only a part
+
+
+def run_state(model: Bridge) -> RunState:
+    """What would run now."""
+    now = standing(model)
+    return RunState(now.names, sha256(f"{code_in(model).digest} {now.text}")[:16], now.unseen)
 
 
 def call_of(model: Bridge) -> Call | None:
