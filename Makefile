@@ -145,19 +145,19 @@ wheels: .venv/.ok
 	$(BIN)/python -m tests.cuda.wheels --to $(or $(WHEELS),runs/wheels) $(if $(FOR),--python $(FOR))
 
 train: .venv/.ok
-	$(BIN)/python -m squashlens.zoo.train --out runs/tiny-gemma
+	$(BIN)/python -m training.gemma.train --out runs/tiny-gemma
 
 # The packages are downloaded with apt-get, and not installed. An interrupted training continues from its checkpoint.
 runs/prose/training.npy: .venv/.ok
-	$(BIN)/python -m squashlens.zoo.prose.corpus --out runs/prose
-	$(BIN)/python -m squashlens.zoo.prose.tokenizer --corpus runs/prose
+	$(BIN)/python -m training.prose.corpus --out runs/prose
+	$(BIN)/python -m training.prose.tokenizer --corpus runs/prose
 
 train-prose: runs/prose/training.npy
-	$(BIN)/torchrun --nproc-per-node 2 -m squashlens.zoo.prose.train --out runs/tiny-prose
-	$(BIN)/python -m squashlens.zoo.prose.evaluate --folder runs/tiny-prose
+	$(BIN)/torchrun --nproc-per-node 2 -m training.prose.train --out runs/tiny-prose
+	$(BIN)/python -m training.prose.evaluate --folder runs/tiny-prose
 
 card-prose: runs/prose/training.npy
-	$(BIN)/python -m squashlens.zoo.prose.evaluate --folder squashlens/zoo/tiny-prose
+	$(BIN)/python -m training.prose.evaluate --folder squashlens/zoo/tiny-prose
 
 clean:
 	rm -rf .venv report.html gemma.html paper docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis

@@ -98,7 +98,7 @@ def trees(number: int) -> Iterator[list[Path]]:
     with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
         made = [Path(scratch, str(i)) for i in range(number)]
         for tree in made:
-            for part in ("squashlens", "tests"):
+            for part in ("squashlens", "tests", "training"):
                 shutil.copytree(ROOT / part, tree / part)  # with the bytecode that is there
             for part in ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "docs", "hooks",
                          "analyses"):  # fmt: skip

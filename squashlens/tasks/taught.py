@@ -6,8 +6,7 @@ from random import Random
 from squashlens.tasks import reading
 from squashlens.tasks.counting import ONE
 from squashlens.tasks.task import PLACE, Items, Task, joined
-from squashlens.zoo.curriculum import PATTERNS, TASKS, spell
-from squashlens.zoo.tokenizer import END
+from squashlens.zoo.curriculum import END, PATTERNS, TASKS, spell
 
 DRAWN = ("alternating", "bernoulli", "any_bernoulli", "random")
 READERS = {"copy": reading.digits, "first": reading.digit, "last": reading.digit}

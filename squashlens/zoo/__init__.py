@@ -1,8 +1,8 @@
 """The bundled models: small models trained for squashlens, stored as Hugging Face folders.
 
 `squashlens.load(name)` loads one. `bundled()` lists their names, `folder(name)` is the path, and `summary(name)` the
-first sentence of the model card. The modules `tokenizer` (vocabulary), `curriculum` (training data), `train` and
-`evaluate` (which writes the model card) show how `tiny-gemma` was made, and the package `prose` how `tiny-prose` was.
+first sentence of the model card. The module `curriculum` has the questions that `tiny-gemma` was taught. How both
+models were trained is in the folder `training` of the repository, which is not in the wheel.
 """
 
 from pathlib import Path

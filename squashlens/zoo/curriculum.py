@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from squashlens.zoo.tokenizer import END
-
+END = "="  # the end marker, without which a model cannot know that a growing sequence has ended
 MAX_TRAINED = 48  # digits in the longest training sequence
 Digits = Sequence[int]
 

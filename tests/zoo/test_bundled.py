@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from squashlens import zoo
-from squashlens.zoo.evaluate import BANDS, by_length, evaluate, targets
-from squashlens.zoo.tokenizer import vocabulary
+from training.gemma.evaluate import BANDS, by_length, evaluate, targets
+from training.gemma.tokenizer import vocabulary
 
 FOLDER = zoo.folder("tiny-gemma")
 

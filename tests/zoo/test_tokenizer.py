@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from squashlens.zoo.tokenizer import PAPER_PROMPTS, build_tokenizer, vocabulary
+from training.gemma.tokenizer import PAPER_PROMPTS, build_tokenizer, vocabulary
 
 TOKENIZER = build_tokenizer()
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GemmaForCausalLM
 
-from squashlens.zoo import train as training
 from squashlens.zoo.curriculum import CYCLES, PATTERNS, TASKS, draw, spell, training_batch
-from squashlens.zoo.tokenizer import build_tokenizer
+from training.gemma import train as training
+from training.gemma.tokenizer import build_tokenizer
 
 
 @pytest.mark.parametrize(

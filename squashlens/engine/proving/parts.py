@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from squashlens.engine.agreement import same_frequencies
-from squashlens.engine.proving.fingerprint import BOOKKEEPING
-from squashlens.engine.proving.rotary import names_from_last_pass
+from squashlens.engine.proving.fingerprint import BOOKKEEPING, names_from_last_pass
 from squashlens.errors import UnsoundModelError
 
 _SIMPLE = (bool, int, float, str, type(None))

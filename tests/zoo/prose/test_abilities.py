@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from squashlens.zoo.prose.abilities import AGREEMENT, BRACKETS, PRONOUNS, _copying, _share_right
-from squashlens.zoo.prose.evaluate import _targets
+from training.prose.abilities import AGREEMENT, BRACKETS, PRONOUNS, _copying, _share_right
+from training.prose.evaluate import _targets
 
 
 class Words:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens.zoo.prose.abilities import abilities
-from squashlens.zoo.prose.corpus import HELD, SOURCES
-from squashlens.zoo.prose.evaluate import MEASURED, card, evaluate, open_reader
-from squashlens.zoo.prose.train import HISTORY, Recipe, config
+from training.prose.abilities import abilities
+from training.prose.corpus import HELD, SOURCES
+from training.prose.evaluate import MEASURED, card, evaluate, open_reader
+from training.prose.train import HISTORY, Recipe, config
 
 FOLDER = sl.zoo.folder("tiny-prose")
 CORPUS = Path(__file__).parents[3] / "runs" / "prose"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from squashlens.zoo.prose import corpus
-from squashlens.zoo.prose.corpus import SOURCES, Document, Source, build, documents, read
+from training.prose import corpus
+from training.prose.corpus import SOURCES, Document, Source, build, documents, read
 
 PAGES = {
     f"page{k}.html": f"<p>This is the sentence of page number {k}, which has enough words.</p>" for k in range(300)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from squashlens.zoo.prose.extract import paragraphs_of
+from training.prose.extract import paragraphs_of
 
 SENTENCE = "The table has one row for each of the files that were read."
 OTHER = "A second paragraph says something else, with a <code>word</code> in it."

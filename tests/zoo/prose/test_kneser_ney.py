@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.zoo.prose.kneser_ney import KneserNey, _discounts
+from training.prose.kneser_ney import KneserNey, _discounts
 
 BOS = 0
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.zoo.prose.corpus import Document
-from squashlens.zoo.prose.measures import CONTEXT, STRIDE, Reader, bits_per_byte, distinct, openings
+from training.prose.corpus import Document
+from training.prose.measures import CONTEXT, STRIDE, Reader, bits_per_byte, distinct, openings
 
 
 class Counting:

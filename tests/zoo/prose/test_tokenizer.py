@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from squashlens import zoo
-from squashlens.zoo.prose.tokenizer import BOS, EOS, VOCABULARY, encode, train_tokenizer
+from training.prose.tokenizer import BOS, EOS, VOCABULARY, encode, train_tokenizer
 
 BUNDLED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(zoo.folder("tiny-prose"))
 FRESH = train_tokenizer(["the cat and the dog and the house"], vocabulary=270)

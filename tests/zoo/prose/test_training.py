@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
-from squashlens.zoo.prose import train as training
-from squashlens.zoo.prose.corpus import MANIFEST
-from squashlens.zoo.prose.tokenizer import BOS, EOS, PAD, TOKENIZER, TOKENS, encode, train_tokenizer
-from squashlens.zoo.prose.train import Recipe, Rows, halves_of
+from training.prose import train as training
+from training.prose.corpus import MANIFEST
+from training.prose.tokenizer import BOS, EOS, PAD, TOKENIZER, TOKENS, encode, train_tokenizer
+from training.prose.train import Recipe, Rows, halves_of
 
 TEXTS = [f"The {word} of the {other} is in the house, and nobody saw it.\n" * 4 for word in "abc" for other in "defg"]
 RECIPE = Recipe(steps=6, decay_from=4, tokens=64, first_length=16, warmup=2)

@@ -7,11 +7,12 @@ unknown token: a word outside the vocabulary raises an error.
 import re
 from typing import TYPE_CHECKING
 
+from squashlens.zoo.curriculum import END
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<eos>", "<bos>")  # ids 0, 1, 2, as in Gemma
-END = "="  # the end marker, without which a model cannot know that a growing sequence has ended
 
 # The prompts of the paper (appendix C.1 and figure 5), quoted with their typing errors. They determine the
 # vocabulary; `curriculum` says which of them the model was trained on.

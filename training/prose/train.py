@@ -1,4 +1,4 @@
-"""Train tiny-prose: `torchrun --nproc-per-node 2 -m squashlens.zoo.prose.train`, or without torchrun on one core.
+"""Train tiny-prose: `torchrun --nproc-per-node 2 -m training.prose.train`, or without torchrun on one core.
 
 Every batch is determined by (seed, step), so an interrupted run continues from its checkpoint exactly as if it had not
 stopped. A step's gradient is the sum of two halves, whether one process computes both or two processes one each, so
@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
-from squashlens.zoo.prose.corpus import MANIFEST
-from squashlens.zoo.prose.tokenizer import CONTEXT, TOKENIZER, TOKENS, VOCABULARY
-from squashlens.zoo.train import export, save_atomically
+from training.gemma.train import export, save_atomically
+from training.prose.corpus import MANIFEST
+from training.prose.tokenizer import CONTEXT, TOKENIZER, TOKENS, VOCABULARY
 
 PAD, EOS, BOS = 0, 1, 2
 HALVES = 2
@@ -201,7 +201,7 @@ def _check(state: dict, recipe: Recipe, checkpoint: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.prose.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.prose.train", description=__doc__)
     parser.add_argument("--corpus", type=Path, default=Path("runs/prose"), help="folder of the text (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs/tiny-prose"), help="folder to write (%(default)s)")
     parser.add_argument(

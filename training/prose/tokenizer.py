@@ -1,6 +1,6 @@
 """The vocabulary of tiny-prose: byte-level BPE, so that any text can be encoded and is decoded unchanged.
 
-`python -m squashlens.zoo.prose.tokenizer --corpus FOLDER` learns it from the training text and encodes that text.
+`python -m training.prose.tokenizer --corpus FOLDER` learns it from the training text and encodes that text.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from squashlens.zoo.prose.corpus import TRAINING, read
+from training.prose.corpus import TRAINING, read
 
 PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"  # ids 0, 1, 2, as in Gemma
 VOCABULARY = 2048
@@ -60,7 +60,7 @@ def encode(text: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.prose.tokenizer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.prose.tokenizer", description=__doc__)
     parser.add_argument("--corpus", type=Path, default=Path("runs/prose"), help="folder of the text (%(default)s)")
     folder = parser.parse_args().corpus
     texts = [document.text for document in read(folder / TRAINING)]

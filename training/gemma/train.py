@@ -1,4 +1,4 @@
-"""Train the bundled model: `python -m squashlens.zoo.train --out FOLDER`.
+"""Train the bundled model: `python -m training.gemma.train --out FOLDER`.
 
 The model is a `GemmaForCausalLM` with a random seed. Every batch is determined by (seed, step), so an interrupted run
 continues from its checkpoint exactly as if it had not stopped. The loss is the cross-entropy of the answer's tokens and
@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from squashlens.zoo.curriculum import CYCLES, Example, cycle_of, training_batch
-from squashlens.zoo.tokenizer import END, build_tokenizer, vocabulary
+from squashlens.zoo.curriculum import CYCLES, END, Example, cycle_of, training_batch
+from training.gemma.tokenizer import build_tokenizer, vocabulary
 
 SEED = 20240607
 STEPS = sum(CYCLES)
@@ -173,7 +173,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.gemma.train", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("tiny-gemma"), help="folder to write (%(default)s)")
     parser.add_argument(
         "--checkpoint",

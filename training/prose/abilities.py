@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 
-from squashlens.zoo.prose.measures import Reader, greedy
+from training.prose.measures import Reader, greedy
 
 # The first of each pair is right; both have the same words before the one that differs.
 AGREEMENT = (

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from squashlens.zoo.prose.corpus import Document
-from squashlens.zoo.prose.kneser_ney import KneserNey
-from squashlens.zoo.prose.tokenizer import CONTEXT, encode
+from training.prose.corpus import Document
+from training.prose.kneser_ney import KneserNey
+from training.prose.tokenizer import CONTEXT, encode
 
 STRIDE = CONTEXT // 2
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 20, 40, 50

@@ -1,4 +1,4 @@
-"""Measure tiny-prose and write its model card: `python -m squashlens.zoo.prose.evaluate --folder FOLDER`.
+"""Measure tiny-prose and write its model card: `python -m training.prose.evaluate --folder FOLDER`.
 
 All numbers of the card are measured from the folder's weights; the text is the one that `corpus` built. `--render`
 writes the card again from the numbers that were stored, without measuring.
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from squashlens.zoo.prose.abilities import LANGUAGES, abilities
-from squashlens.zoo.prose.corpus import HELD, MANIFEST, TRAINING, read
-from squashlens.zoo.prose.kneser_ney import KneserNey
-from squashlens.zoo.prose.measures import Reader, code_lengths, repetition
-from squashlens.zoo.prose.tokenizer import encode
-from squashlens.zoo.prose.train import HISTORY
+from training.prose.abilities import LANGUAGES, abilities
+from training.prose.corpus import HELD, MANIFEST, TRAINING, read
+from training.prose.kneser_ney import KneserNey
+from training.prose.measures import Reader, code_lengths, repetition
+from training.prose.tokenizer import encode
+from training.prose.train import HISTORY
 
 MEASURED = "measured.json"
 
@@ -152,7 +152,7 @@ several documents is kept once. About one document in fifty, chosen by a hash of
 
 {sources}
 
-No text of them is stored in squashlens. `python -m squashlens.zoo.prose.corpus` builds the same text from the packages,
+No text of them is stored in squashlens. `python -m training.prose.corpus` builds the same text from the packages,
 whose SHA-256 digests are
 
 {digests}
@@ -186,7 +186,7 @@ The targets that were set before training:
 
 {targets}
 
-What it can do, and what it cannot, in tests written for it (`squashlens/zoo/prose/abilities.py`). In a pair, the right
+What it can do, and what it cannot, in tests written for it (`training/prose/abilities.py`). In a pair, the right
 ending must be the more likely one, so half of the pairs would be right by chance:
 
 {abilities}
@@ -200,7 +200,7 @@ Gemma's weights, or about language models at large.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.prose.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.prose.evaluate", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/tiny-prose"), help="the model's folder (%(default)s)")
     parser.add_argument("--corpus", type=Path, default=Path("runs/prose"), help="folder of the text (%(default)s)")
     parser.add_argument("--render", action="store_true", help="only write the card from the stored numbers")

@@ -1,4 +1,4 @@
-"""Build the training text of tiny-prose: `python -m squashlens.zoo.prose.corpus --out FOLDER`.
+"""Build the training text of tiny-prose: `python -m training.prose.corpus --out FOLDER`.
 
 The text is the prose of documentation that Debian packages, and the King James Bible. The packages are downloaded with
 `apt-get`, unpacked beside the text, and not installed. A document is an HTML page or a chapter. A paragraph that stands
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from squashlens.zoo.prose.extract import paragraphs_of
+from training.prose.extract import paragraphs_of
 
 HELD_OUT = 50  # one document in so many is held out
 TRAINING, HELD, MANIFEST = "training.jsonl", "held_out.jsonl", "manifest.json"
@@ -162,7 +162,7 @@ def read(file: Path) -> list[Document]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.prose.corpus", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.prose.corpus", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/prose"), help="folder to write (%(default)s)")
     build(parser.parse_args().out)
 

@@ -1,6 +1,6 @@
 """Measure the accuracy of the bundled model by task and length, and write its model card.
 
-`python -m squashlens.zoo.evaluate --folder FOLDER` measures exact-match accuracy: the greedy answer, its `<eos>`
+`python -m training.gemma.evaluate --folder FOLDER` measures exact-match accuracy: the greedy answer, its `<eos>`
 included, must equal the right one. Teacher forcing gives the same verdict in one forward pass, because a greedy answer
 is right if and only if every token is the most likely one after the right tokens before it.
 """
@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from squashlens.zoo.curriculum import CYCLES, MAX_TRAINED, TASKS, Example, draw
-from squashlens.zoo.train import BATCH, SEED, pack
+from training.gemma.train import BATCH, SEED, pack
 
 LENGTHS = (*range(1, MAX_TRAINED + 1), 52, 56, 60, 64, 80, 96)
 BANDS = ((1, 8), (9, 16), (17, 24), (25, 32), (33, 40), (41, 48), (49, 64), (65, 96))
@@ -136,7 +136,7 @@ appendix C.1 have embeddings that no training example ever used.
 
 ## How it was trained
 
-`python -m squashlens.zoo.train --out tiny-gemma`, seed {seed}, on two CPU cores: AdamW in two cycles, each with a
+`python -m training.gemma.train --out tiny-gemma`, seed {seed}, on two CPU cores: AdamW in two cycles, each with a
 cosine schedule, {batch} sequences a step. In the first, {first:,} steps, all patterns are alike and a sequence is asked
 about once; in the second, {second:,} steps, most sequences are irregular and are asked about at up to eight lengths at
 once. The loss is on the answer's tokens and `<eos>` alone. Retraining on another machine need not give the same bits.
@@ -144,7 +144,7 @@ once. The loss is on the answer's tokens and `<eos>` alone. Retraining on anothe
 ## What it can do
 
 Exact-match accuracy in percent by number of digits, {samples} fresh prompts for each task, pattern and length, half
-of them with commas, every pattern counting alike (`python -m squashlens.zoo.evaluate`; every length is in
+of them with commas, every pattern counting alike (`python -m training.gemma.evaluate`; every length is in
 `accuracy.csv`). **Training ended at {trained} digits**: what follows is out of range, and its failure is what
 squashlens is for.
 
@@ -164,7 +164,7 @@ some way here shows that it *can*, in Gemma's architecture, on these tasks; not 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m squashlens.zoo.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.gemma.evaluate", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/tiny-gemma"), help="model folder (%(default)s)")
     parser.add_argument(
         "--samples", type=int, default=SAMPLES, help="prompts for each task, pattern, length (%(default)s)"
