@@ -167,8 +167,8 @@ def test_what_has_no_table_is_refused() -> None:
         sl.results.table({"a": search, "b": bound})
     with pytest.raises(InputError, match="result= is empty"):
         sl.results.table({})
-    with pytest.raises(InputError, match="This array has no provenance"):
-        sl.results.table(2 * odd.result("collapse")["distance"])
+    with pytest.raises(InputError, match="These values have no provenance"):
+        sl.results.table((2 * odd.result("collapse")["distance"]).drop_attrs())
     with pytest.raises(InputError, match="has no numbers: its variables are texts"):
         sl.results.table(odd.result("evaluate")[["answer"]])
 

@@ -1,12 +1,14 @@
 """Values as text that is the same in every process: for digests of models, of hooks, and of the code that runs.
 
-A function is its code, its defaults, the variables that it closes over, and the globals that it reads. A module is its
-class and all its weights. Of an object of unknown kind only the type and its plain attributes are known, so `unseen`
-lists it: whoever needs to know everything must look at what it does instead.
+A function is its code, its defaults, the variables that it closes over, and the globals that it and its inner functions
+read. Whatever else may change what it does without being seen here (objects, classes, modules, and the code of your own
+packages) is listed in `unseen`: whoever needs to know everything must look at what the function does instead. What it
+reads from files, the environment or random generators of libraries is not seen.
 """
 
 import functools
 import hashlib
+import sys
 import sysconfig
 import types
 from collections import OrderedDict, defaultdict
@@ -64,19 +66,21 @@ class Canonical:
                 self.unseen.append(type(value).__qualname__)
             return self.container(value, depth - 1) if depth else type(value).__qualname__
         if isinstance(value, nn.Module):
-            return self._module(value, depth)
+            return self._module(value)
         if callable(value) or isinstance(value, types.CodeType):
             return self.code(value, depth)
         if hasattr(value, "to_dict") and depth:  # a configuration of its own
+            self.unseen.append(type(value).__qualname__)
             return self.text(value.to_dict(), depth)
-        return self._object(value)
+        return self._object(value, depth)
 
     def _array(self, value: Tensor | np.ndarray) -> str:
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and value.layout == torch.strided:
             return tensor_digest(value)
-        if value.dtype.kind in "biuf" and value.dtype.isnative:
+        if type(value) is np.ndarray and value.dtype.kind in "biuf" and value.dtype.isnative:
             return tensor_digest(torch.from_numpy(np.ascontiguousarray(value)))
-        return self.text(value.tolist())
+        self.unseen.append(type(value).__qualname__)
+        return type(value).__qualname__
 
     def container(self, value: Mapping[Any, Any] | Iterable[Any], depth: int) -> str:
         """The items of a container as text; those of a mapping or a set in the order of their texts."""
@@ -92,12 +96,14 @@ class Canonical:
             return f"partial {self.text([value.func, value.args, value.keywords], depth - 1)}"
         if isinstance(value, types.MethodType):
             return f"method {self.text([value.__func__, value.__self__], depth - 1)}"
-        if isinstance(
-            value, type | types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType
-        ):
+        if isinstance(value, type):
+            return self._named(value, getattr(sys.modules.get(value.__module__), "__file__", None))
+        if isinstance(value, _BUILTIN):
+            if not isinstance(getattr(value, "__self__", None), types.ModuleType | type | None):
+                self.unseen.append(value.__qualname__)
             return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
         if not isinstance(value, types.FunctionType | types.CodeType):
-            return self._object(value)
+            return self._object(value, depth)
         if id(value) in self.begun:  # it calls itself, or two functions share it
             return value.__qualname__ if isinstance(value, types.FunctionType) else value.co_qualname
         self.begun[id(value)] = value
@@ -111,33 +117,46 @@ class Canonical:
             cells = [_contents_of(cell) for cell in value.__closure__ or ()]
             given = (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items()), *cells)
             lines += [self.text(one, depth - 1) for one in given]
-            read = {name: value.__globals__[name] for name in code.co_names if name in value.__globals__}
+            read = {name: value.__globals__[name] for name in names_in(code) if name in value.__globals__}
             lines += [f"{name} = {self._global(one, depth - 1)}" for name, one in sorted(read.items())]
+            lines += [self.text(value.__dict__, depth - 1)] if value.__dict__ else []
         return f"code {value.__qualname__ if isinstance(value, types.FunctionType) else ''} {' '.join(lines)}"
 
     def _global(self, value: Any, depth: int) -> str:
-        """A global that a function reads: functions and modules of installed packages only by name."""
-        file = getattr(value, "__file__", None) or getattr(getattr(value, "__code__", None), "co_filename", None)
+        """A global that a function reads: functions of installed packages only by name, if they close over nothing."""
         if isinstance(value, types.ModuleType):
-            if file is not None and not installed(file):
-                self.unseen.append(value.__name__)
-            return value.__name__
-        if isinstance(value, types.FunctionType) and installed(str(file)):
+            return self._named(value, getattr(value, "__file__", None))
+        if isinstance(value, types.FunctionType) and not value.__closure__ and installed(value.__code__.co_filename):
             return f"{value.__module__}.{value.__qualname__}"
         return self.text(value, depth)
 
-    def _module(self, module: nn.Module, depth: int) -> str:
-        """A module that is not a part of the model, such as a sparse autoencoder that a hook uses."""
-        held = module.state_dict(keep_vars=True)
-        weights = dict(zip(held, tensor_digests([*held.values()]), strict=True))
-        forward = self.text(type(module).forward, depth - 1) if depth else ""
-        return f"{type(module).__module__}.{type(module).__qualname__} {module.training} {weights} {forward}"
+    def _named(self, value: Any, file: str | None) -> str:
+        """The name of a class or module; those of your own may change."""
+        home = str(getattr(value, "__module__", value.__name__)).partition(".")[0]
+        if not (installed(file) if file else home in sys.builtin_module_names):
+            self.unseen.append(value.__name__)
+        return f"{home}.{getattr(value, '__qualname__', value.__name__)}"
 
-    def _object(self, value: Any) -> str:
-        """An object of unknown kind as text: its type and its plain attributes."""
+    def _module(self, module: nn.Module) -> str:
+        """A module that is not a part of the model, such as a sparse autoencoder that a hook uses."""
+        self.unseen.append(type(module).__qualname__)
+        held = module.state_dict(keep_vars=True)
+        return f"{type(module).__qualname__} {dict(zip(held, tensor_digests([*held.values()]), strict=True))}"
+
+    def _object(self, value: Any, depth: int) -> str:
+        """An object as text: all attributes of one of squashlens's own, and the plain attributes of any other."""
+        held = getattr(value, "__dict__", {})
+        if type(value).__module__.startswith("squashlens.") and depth:
+            return f"{type(value).__qualname__} {self.container(held, depth - 1)}"
         self.unseen.append(type(value).__qualname__)
-        plain = {key: one for key, one in getattr(value, "__dict__", {}).items() if isinstance(one, SIMPLE | Tensor)}
+        plain = {key: one for key, one in held.items() if isinstance(one, SIMPLE | Tensor)}
         return f"{type(value).__qualname__} {self.container(plain, 0)}" if plain else type(value).__qualname__
+
+
+def names_in(code: types.CodeType) -> set[str]:
+    """The names that code uses, also in the functions that are defined in it."""
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return {*code.co_names}.union(*map(names_in, inner))
 
 
 def _contents_of(cell: Any) -> Any:
@@ -149,8 +168,8 @@ def _contents_of(cell: Any) -> Any:
 
 @cache
 def installed(file: str) -> bool:
-    """Whether a file belongs to Python or to an installed package."""
+    """Whether a file belongs to Python, to an installed package, or to squashlens."""
     path = Path(file)
-    if {"site-packages", "dist-packages"} & {*path.parts}:
+    if {"site-packages", "dist-packages"} & {*path.parts} or path.is_relative_to(Path(__file__).parent.parent):
         return True
     return any(path.is_relative_to(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))

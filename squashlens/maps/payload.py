@@ -16,6 +16,7 @@ from squashlens.measure.squashing.maps.spread import spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 
+DERIVED = "These are derived values: something was changed since they were measured."
 MOST = 6_000_000  # bytes of a page
 LARGEST = float(np.finfo("<f4").max)  # of a page's numbers
 FIXED = 120_000  # of them, for its program, styles and headings
@@ -84,6 +85,7 @@ def payload(
     header |= {
         "layers": kept_layers, "queries": kept,
         "notes": [
+            *([DERIVED] if facts["values"] == "derived" else []),
             *(f"{SHOWN[name][0]}: up to {_largest(found[name]):.3g}, too large for a page; the result has it."
               for name in known if name not in names),
             *_notes(found, kept, queries, kept_layers, layers, traced),

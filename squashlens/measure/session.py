@@ -88,8 +88,7 @@ class Session:
         """The file from which an interrupted measurement resumes. Raises for hooks whose digest does not show all."""
         if path is not None:
             require_seen(self.model, "resume=")
-        ids = self.ids.tolist()
-        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model), "token ids": ids})
+        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model)})
 
     @property
     def positions(self) -> int:

@@ -125,6 +125,7 @@ def provenance(result: Result) -> dict[str, Any]:
     >>> sl.results.provenance(bound / bound.sum())["values"]
     'derived'
     """
+    require_done(result)
     facts = facts_of(result)
     if not facts:
         raise InputError(
@@ -137,17 +138,20 @@ def provenance(result: Result) -> dict[str, Any]:
 
 def facts_of(result: Result) -> dict[str, Any]:
     """The provenance of a result, with the entry `values`; empty for values without a provenance."""
-    found = _facts(result)
-    if found and not any(found):
-        raise InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
-    of_all = of_several([facts for facts in found if facts])
-    return of_all | {"values": "measured" if is_measured(result) else "derived"} if found else {}
+    found = [facts for facts in _facts(result) if facts]
+    return of_several(found) | {"values": "measured" if is_measured(result) else "derived"} if found else {}
 
 
 def is_done(result: Result) -> bool:
     """Whether a result is no cell of a study that is not done yet."""
     found = _facts(result)
     return any(found) or not found
+
+
+def require_done(result: Result) -> None:
+    """Raise an error for a cell of a study that is not done yet."""
+    if not is_done(result):
+        raise InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
 
 
 def _facts(result: Result) -> list[dict[str, Any]]:
@@ -166,7 +170,8 @@ def is_measured(result: Result) -> bool:
     stored, found = _stored(texts[0]), digests(result)
     try:
         part = settled(stored, labels_of(result), [str(name) for name in result.dims])
-        if part is not stored and _signs(part, {n: digest for n, digest in found.items() if n not in joints(stored)}):
+        chosen = {name for name in joints(stored) if name not in result.dims}  # labels of the part, which it had not
+        if part is not stored and _signs(part, {n: digest for n, digest in found.items() if n not in chosen}):
             return True
     except DAMAGED:
         raise _unreadable(texts[0]) from None

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from squashlens.errors import CapacityError, InputError
+from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.digests import PROVENANCE, Result, contents
 from squashlens.saving.files import as_path
 from squashlens.saving.rows import rows_of
@@ -45,11 +45,13 @@ def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
     try:
         if ending == ".csv":
             return _csv(result)
-        dataset = _as_dataset(result).assign_attrs({ORIGIN: origin} if origin else {})
+        dataset = _as_dataset(result, once=ending == ".json").assign_attrs({ORIGIN: origin} if origin else {})
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, ending, "result"))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    except UNKEPT as error:  # a result that the user changed
+    except SquashlensError as error:
+        raise _unkept(ending, error.cause.rstrip(".")) from error
+    except Exception as error:  # a result that the user changed; h5netcdf has errors of its own
         raise _unkept(ending, str(error) or type(error).__name__) from error
     if changed:
         raise _unkept(ending, f"its {changed[0]} would not be read back unchanged")
@@ -115,16 +117,20 @@ def result_of(dataset: xr.Dataset) -> Result:
     return array if kind == "DataArray" else array.rename(None)
 
 
-def _as_dataset(result: Result) -> xr.Dataset:
-    """The Dataset to write: with the kind of the result, each provenance once, and without another file's encoding."""
+def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
+    """The Dataset to write: with the kind of the result, and without another file's encoding.
+
+    With `once`, variables do not repeat the provenance; xarray, which reads netCDF, would lose it in a selection.
+    """
     named = result.rename(NAMELESS) if isinstance(result, xr.DataArray) and result.name is None else result
     dataset = named if isinstance(named, xr.Dataset) else named.to_dataset()
     kind = "Dataset" if dataset is result else "DataArray" if named is result else KINDS[-1]
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     found = dataset.drop_encoding().assign_attrs(about)
+    found.attrs.pop(ORIGIN, None)  # of another file
     for one in found.data_vars.values():
-        if text is not None and one.attrs.get(PROVENANCE) == text:
+        if once and text is not None and one.attrs.get(PROVENANCE) == text:
             del one.attrs[PROVENANCE]
     return found
 

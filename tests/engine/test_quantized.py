@@ -131,7 +131,7 @@ MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
     "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
     "masked": lambda m: sl.path_bound(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
-    "sketch": lambda m: sl.jacobian_norms(m, PROMPT, method="sketch"),
+    "sketch": lambda m: sl.jacobian_norms(m, PROMPT, method="sketch", seed=0),
     "sensitivity": lambda m: sl.sensitivity(m, PROMPT)["jacobian"],
     "collapse": lambda m: captured.collapse(m, PANELS(m, 24)["a"], baselines=["contrast"], **QUIET)["distance"],
     "ablation": lambda m: sl.separator_ablation(m, PANELS(m, 24)["d"], kinds=KINDS, **QUIET)["distance"],

@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation("a selection of repeats off its panel", "figures/collapse/tokenization.py", "repeats[0] - 0.5]", "0.5]", "test_tokenization_figures.py::test_rows_are_as_many_as_can_be_read"),
     Mutation("hooks among changed prompts", "figures/collapse/separators.py", "row=row, col=1)", "row=1, col=1)", "test_collapse_figures.py::test_layer_trace_draws_every_ablation"),
     Mutation("ablations from the first block on", "figures/collapse/separators.py", "sel(from_block=first)", "isel(from_block=0)", "test_collapse_figures.py::test_layer_trace_draws_every_ablation"),
-    Mutation("a mean as another measurement", "checks/results.py", ' if "provenance" not in found.attrs else', " if False else", "test_given.py::test_a_mean_is_refused_for_what_it_is"),
+    Mutation("a mean as another measurement", "checks/results.py", ' if "provenance" not in found.attrs else', " if False else", "test_given.py::test_a_mean_over_what_a_figure_needs_is_refused"),
     Mutation("a panel's title as wide as the part", "figures/drawing/layouts/layout.py", "start, end = self.across[at][column]\n                titles.append(", "start, end = self.across[at][0][0], self.across[at][-1][1]\n                titles.append(", "test_panels.py::test_titles_of_narrow_panels_stay_above_them"),
     Mutation("rows beside each other that are not aligned", "figures/drawing/layouts/layout.py", "gaps = [shared_gaps if at in group else own", "gaps = [own if at in group else own", "test_panels.py::test_panels_beside_each_other_are_aligned"),
     Mutation("a noise floor rounded down", "figures/collapse/curves.py", "np.ceil(value / unit * (1 - 1e-12))", "np.round(value / unit)", "test_collapse_figures.py::test_a_noise_floor_is_rounded_up"),

@@ -422,7 +422,7 @@ def test_probe_is_a_map_with_y_on_top(probed: xr.Dataset) -> None:
     note = "white: no R²"
     assert figure.layout.title.subtitle.text == f"tiny-gemma · counting · {note}"
     full = probed.isel(length=[0, 2])
-    assert sl.figures.probe(full).layout.title.subtitle.text == "tiny-gemma · counting"
+    assert sl.figures.probe(full).layout.title.subtitle.text == "tiny-gemma · counting · derived values"
 
 
 def test_probe_draws_random_weights_beside(probed: xr.Dataset) -> None:

@@ -79,9 +79,9 @@ def test_layers_and_query_are_said(tiny: Any) -> None:
     assert notes(sl.paths.hops(tiny, PROMPT, query=3)) == "tiny-gemma · query at position 3"
     assert notes(sl.path_bound(tiny, PROMPT)) == "tiny-gemma"
     several = sl.path_bound(tiny, PROMPT, to_layer=[3, "y"])
-    assert notes(several.isel(to_layer=0)) == "tiny-gemma · to layer 3"
+    assert notes(several.isel(to_layer=0)) == "tiny-gemma · to layer 3 · derived values"
     assert said(sl.figures.of(several))[2] == ["", ""]  # the label of each panel says it
-    assert notes(sl.paths.composition(tiny, PROMPT).isel(layer=2)) == "tiny-gemma · layer 2"
+    assert notes(sl.paths.composition(tiny, PROMPT).isel(layer=2)) == "tiny-gemma · layer 2 · derived values"
 
 
 def test_hooks_of_some_results_are_said() -> None:

@@ -144,7 +144,7 @@ def test_surveys_over_fewer_and_more_options(surveyed: xr.Dataset) -> None:
     assert len(sl.figures.survey(surveyed.isel(depth=0, window=0, drop=True)).data) == 2
     assert len(sl.figures.survey(surveyed.isel(window=0, drop=True)).data) == 6
     wide = surveyed.expand_dims(heads=[1]).transpose("encoding", "depth", "window", "heads", "seed")
-    with pytest.raises(InputError, match="new dimension 'heads'"):
+    with pytest.raises(InputError, match="no place for the options heads"):
         sl.figures.survey(wide)
     over = {"encoding": ["none"], "depth": [1], "window": [None], "heads": [1, 2]}
     with pytest.raises(InputError, match="no place for the options heads"):

@@ -154,7 +154,7 @@ def test_another_model_is_refused(tiny: Any, bridge_of: Any, found: Any, one: An
 def test_other_results_are_refused(found: Any, one: Any, families: Any) -> None:
     for wrong in (
         found, one.sel(change=["window of 3"]), one.isel(change=0), one[["bound"]], families.isel(family=0),
-        one.drop_attrs(), sl.results.concat({"a": one, "b": one}, "model"), one * 2,
+        one.drop_attrs(deep=True), sl.results.concat({"a": one, "b": one}, "model"),
     ):  # fmt: skip
         with pytest.raises(InputError):
             sl.squash_map(found, interventions=wrong)
@@ -167,7 +167,9 @@ def test_a_saved_result_and_one_without_prompts(found: Any, one: Any, tmp_path: 
     assert sl.squash_map(found, interventions=again).page() == sl.squash_map(found, interventions=one).page()
     text = one.attrs["provenance"]
     for old, new in (('"form"', '"farm"'), ('"prefix"', '"prifex"'), ('"suffix":[', '"suffix":[null,')):
-        damaged = one.assign_attrs(provenance=text.replace(old, new))
+        damaged = one.copy().assign_attrs(provenance=text.replace(old, new))
+        for values in damaged.data_vars.values():
+            values.attrs["provenance"] = text.replace(old, new)
         with pytest.raises(InputError):
             Interventions.of(damaged)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import squashlens as sl
@@ -210,11 +211,13 @@ def test_wrong_settings_are_refused_and_nothing_is_written(
     assert not [*tmp_path.iterdir()]
 
 
-def test_hooks_without_a_name_of_their_own_are_refused(tiny: Any, tmp_path: Path) -> None:
-    def edit(tensor: Any, hook: Any) -> Any:
-        return tensor
+def test_hooks_of_which_not_all_is_seen_are_refused(tiny: Any, tmp_path: Path) -> None:
+    generator = torch.Generator()
 
-    with sl.applied(tiny, ("blocks.0.hook_resid_pre", edit)), pytest.raises(InputError, match="cannot tell this hook"):
+    def edit(tensor: Any, hook: Any) -> Any:
+        return tensor * generator.initial_seed() ** 0
+
+    with sl.applied(tiny, ("blocks.0.hook_resid_pre", edit)), pytest.raises(InputError, match="A finished figure must"):
         sl.paper(tiny, out=tmp_path, figures=[9], **QUIET)
 
 

@@ -368,7 +368,7 @@ def test_results_say_what_they_are_and_come_back(ending: str, surveyed: xr.Datas
             assert variable.attrs["units"]
         facts = sl.results.provenance(back)
         assert facts["call"]["function"] == name
-        assert {"stack", "seeds", "dtype", "device", "versions", "call"} == set(facts)
+        assert {"stack", "seeds", "dtype", "device", "versions", "call", "values"} == set(facts)
     facts = sl.results.provenance(alone)
     assert facts["stack"] == dataclasses.asdict(stack)
     assert facts["seeds"] == [3, 8]

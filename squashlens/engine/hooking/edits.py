@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks
 from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
-from squashlens.engine.hooking.hook import distinct_points, is_a_users, torch_hook
+from squashlens.engine.digests import tensor_digest
+from squashlens.engine.hooking.hook import all_modules, distinct_points, is_a_users, torch_hook
 from squashlens.engine.locks import locked
 
 
@@ -15,34 +18,31 @@ from squashlens.engine.locks import locked
 def edits(model: Bridge) -> Iterator[set[str]]:
     """Collect, while the body runs, the names of the modules where one of a user's hooks edits.
 
-    A hook edits if it returns another object than it got, or writes into a tensor. Backward hooks do not act in a
-    forward pass.
+    A hook edits if the tensors are not, bit for bit, what they were before it. Backward hooks do not act in a forward
+    pass. A hook on every module counts as one that edits.
     """
-    found: set[str] = set()
+    found = {"every module"} if any(map(is_a_users, _global_forward_hooks.values())) else set[str]()
     with ExitStack() as stack:
         stack.enter_context(locked(model))
-        points = {point: name for name, point in distinct_points(model).items()}
-        for module, name in {**{m: n for n, m in model.named_modules()}, **points}.items():
+        points: dict[Any, str] = {point: name for name, point in distinct_points(model).items()}
+        for module in all_modules(model):
+            name = points.get(module, type(module).__name__)
             for table, entering in ((module._forward_hooks, False), (module._forward_pre_hooks, True)):
-                own = [h.user_hook for h in module.fwd_hooks] if module in points else table.values()
-                if any(map(is_a_users, own)):
+                own = [h.user_hook for h in vars(module)["fwd_hooks"]] if module in points and not entering else []
+                if any(map(is_a_users, [*own, *table.values()])):
                     _compare_around(stack, module, name, found, entering)
         yield found
 
 
 def _compare_around(stack: ExitStack, module: nn.Module, name: str, found: set[str], entering: bool) -> None:
     """Compare tensors before the first and after the last of a module's hooks, at its input or its output."""
-    seen: list[list[tuple[object, int]]] = []
+    seen: list[list[object]] = []
 
     def before(_module: nn.Module, args: object, rest: object) -> None:
         seen.append(_leaves((args, rest) if entering else rest))
 
     def after(_module: nn.Module, args: object, rest: object) -> None:
-        earlier, now = seen.pop(), _leaves((args, rest) if entering else rest)
-        unchanged = len(earlier) == len(now) and all(
-            a is b and i == j for (a, i), (b, j) in zip(earlier, now, strict=True)
-        )
-        if not unchanged:
+        if seen.pop() != _leaves((args, rest) if entering else rest):
             found.add(name)
 
     options = {"with_kwargs": True} if entering else {}
@@ -50,6 +50,6 @@ def _compare_around(stack: ExitStack, module: nn.Module, name: str, found: set[s
         torch_hook(stack, module, look, before=entering, prepend=first, **options)
 
 
-def _leaves(value: object) -> list[tuple[object, int]]:
-    """Every object in nested containers, with the number of times that each tensor was written into."""
-    return [(leaf, leaf._version if isinstance(leaf, Tensor) else 0) for leaf in tree_leaves(value)]
+def _leaves(value: object) -> list[object]:
+    """Every object in nested containers by its identity, and every tensor by its content."""
+    return [tensor_digest(leaf) if isinstance(leaf, Tensor) else id(leaf) for leaf in tree_leaves(value)]

@@ -289,14 +289,21 @@ def _all_hooks(model: Bridge) -> Iterator[tuple[str, object, bool]]:
             yield site if known.get(site) is point else name, function, False
         yield from ((f"{name} (backward)", handle.user_hook, True) for handle in point.bwd_hooks)
     tables = [(table, table.startswith("_backward")) for table in _TABLES]
-    if any(map(_of_a_user, modules_of(model.original_model))):  # without names, since most models have none
-        for name, module in named_modules(model.original_model):
+    if any(map(_of_a_user, all_modules(model))):  # without names, since most models have none
+        names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in named_modules(model)}
+        names |= {module: name for name, module in named_modules(model.original_model)}
+        for module, name in names.items():
             for table, backward in tables:
                 found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
                 yield from ((f"{name} (torch)", f, backward) for f in found)
     for table, backward in tables:
         everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
         yield from (("every module (torch)", f, backward) for f in everywhere)
+
+
+def all_modules(model: Bridge) -> set[nn.Module]:
+    """The modules of the bridge and of the model in it, with all hook points."""
+    return {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
 
 
 def _of_a_user(module: nn.Module) -> bool:
@@ -340,8 +347,7 @@ Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]  # the hooks of modu
 
 def hooks_as_now(model: Bridge) -> Tables:
     """A copy of all hooks of all modules, for `with_hooks`."""
-    modules = {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
-    held = ((module, table, getattr(module, table)) for module in modules for table in _TABLES)
+    held = ((module, table, getattr(module, table)) for module in all_modules(model) for table in _TABLES)
     return {(module, table): OrderedDict(hooks) for module, table, hooks in held if hooks}
 
 

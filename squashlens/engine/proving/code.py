@@ -12,12 +12,12 @@ import functools
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from squashlens.engine.canonical import Canonical, sha256
+from squashlens.engine.canonical import Canonical, names_in, sha256
 from squashlens.engine.proving.fingerprint import Walk
 
 # Packages whose functions may appear in the code of another library without counting as replaced.
@@ -25,15 +25,18 @@ LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "hugging
 LIBRARIES |= {"jaxtyping", "beartype", "kernels", "packaging", "torchao", "safetensors", "tqdm", "typing_extensions"}
 LIBRARIES |= {"squashlens", *sys.stdlib_module_names}
 _START = ("__call__", "_call_impl", "_wrapped_call_impl", "forward")
+_OPERATORS = {f"__{r}{o}__" for o in ("matmul", "add", "sub", "mul", "truediv", "pow") for r in ("", "r", "i")}
+_OPERATORS |= {"__neg__", "__getitem__", "__setitem__"}
 _Found = tuple[str, Mapping[str, Any], str, Any]  # a label, where a name was looked up, the name, what it was
 
 
 @dataclass(frozen=True)
 class Code:
-    """The digest of the code, and the functions that another package replaced."""
+    """The digest of the code, the functions that another package replaced, and what it does not show of these."""
 
     digest: str
     replaced: tuple[str, ...]
+    unseen: tuple[str, ...] = ()
 
 
 def code_of(walk: Walk) -> Code:
@@ -42,7 +45,11 @@ def code_of(walk: Walk) -> Code:
     known = _known.get(kinds)
     if known is None or not known.holds():
         known = _known[kinds] = _Reading.of(kinds)
-    return known.code
+    if not known.foreign:
+        return known.code
+    canonical = Canonical()  # what a foreign function closes over or reads may change in place
+    now = "\n".join(canonical.text(value) for value in known.foreign)
+    return replace(known.code, digest=sha256(f"{known.code.digest} {now}")[:16], unseen=tuple(canonical.unseen))
 
 
 @dataclass
@@ -51,9 +58,10 @@ class _Reading:
 
     found: list[_Found] = field(default_factory=list)
     codes: dict[types.FunctionType, types.CodeType] = field(default_factory=dict)
-    names: set[str] = field(default_factory=lambda: {*_START})
+    names: set[str] = field(default_factory=lambda: {*_START, *_OPERATORS})
     lines: list[str] = field(default_factory=list)
     seen: set[tuple[str, str]] = field(default_factory=set)
+    foreign: list[Any] = field(default_factory=list)
     code: Code = field(default_factory=lambda: Code("", ()))
 
     def holds(self) -> bool:
@@ -74,16 +82,17 @@ class _Reading:
                     reading.look_up(_label(base), vars(base), name)
         absent = sorted(reading.names - vars(torch.Tensor).keys())  # most methods of tensors are inherited
         reading.found += [("torch.Tensor", vars(torch.Tensor), name, None) for name in absent]
-        replaced = (f"{label}.{name}: {origin}" for label, _, name, value in reading.found
-                    if (origin := _foreign(label, value, name)) is not None)  # fmt: skip
-        reading.code = Code(sha256("\n".join(sorted(reading.lines)))[:16], tuple(sorted(set(replaced))))
+        origins = [(f"{label}.{name}", _foreign(label, value, name), value) for label, _, name, value in reading.found]
+        replaced = {f"{place}: {origin}": value for place, origin, value in origins if origin is not None}
+        reading.foreign = [replaced[name] for name in sorted(replaced)]
+        reading.code = Code(sha256("\n".join(sorted(reading.lines)))[:16], tuple(sorted(replaced)))
         return reading
 
     def look_up(self, label: str, where: Mapping[str, Any], name: str) -> None:
         """Follow a name in a module or class."""
         value = where[name]
         functions = list(_functions(value))
-        if not functions and not isinstance(value, types.BuiltinFunctionType | types.MethodDescriptorType):
+        if not functions and (isinstance(value, type) or not callable(value)):
             return
         self.found.append((label, where, name, value))
         self.lines.append(f"{label}.{name} = {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}")
@@ -98,7 +107,7 @@ class _Reading:
         self.lines.append(Canonical().code(function.__code__))
         if not inside:
             return
-        names = {*_names(function.__code__)}
+        names = names_in(function.__code__)
         self.names |= names
         for name in sorted(names & function.__globals__.keys()):
             value = function.__globals__[name]
@@ -148,13 +157,6 @@ def _contents(cell: Any) -> Any:
         return None
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
 def _label(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -168,7 +170,11 @@ def _foreign(label: str, value: Any, name: str) -> str | None:
     """The origin of a function that belongs neither to a library nor to the package where it stands; otherwise None."""
     while isinstance(value, functools.partial):
         value = value.func
+    if isinstance(value, staticmethod | classmethod | property):
+        return None
     origin = getattr(value, "__module__", None)
-    if not isinstance(origin, str) or origin.partition(".")[0] in LIBRARIES | {label.partition(".")[0]}:
+    if not callable(value) or not isinstance(origin, str):
+        return None
+    if origin.partition(".")[0] in LIBRARIES | {label.partition(".")[0]}:
         return None
     return f"{origin}.{getattr(value, '__qualname__', name)}"

@@ -45,14 +45,14 @@ P = ParamSpec("P")
 class Call:
     """One call of a public function under hooks: the hooks at its begin, and what is to be checked at its end.
 
-    `first` is y of a prompt of the first pass if a user's function edits, and `batched` whether a pass with several
-    prompts was seen.
+    `longest` is the largest number of tokens with which functions that edit were tested, by whether there were several
+    prompts; `edited` says of the passes so far, by a digest of their prompts, whether users' functions edited.
     """
 
     at_begin: Tables
     at_end: list[Callable[[], None]] = field(default_factory=list)
-    first: torch.Tensor | None = None
-    batched: bool = False
+    longest: dict[bool, int] = field(default_factory=dict)
+    edited: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass
@@ -122,13 +122,13 @@ class RunState:
 
     hooks: tuple[str, ...]  # their names
     digest: str
-    unseen: tuple[str, ...]  # kinds of objects in the hooks of which the digest shows only a part
+    unseen: tuple[str, ...]  # of what hooks and replaced functions use, what the digest does not show
 
 
 def run_state(model: Bridge) -> RunState:
     """What would run now."""
-    now = standing(model)
-    return RunState(now.names, sha256(f"{code_in(model).digest} {now.text}")[:16], now.unseen)
+    now, code = standing(model), code_in(model)
+    return RunState(now.names, sha256(f"{code.digest} {now.text}")[:16], (*code.unseen, *now.unseen))
 
 
 def call_of(model: Bridge) -> Call | None:

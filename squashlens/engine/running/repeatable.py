@@ -2,9 +2,10 @@
 
 A measurement runs a model many times, with several prompts in a batch. With a function that draws random numbers,
 counts its calls, or writes to ``z[0]`` instead of ``z[:]``, each pass would be another model. So if a function of the
-user's edits in the first pass of a call, or in the first that has several prompts, the last prompt of that pass is run
-twice by itself, once in its batch (a single prompt with a copy of itself), and at the end of the call, and all must
-agree. Functions that only read are not called again.
+user's edits in a pass, its first prompt is run twice by itself, in its batch (a single prompt with a copy of itself),
+and at the end of the call, and all must agree; so must the last prompt by itself and in the batch. That is done for the
+first such pass of a call, for the first with several prompts, and again when prompts are half as long again. Of two
+passes with the same prompts, both must be edited or neither. Functions that only read are not called again.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,55 +18,58 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
+from squashlens.engine.canonical import digest
 from squashlens.engine.hooking.edits import edits
-from squashlens.engine.hooking.hook import Hook, attached, users_functions, with_hooks
+from squashlens.engine.hooking.hook import Hook, ambient, attached, users_functions, with_hooks
 from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError
 
-Run = Callable[[Bridge, Tensor], object]
+Run = Callable[[Bridge, Tensor], Tensor]
 
 
 @contextmanager
 def repeatable(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> Iterator[None]:
     """Around a pass: see whether users' hooks edit, and if so, let `run` test them. See the module."""
     call = call_of(model)
-    new = call is not None and (call.first is None or (len(ids) > 1 and not call.batched))
-    functions = users_functions(model) if new else []
+    functions = users_functions(model) if call is not None else []
     if call is None or not functions:
         yield
         return
     with edits(model) as edited:
         yield
-    call.batched = call.batched or len(ids) > 1
-    if edited:
-        _test(model, ids, call, run, ", ".join(name.partition(": ")[2] for name in functions[:3]))
-    elif call.first is None:
-        call.first = torch.empty(0)
+    names = ", ".join(name.partition(": ")[2] for name in functions[:3])
+    key = digest([ids.tolist(), ambient(model)])
+    _require_same(call.edited.setdefault(key, bool(edited)) == bool(edited), names)
+    if edited and ids.shape[1] > 1.5 * call.longest.get(len(ids) > 1, 0):
+        call.longest[len(ids) > 1] = ids.shape[1]
+        _test(model, ids, call, run, names)
 
 
 def _test(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run, names: str) -> None:
-    def final(rows: Int[Tensor, "prompt position"]) -> Tensor:
+    def final(rows: Int[Tensor, "prompt position"]) -> list[Tensor]:
         return _final(model, rows, call, run)
 
-    last = ids[-1:].clone()
-    alone = final(last)
-    if call.first is None:
-        _require_same(torch.equal(final(last), alone), names)
-        # At the end the model may be run in another dtype, or with other kernels, than in the first pass.
-        call.at_end.append(lambda: _require_same(agree(final(last), alone, dtype_of(model)), names))
-    call.first = alone
+    ends = [ids[:1].clone(), ids[-1:].clone()]
+    alone = [final(end) for end in (ends if len(ids) > 1 else ends[:1])]
+    _require_same(all(map(torch.equal, final(ends[0]), alone[0])), names)
+    # At the end the model may be run in another dtype, or with other kernels, than in the first pass.
+    call.at_end.append(lambda: _require_same(_agree(model, final(ends[0]), alone[0]), names))
     try:
         together = final(ids if len(ids) > 1 else torch.cat([ids, ids]))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # it accepts only one prompt
         return
-    rows = together[-1:] if len(ids) > 1 else together
-    if not all(agree(row, alone[0], dtype_of(model)) for row in rows):
+    rows = [[part[:1] for part in together], [part[-1:] for part in together]]
+    if not all(_agree(model, row, one) for row, one in zip(rows, (alone[0], alone[-1]), strict=True)):
         raise InputError(
             f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
             "Treat all prompts alike in the function: `z[:, …]` instead of `z[0, …]`.",
         )
+
+
+def _agree(model: Bridge, ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(agree(a, b, dtype_of(model)) for a, b in zip(ours, theirs, strict=True))
 
 
 def _require_same(same: bool, names: str) -> None:
@@ -76,10 +80,10 @@ def _require_same(same: bool, names: str) -> None:
         )
 
 
-def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run) -> Tensor:
-    """y of some prompts under the hooks that the model had at the begin of the call."""
+def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run) -> list[Tensor]:
+    """y and logits of some prompts under the hooks that the model had at the begin of the call."""
     seen: list[Tensor] = []
     look = Hook("squashlens", residual_site("y", model), lambda y: seen.append(y.detach().clone()))
     with with_hooks(model, call.at_begin), attached(model, look), torch.inference_mode(False), torch.no_grad():
-        run(model, ids.clone())
-    return seen[0]
+        logits = run(model, ids.clone())
+    return [seen[0], logits]

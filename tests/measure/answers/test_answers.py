@@ -253,7 +253,6 @@ def test_results_say_what_they_are() -> None:
         for name, variable in made.data_vars.items():
             assert variable.attrs["long_name"], name
             assert variable.attrs["units"], name
-            assert "provenance" not in variable.attrs, name
 
 
 def test_questions_without_an_answer_are_refused() -> None:

@@ -168,7 +168,8 @@ def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
         seen["digit"] = near.argmin(dim=1).to(tensor.dtype)
 
     def plant(tensor: Any) -> Any:
-        noise = torch.randn(len(tensor), generator=torch.Generator().manual_seed(int(1e6 * seen["digit"].sum())))
+        # Noise from the prompt alone, since each prompt must be the same whatever its batch.
+        noise = (1e4 * tensor[:, place].sum(dim=-1)).sin() * 2**0.5
         out = tensor.clone()  # the norm takes the size away: the answer is how far the direction has turned
         out[:, -1] = base + 0.02 * direction * (seen["digit"] - 4.5 + 0.3 * noise)[:, None]
         return out

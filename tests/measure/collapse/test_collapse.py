@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 import squashlens as sl
+from squashlens.engine.running import passes
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse import metric as _metric
 from squashlens.prompts import GrowingSequence
@@ -90,19 +91,24 @@ def test_neighbours_are_not_pairs(tiny: Any) -> None:
     assert there == pytest.approx(ds["distance"].sel(layer=6, length=4).item(), rel=1e-4)
 
 
-def test_one_forward_pass_for_every_length(tiny: Any) -> None:
+def test_one_forward_pass_for_every_length(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    # A hook with a name: whether a plain function may be relied on would be tried in passes of its own.
-    hooks: Any = [("embed.hook_out", sl.hooks.Hook("count", "embed.hook_out", lambda t: counted.append(t.shape[1])))]
+    plain = passes.forward
+
+    def counting(model: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        counted.append(ids.shape[1])
+        return plain(model, ids, *args, **kwargs)
+
+    monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
+    captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 2), progress=False)  # tests once whether passes are shared
+    monkeypatch.setattr(passes, "forward", counting)
     prefix = len(sl.prompts.tokenize(tiny, COUNT)[0])
-    with tiny.hooks(fwd_hooks=hooks):
-        captured.collapse(tiny, PANELS["a"](tiny, 160), progress=False)
+    captured.collapse(tiny, PANELS["a"](tiny, 160), progress=False)
     assert counted == [prefix + 161]
     for panel, trunk in (("b", prefix + 161), ("d", len(PANELS["d"](tiny, 160).trunk) + 1)):
         counted.clear()
         sequence = PANELS[panel](tiny, 160)
-        with tiny.hooks(fwd_hooks=hooks):
-            captured.collapse(tiny, sequence, progress=False)
+        captured.collapse(tiny, sequence, progress=False)
         branches = sum(
             sequence.doubled(n).along((*sequence.trunk, sequence.trunk[-1])).tokens != () for n in range(1, 161)
         )

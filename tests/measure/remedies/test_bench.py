@@ -170,15 +170,15 @@ def test_labels_provenance_and_table(found: Any, asked: Any, families: Any, tmp_
     assert found["place"].values.tolist() == ["first", "middle", "last"]
     assert found["kl"].attrs["units"] == found["kl_median"].attrs["units"] == found["kl_high"].attrs["units"] == "nats"
     assert found["distance_median"].attrs["units"] == "1"
-    assert all(set(values.attrs) == {"long_name", "units"} for values in found.data_vars.values())
+    assert all(set(values.attrs) == {"long_name", "units", "provenance"} for values in found.data_vars.values())
     facts = sl.results.provenance(found)
     assert facts["ambient_hooks"][0] == []
     assert facts["call"]["function"] == "compare"
     assert facts["texts"] == TEXTS
     sl.results.save(found, tmp_path / "found.nc")
     assert sl.results.open(tmp_path / "found.nc").identical(found)
-    with pytest.raises(InputError):
-        sl.results.provenance(found.assign_coords(change=list("abcd")))
+    assert facts["values"] == "measured"
+    assert sl.results.provenance(found.assign_coords(change=list("abcd")))["values"] == "derived"
     for result, columns in (
         (found, ["jacobian_first", "jacobian_last", "kl", "p_holm"]), (asked, ["accuracy", "kl", "p_holm"])
     ):  # fmt: skip

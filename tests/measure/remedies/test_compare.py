@@ -93,7 +93,7 @@ def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> Non
     assert facts["ambient_hooks"][0] == []
     assert len(facts["ambient_hooks"][1]) == 6
     assert sl.results.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
-    assert all(set(values.attrs) == {"long_name", "units"} for values in compared.data_vars.values())
+    assert all(set(values.attrs) == {"long_name", "units", "provenance"} for values in compared.data_vars.values())
 
 
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
@@ -198,10 +198,12 @@ def test_joined_facts_are_those_of_each() -> None:
     expected = {
         "model": "a", "call": {"seed": [1, 2], "norm": "l1"}, "hooks": [[], ["mask"]], "extra": [{"x": 1}, {"y": 1}],
     }  # fmt: skip
-    assert sl.results.provenance(found) == expected
-    assert found["d"].attrs == {"long_name": "D", "units": "model"}
+    measured = {"values": "measured"}
+    assert sl.results.provenance(found) == expected | measured
+    assert {name: found["d"].attrs[name] for name in ("long_name", "units")} == {"long_name": "D", "units": "model"}
     for number, name in enumerate(parts):
-        assert sl.results.provenance(parts[name]) == sl.results.provenance(found.sel(change=name)) == said[number]
+        for one in (parts[name], found.sel(change=name)):
+            assert sl.results.provenance(one) == said[number] | measured
     with pytest.raises(ValueError, match="exact"):
         joined({"z": parts["z"], "b": parts["b"].isel(length=[0])}, "change")
 

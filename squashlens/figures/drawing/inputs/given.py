@@ -16,7 +16,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.layouts.page import Page
 from squashlens.figures.drawing.layouts.panels import DOT, composed
 from squashlens.figures.drawing.style import dressed
-from squashlens.records.results import facts_of, is_measured
+from squashlens.records.results import is_measured, require_done
 from squashlens.saving.digests import texts_of
 
 DERIVED = "derived values"  # in the line under the title
@@ -47,7 +47,7 @@ def draws(
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
             for label, one in several.items():
-                facts_of(one)  # an error for a cell of a study that is not done
+                require_done(one)
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
