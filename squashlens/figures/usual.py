@@ -18,6 +18,7 @@ from squashlens.figures.collapse.precision import bits_needed, runs
 from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.layouts.panels import Share, composed
+from squashlens.figures.lines import lines
 from squashlens.figures.remedies.bench import remedies
 from squashlens.figures.remedies.changes import changes
 from squashlens.figures.squashing.attribution import attribution
@@ -78,7 +79,8 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
             variable is drawn as this variable.
 
     Returns:
-        The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result.
+        The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result. An
+        array over one or two dimensions that fits none of them, such as a mean, is drawn as lines.
 
     Raises:
         InputError: if there is no figure for this result.
@@ -96,6 +98,8 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     if figure is None:  # a Dataset of one variable
         several = {label: _variable(one) for label, one in several.items()}
         figure = _figure_of(several)
+    if figure is None and "" in several and isinstance(several[""], xr.DataArray):
+        figure = lines(several[""])
     if figure is not None:
         return figure
     raise _no_figure(several)

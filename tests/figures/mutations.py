@@ -3,6 +3,7 @@
 from tests.mutate import Mutation
 
 MUTATIONS = (
+    Mutation("lines of another row", "figures/lines.py", "values.isel({others[0]: k})", "values.isel({others[0]: 0})", "test_lines.py"),
     Mutation("the query's own share off the scale", "figures/drawing/maps.py", "others[others < 1].max(initial=0.0)", "others[:, :-1].max(initial=0.0)", "test_path_figures.py::test_no_share_but_that_of_a_sink_is_beyond_the_scale"),
     Mutation("a sink on the scale", "figures/drawing/sinks.py", "high + 2 * room], **place", "np.log10(sink)], **place", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),
     Mutation("any first token is a sink", "theory/statistics/sinks.py", "SINK < first_share(values) < 1", "0.5 < first_share(values) < 1", "test_path_figures.py::test_a_sink_is_beyond_the_scale_and_said_so"),

@@ -51,8 +51,8 @@ def draws(
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
-                return _noted(draw_one(found, *args, **kwargs), several.values())
-            drawn = {label: _noted(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
+                return noted(draw_one(found, *args, **kwargs), several.values())
+            drawn = {label: noted(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
             return composed(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
 
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
@@ -64,7 +64,7 @@ def draws(
     return decorate
 
 
-def _noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
+def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
     """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
     if all(is_measured(one) or not texts_of(one) for one in drawn):
         return figure
