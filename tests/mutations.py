@@ -13,7 +13,7 @@ MUTATIONS = (
     Mutation("a format left over from another file", "saving/stored.py", "dataset.drop_encoding().assign_attrs", "dataset.assign_attrs", "test_stored.py::test_a_format_left_over_from_another_file_does_not_matter"),
     Mutation("anything taken for measured", "records/results.py", "all(signed.get(name) == digest for name, digest in found.items())", "True", "test_provenance.py"),
     Mutation("a part with another part's label", "records/results.py", "if part is not stored and _signs(", "if part is not stored or _signs(", "test_provenance.py"),
-    Mutation("a figure that does not say derived", "figures/drawing/inputs/given.py", "if all(is_measured(one) or not texts_of(one) for one in drawn):", "if True:", "test_provenance.py"),
+    Mutation("a figure that does not say derived", "figures/drawing/inputs/given.py", 'if all(origin_of(one) != "derived" for one in drawn):', "if True:", "test_provenance.py"),
     Mutation("a join of derived values that is signed", "records/concatenation.py", "measured=all(map(is_measured, result.values()))", "measured=True", "test_provenance.py::test_a_notebook_of_an_hour"),
     Mutation("a cache that deletes nothing", "cli/_cache.py", "    if chosen.delete:", "    if False:", "test_cli.py::test_the_cache_is_listed_and_emptied"),
     Mutation("tokens from the vocabulary", "prompts.py", "    ids = encode(model, token)\n    if len(ids) > 1:", "    ids = [require_tokenizer(model).get_vocab().get(token, 0)]\n    if len(ids) > 1:", "test_prompts.py::test_text_is_encoded_and_never_looked_up"),

@@ -114,7 +114,7 @@ class Canonical:
         else:
             self.unseen.append(code.co_qualname)
         if isinstance(value, types.FunctionType) and depth:
-            cells = [_contents_of(cell) for cell in value.__closure__ or ()]
+            cells = [contents_of(cell) for cell in value.__closure__ or ()]
             given = (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items()), *cells)
             lines += [self.text(one, depth - 1) for one in given]
             read = {name: value.__globals__[name] for name in names_in(code) if name in value.__globals__}
@@ -159,7 +159,8 @@ def names_in(code: types.CodeType) -> set[str]:
     return {*code.co_names}.union(*map(names_in, inner))
 
 
-def _contents_of(cell: Any) -> Any:
+def contents_of(cell: Any) -> Any:
+    """What a function closes over in one cell; None while it is empty."""
     try:
         return cell.cell_contents
     except ValueError:  # still empty

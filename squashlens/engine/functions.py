@@ -48,9 +48,15 @@ def _binds(signature: inspect.Signature, **options: object) -> bool:
 
 def function_name(function: object) -> str:
     """The qualified name of a function, also inside a `functools.partial`; for other objects, the name of the type."""
+    function = without_partials(function)
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def without_partials(function: object) -> Any:
+    """A function without the arguments that `functools.partial` gave it."""
     while isinstance(function, functools.partial):
         function = function.func
-    return getattr(function, "__qualname__", type(function).__qualname__)
+    return function
 
 
 def require_like(before: object, after: object, name: str, site: str) -> None:

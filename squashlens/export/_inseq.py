@@ -13,7 +13,7 @@ from safetensors.numpy import save as as_safetensors
 from squashlens.checks.arguments import validated
 from squashlens.errors import RangeError
 from squashlens.export._numbers import Numbers, by_token, model_of, name_of, prompts_of
-from squashlens.records.results import facts_of
+from squashlens.records.results import facts_of, origin_of
 from squashlens.saving.files import require_output, write
 
 
@@ -49,6 +49,7 @@ def inseq(result: xr.DataArray | xr.Dataset, path: str | Path) -> Path:
     found = by_token(result)
     path = require_output(path, (".json",), "path")
     prompts, facts = prompts_of(found), facts_of(found)
+    facts |= {"values": origin_of(found)} if facts else {}
     info = {
         "attribution_method": f"squashlens {found.name or 'values'}",
         "generated_texts": [" ".join(one.columns) for one in prompts],

@@ -125,21 +125,26 @@ def provenance(result: Result) -> dict[str, Any]:
     >>> sl.results.provenance(bound / bound.sum())["values"]
     'derived'
     """
-    require_done(result)
-    facts = facts_of(result)
-    if not facts:
+    found = _facts(result)
+    if found and not any(found):
+        raise _undone()
+    if not found:
         raise InputError(
             "These values have no provenance: squashlens did not measure them, or they were computed from results of "
             "different calls.",
             "Give a result of squashlens, or what xarray makes of one.",
         )
-    return facts
+    return of_several([facts for facts in found if facts]) | {"values": origin_of(result)}
 
 
 def facts_of(result: Result) -> dict[str, Any]:
-    """The provenance of a result, with the entry `values`; empty for values without a provenance."""
-    found = [facts for facts in _facts(result) if facts]
-    return of_several(found) | {"values": "measured" if is_measured(result) else "derived"} if found else {}
+    """The provenance of a result without the entry `values`, which takes a digest of all of them; empty without one."""
+    return of_several([facts for facts in _facts(result) if facts])
+
+
+def origin_of(result: Result) -> str:
+    """Whether the values are ``"measured"`` or ``"derived"``; empty for values without a provenance."""
+    return "" if not texts_of(result) else "measured" if is_measured(result) else "derived"
 
 
 def is_done(result: Result) -> bool:
@@ -151,7 +156,11 @@ def is_done(result: Result) -> bool:
 def require_done(result: Result) -> None:
     """Raise an error for a cell of a study that is not done yet."""
     if not is_done(result):
-        raise InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
+        raise _undone()
+
+
+def _undone() -> InputError:
+    return InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
 
 
 def _facts(result: Result) -> list[dict[str, Any]]:
@@ -261,7 +270,7 @@ def save(result: Result, path: str | Path) -> Path:
     if not isinstance(result, xr.DataArray | xr.Dataset):
         raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
-    return write(path, as_bytes(result, path.suffix, facts_of(result).get("values", "")))
+    return write(path, as_bytes(result, path.suffix, origin_of(result)))
 
 
 @validated

@@ -213,7 +213,7 @@ MUTATIONS = (
     Mutation("BOS not prepended", "engine/text/tokens.py", "[*lead, *encode(model, cast(str, text))]", "[*encode(model, text)]", "test_tokens.py"),
     Mutation("floats cut to ids", "engine/text/prompts.py", "return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)", "return True", "test_tokens.py"),
     Mutation("a capture of pairs for any model", "engine/capturing/pairs.py", "    given.require_current(require_sound(model))\n", "", "test_pair_capture.py"),
-    Mutation("what a function reads unseen", "engine/canonical.py", "cells = [_contents_of(cell) for cell in value.__closure__ or ()]", "cells = []", "test_pair_capture.py::test_a_function_that_reads_what_changed_makes_a_capture_stale"),
+    Mutation("what a function reads unseen", "engine/canonical.py", "cells = [contents_of(cell) for cell in value.__closure__ or ()]", "cells = []", "test_pair_capture.py::test_a_function_that_reads_what_changed_makes_a_capture_stale"),
     Mutation("a prompt captured without its streams", "engine/capturing/capture.py", "same.append(torch.equal(tensor.cpu(), kept[kind][number]))", "same.append(True)", "test_code.py"),
     Mutation("another beginning for a capture", "measure/session.py", "if held is not None and bos not in (\"family\", \"as-given\"):", "if False:", "test_pair_capture.py::test_a_capture_has_its_own_beginning"),
     Mutation("a capture that was edited", "engine/capturing/base.py", "if self.digest != _digest(*self.contents()):", "if False:", "test_pair_capture.py::test_an_edited_capture_is_refused"),

@@ -5,7 +5,6 @@ adds it to a model and removes exactly that hook again; other hooks are not touc
 """
 
 import copy
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import modules_of, named_modules
 from squashlens.engine.canonical import Canonical
-from squashlens.engine.functions import function_name, require_like, takes_point
+from squashlens.engine.functions import function_name, require_like, takes_point, without_partials
 from squashlens.engine.hooking.continued import WholePassesOnly
 from squashlens.engine.locks import locked
 from squashlens.engine.native import SCORES, is_native, with_score_hooks
@@ -240,8 +239,7 @@ def users_functions(model: Bridge) -> list[str]:
 
 def is_a_users(function: object) -> bool:
     """Whether a hook's function is defined neither by squashlens nor by a library that runs the model."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = without_partials(function)
     function = function.edit if isinstance(function, Hook) else function
     return not str(getattr(function, "__module__", "")).startswith("squashlens.") and not belongs_to_a_library(function)
 

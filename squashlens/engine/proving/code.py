@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from squashlens.engine.canonical import Canonical, names_in, sha256
+from squashlens.engine.canonical import Canonical, contents_of, names_in, sha256
+from squashlens.engine.functions import without_partials
 from squashlens.engine.proving.fingerprint import Walk
 
 # Packages whose functions may appear in the code of another library without counting as replaced.
@@ -89,7 +90,10 @@ class _Reading:
         return reading
 
     def look_up(self, label: str, where: Mapping[str, Any], name: str) -> None:
-        """Follow a name in a module or class."""
+        """Follow a name in a module or class, once."""
+        if (label, name) in self.seen:
+            return
+        self.seen.add((label, name))
         value = where[name]
         functions = list(_functions(value))
         if not functions and (isinstance(value, type) or not callable(value)):
@@ -114,7 +118,7 @@ class _Reading:
             if isinstance(value, types.ModuleType):
                 self._inside(value, names)
             else:
-                self.look_up(function.__module__, function.__globals__, name)
+                self.look_up(str(function.__globals__.get("__name__")), function.__globals__, name)
 
     def _inside(self, module: types.ModuleType, names: set[str], depth: int = 3) -> None:
         """The functions of a module that code names as its attributes, also in its submodules."""
@@ -122,8 +126,7 @@ class _Reading:
         for name in sorted(names & held.keys()):
             if isinstance(held[name], types.ModuleType) and depth:
                 self._inside(held[name], names, depth - 1)
-            elif (module.__name__, name) not in self.seen:
-                self.seen.add((module.__name__, name))
+            else:
                 self.look_up(module.__name__, held, name)
 
 
@@ -139,7 +142,7 @@ def _functions(value: Any, seen: set[int] | None = None) -> Iterator[types.Funct
     inside: list[Any] = []
     if isinstance(value, types.FunctionType):
         yield value
-        inside = [_contents(cell) for cell in value.__closure__ or ()]
+        inside = [contents_of(cell) for cell in value.__closure__ or ()]
     elif isinstance(value, staticmethod | classmethod):
         inside = [value.__func__]
     elif isinstance(value, property):
@@ -148,13 +151,6 @@ def _functions(value: Any, seen: set[int] | None = None) -> Iterator[types.Funct
         inside = [value.func]
     for one in inside:
         yield from _functions(one, seen)
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # still empty
-        return None
 
 
 def _label(kind: type) -> str:
@@ -168,8 +164,7 @@ def _is_followed(function: types.FunctionType) -> bool:
 
 def _foreign(label: str, value: Any, name: str) -> str | None:
     """The origin of a function that belongs neither to a library nor to the package where it stands; otherwise None."""
-    while isinstance(value, functools.partial):
-        value = value.func
+    value = without_partials(value)
     if isinstance(value, staticmethod | classmethod | property):
         return None
     origin = getattr(value, "__module__", None)

@@ -57,7 +57,7 @@ class Call:
 
 @dataclass
 class _Known:
-    """What is known of one model: its results by stamp; inside `steady`, also its stamp and what was tried there."""
+    """What is known of one model: its results by stamp; inside `steady`, also its stamp and the call."""
 
     proofs: "OrderedDict[str, dict[tuple[Any, ...], Any]]" = field(default_factory=OrderedDict)
     stamp: str | None = None

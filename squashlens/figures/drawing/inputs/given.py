@@ -16,8 +16,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.layouts.page import Page
 from squashlens.figures.drawing.layouts.panels import DOT, composed
 from squashlens.figures.drawing.style import dressed
-from squashlens.records.results import is_measured, require_done
-from squashlens.saving.digests import texts_of
+from squashlens.records.results import origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
 R = TypeVar("R")
@@ -66,7 +65,7 @@ def draws(
 
 def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
     """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
-    if all(is_measured(one) or not texts_of(one) for one in drawn):
+    if all(origin_of(one) != "derived" for one in drawn):
         return figure
     page = Page.of(figure)
     notes = DOT.join(filter(None, [page.notes, DERIVED]))
