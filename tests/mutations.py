@@ -8,7 +8,7 @@ MUTATIONS = (
     Mutation("values outside the digest", "saving/digests.py", "return values.dtype.str, values.tobytes()", 'return values.dtype.str, b""', "test_provenance.py"),
     Mutation("units outside the digest", "saving/digests.py", "list(variable.shape), dtype, stated]", "list(variable.shape), dtype]", "test_provenance.py"),
     Mutation("dimensions outside the digest", "saving/digests.py", "[list(map(str, variable.dims)), ", "[", "test_provenance.py"),
-    Mutation("labels outside the digest", "saving/digests.py", "return found | {str(name): _digest(one.variable, {}) for name, one in result.coords.items()}", "return found", "test_provenance.py"),
+    Mutation("labels outside the digest", "saving/digests.py", "return found | {label_of(name): _digest(one.variable, {}) for name, one in result.coords.items()}", "return found", "test_provenance.py"),
     Mutation("saved, and another thing when read", "saving/stored.py", "    if changed:\n", "    if False:\n", "test_stored.py"),
     Mutation("a format left over from another file", "saving/stored.py", "dataset.drop_encoding().assign_attrs", "dataset.assign_attrs", "test_stored.py::test_a_format_left_over_from_another_file_does_not_matter"),
     Mutation("anything taken for measured", "records/results.py", "all(signed.get(name) == digest for name, digest in found.items())", "True", "test_provenance.py"),

@@ -27,7 +27,7 @@ def test_every_result_has_it_once(name: str) -> None:
     assert call["function"]
     if isinstance(found, xr.Dataset):
         for variable in found.data_vars.values():
-            assert set(variable.attrs) <= {"long_name", "units", "provenance"}
+            assert set(variable.attrs) <= {"long_name", "units", "source", "provenance"}
             assert sl.results.provenance(variable) == sl.results.provenance(found)
 
 
@@ -51,7 +51,7 @@ def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
 
 def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
     found = sl.path_bound(tiny, "110 =\n" * 9)
-    assert list(found.attrs) == ["long_name", "units", "model", "prompt", "provenance"]
+    assert list(found.attrs) == ["long_name", "units", "model", "prompt", "source", "provenance"]
     assert found.attrs["model"] == "tiny-gemma"
     assert found.attrs["prompt"].startswith("'110 =\\n110")
     assert len(found.attrs["prompt"]) <= 80
@@ -122,6 +122,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "a renamed dimension": lambda r: r.rename(layer="depth"),
     "swapped variables": lambda r: r.rename(distance="rms", rms="distance"),
     "relabelled": lambda r: r.assign_coords(length=r["length"].values[::-1]),
+    "conditions in place of values": lambda r: r.assign(distance=xr.where(r["length"] > 8, r["length"], r["distance"])),
     "a selection": lambda r: r.isel(layer=-1),
     "another order": lambda r: r.transpose(),
     "a joined copy": lambda r: xr.concat([r, r], dim="model", combine_attrs="override", data_vars="all"),
@@ -157,7 +158,9 @@ def test_a_notebook_of_an_hour(tiny: Any, tmp_path: Path) -> None:
     several = sl.path_bound(tiny, ["110 =", "011 ="])
     found, collapse = sl.sensitivity(tiny, "110 =", progress=False), odd.result("collapse")
     measured = [bound, several, found, found["jacobian"], collapse[["distance", "rms"]], collapse]
+    both = bound / longer.isel(position=slice(5)).assign_coords(bound.coords)  # xarray keeps only what both have
     derived = [
+        both, (1000 * bound).rename("token_id"), xr.where(bound["token_id"] > 3, bound, 0, keep_attrs=True),
         bound.round(3), bound / bound.sum(), bound.where(bound["position"] > 0), 100 * bound,
         several.mean("prompt", keep_attrs=True), several.isel(prompt=0), np.log10(bound), bound.sortby(bound),
         found["path_bound"] / found["jacobian"], found["jacobian"].cumsum("position"),
@@ -172,11 +175,9 @@ def test_a_notebook_of_an_hour(tiny: Any, tmp_path: Path) -> None:
             assert any("derived values" in text for text in notes(figure)) == (kind == "derived"), (kind, one)
             assert len(sl.results.table(one))
             assert sl.results.save(one, tmp_path / "x.nc").stat().st_size
-    both = bound / longer.isel(position=slice(5)).assign_coords(position=bound["position"])
-    assert "provenance" not in both.attrs  # xarray keeps only what both have
-    assert len(sl.figures.of(both.drop_vars(["token", "token_id"]).assign_coords(token=bound["token"])).data)
-    with pytest.raises(InputError, match="computed from results of different calls"):
-        sl.results.provenance(both)
+    assert sl.results.provenance(both) == {"values": "derived"}
+    with pytest.raises(InputError, match="did not measure them"):
+        sl.results.provenance(xr.DataArray([1.0]))
     mixed = xr.merge([bound.rename("one"), several.isel(prompt=0, drop=True).rename("two")], compat="override")
     assert values_of(mixed) == "derived"
     assert sl.results.provenance(mixed)["call"]["prompt"] == ["110 =", ["110 =", "011 ="]]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from squashlens.engine.digests import tensor_digest, tensor_digests
 
 DEPTH = 8  # levels of nested containers that are covered
-SIMPLE = bool | int | float | complex | str | bytes | torch.dtype | torch.device | np.generic | range | Enum | None
+SIMPLE = bool | int | float | complex | str | bytes | np.generic | range | slice | types.EllipsisType | None
+SIMPLE |= torch.dtype | torch.device | Enum | PurePath
 _PLAIN = frozenset({bool, int, float, str, type(None)})  # most values; a test of the type is the fastest
 _BUILTIN = types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, tuple, set, frozenset)
@@ -49,6 +50,7 @@ class Canonical:
     names: Mapping[int, str] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     unseen: list[str] = field(default_factory=list)
+    mutable: list[str] = field(default_factory=list)  # containers, which are seen, and may change while a function runs
     begun: dict[int, Any] = field(default_factory=dict)  # functions; kept, so that no other object gets the same id
 
     def text(self, value: Any, depth: int = DEPTH) -> str:
@@ -62,9 +64,7 @@ class Canonical:
         if isinstance(value, SIMPLE):
             return str(value) if isinstance(value, Enum) else repr(getattr(value, "item", lambda: value)())
         if isinstance(value, Mapping | set | frozenset | list | tuple):
-            if not depth or type(value) not in _CONTAINERS:
-                self.unseen.append(type(value).__qualname__)
-            return self.container(value, depth - 1) if depth else type(value).__qualname__
+            return self._held(value, depth)
         if isinstance(value, nn.Module):
             return self._module(value)
         if callable(value) or isinstance(value, types.CodeType):
@@ -82,6 +82,14 @@ class Canonical:
         self.unseen.append(type(value).__qualname__)
         return type(value).__qualname__
 
+    def _held(self, value: Any, depth: int) -> str:
+        """A container in a user's value, which may change if it is not a tuple."""
+        if not depth or type(value) not in _CONTAINERS:
+            self.unseen.append(type(value).__qualname__)
+        if not isinstance(value, tuple | frozenset):
+            self.mutable.append(type(value).__qualname__)
+        return self.container(value, depth - 1) if depth else type(value).__qualname__
+
     def container(self, value: Mapping[Any, Any] | Iterable[Any], depth: int) -> str:
         """The items of a container as text; those of a mapping or a set in the order of their texts."""
         if isinstance(value, Mapping):
@@ -93,9 +101,9 @@ class Canonical:
     def code(self, value: Any, depth: int = DEPTH) -> str:
         """A function as text."""
         if isinstance(value, functools.partial):
-            return f"partial {self.text([value.func, value.args, value.keywords], depth - 1)}"
+            return f"partial {self.text((value.func, value.args, *sorted(value.keywords.items())), depth - 1)}"
         if isinstance(value, types.MethodType):
-            return f"method {self.text([value.__func__, value.__self__], depth - 1)}"
+            return f"method {self.text((value.__func__, value.__self__), depth - 1)}"
         if isinstance(value, type):
             return self._named(value, getattr(sys.modules.get(value.__module__), "__file__", None))
         if isinstance(value, _BUILTIN):

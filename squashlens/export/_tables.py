@@ -15,7 +15,7 @@ from squashlens.measure.squashing.audits.audit import audit_table
 from squashlens.records.facts import told
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.saving.digests import Result
-from squashlens.saving.rows import rows_of
+from squashlens.saving.rows import as_dataset, rows_of
 
 FAMILIES = "compare for families"
 SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
@@ -132,7 +132,7 @@ def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _long(result: Result) -> pd.DataFrame:
     """One row for each number of a result."""
-    whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name or "value")
+    whole = as_dataset(result)
     origin = "" if is_measured(result) else "derived from: "
     frames = [
         _rows(part, stored, str(name), origin)

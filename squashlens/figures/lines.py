@@ -12,14 +12,18 @@ from squashlens.figures.drawing.themes import series
 MOST = 12  # lines that can be told apart
 
 
+def are_lines(values: xr.DataArray) -> bool:
+    """Whether these are numbers over one dimension, or over two of which one has few labels."""
+    shaped = values.ndim == 1 or (values.ndim == 2 and min(values.shape) <= MOST)
+    return shaped and values.dtype.kind in "biuf" and values.size > 0
+
+
 def lines(values: xr.DataArray) -> go.Figure | None:
     """Numbers over the last dimension, with a line for each label of the other; None for any other array."""
-    if values.dtype.kind not in "biuf" or values.ndim not in (1, 2) or not values.size:
+    if not are_lines(values):
         return None
     if values.ndim == 2 and len(values) > MOST:
         values = values.transpose()
-    if values.ndim == 2 and len(values) > MOST:
-        return None
     over, *others = map(str, values.dims[::-1])
     ends = [label(str(one)) if values[over].dtype.kind in "OUT" else one for one in values[over].values]
     parts = (

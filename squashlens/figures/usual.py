@@ -18,7 +18,7 @@ from squashlens.figures.collapse.precision import bits_needed, runs
 from squashlens.figures.collapse.separators import layer_trace, separator_search
 from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.layouts.panels import Share, composed
-from squashlens.figures.lines import lines
+from squashlens.figures.lines import are_lines, lines
 from squashlens.figures.remedies.bench import remedies
 from squashlens.figures.remedies.changes import changes
 from squashlens.figures.squashing.attribution import attribution
@@ -137,7 +137,7 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
             f"Draw one at a time, or select one part of each, as in `result.isel({joined[0]}=0)`.",
         )
     variables = one.data_vars if isinstance(one, xr.Dataset) else {}
-    drawn = [str(name) for name, values in variables.items() if any(_fits(values, figure) for figure in FIGURES)]
+    drawn = [str(name) for name, values in variables.items() if are_lines(values)]
     if drawn:
         return InputError(
             "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."

@@ -149,12 +149,16 @@ class Session:
 
 
 def require_seen(model: Bridge, what: str) -> None:
-    """Raise an error if hooks on the model use objects of which a digest shows only a part."""
-    unseen = registry.run_state(model).unseen
-    if unseen:
+    """Raise an error if hooks on the model use objects of which a digest shows only a part, or that may change."""
+    run = registry.run_state(model)
+    opaque = [
+        *(f"a {one}, which is opaque" for one in run.unseen),
+        *(f"a {one}, which may change" for one in run.mutable),
+    ]
+    if opaque:
         raise InputError(
-            f"{what} must know all that the hooks on the model do, and they use a {unseen[0]}, which is opaque.",
-            "Let the function close over numbers, texts and tensors, or measure without this option.",
+            f"{what} must know all that the hooks on the model do, and they use {opaque[0]}.",
+            "Let the function close over numbers, texts, tuples and tensors, or measure without this option.",
         )
 
 

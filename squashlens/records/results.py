@@ -23,7 +23,18 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import headline, joints, of_several, settled, told, written
-from squashlens.saving.digests import HEADS, PROVENANCE, SIGNED, Result, digests, texts_of
+from squashlens.saving.digests import (
+    HEADS,
+    OURS,
+    PROVENANCE,
+    SIGNED,
+    SOURCE,
+    Result,
+    digests,
+    is_ours,
+    label_of,
+    texts_of,
+)
 from squashlens.saving.files import require_output, write
 from squashlens.saving.stored import ENDINGS, as_bytes, opened
 
@@ -69,12 +80,12 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
     """
     found = result.copy(deep=False)
     short = headline(told(dict(facts), labels_of(found)))
-    plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, PROVENANCE)}
+    plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, SOURCE, PROVENANCE)}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
     text = written({**kept, SIGNED: digests(found) if measured else {}})
-    found.attrs = {**plain, **short, PROVENANCE: text}
+    found.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
     for one in found.data_vars.values() if isinstance(found, xr.Dataset) else ():
-        one.attrs = {**one.attrs, PROVENANCE: text}
+        one.attrs = {**one.attrs, SOURCE: OURS, PROVENANCE: text}
     return found
 
 
@@ -101,7 +112,8 @@ def provenance(result: Result) -> dict[str, Any]:
 
     Its entry `values` is ``"measured"`` if all values and labels are those that the call gave, and ``"derived"`` for
     anything that was made from them: a selection, a mean, a ratio, other labels. The rest is then the provenance of
-    what it came from. xarray keeps it in arithmetic, unless two results with different provenances are combined.
+    what it came from. Where arithmetic combined results of different calls, xarray keeps none of their provenances, and
+    `values` is the only entry.
 
     A Dataset has one provenance for all of its variables, which each variable keeps when it is selected. For a joined
     result (of `concat`, or of several prompts or interventions), facts that differ between the parts are lists, in the
@@ -128,10 +140,9 @@ def provenance(result: Result) -> dict[str, Any]:
     found = _facts(result)
     if found and not any(found):
         raise _undone()
-    if not found:
+    if not found and not is_ours(result):
         raise InputError(
-            "These values have no provenance: squashlens did not measure them, or they were computed from results of "
-            "different calls.",
+            "These values have no provenance: squashlens did not measure them.",
             "Give a result of squashlens, or what xarray makes of one.",
         )
     return of_several([facts for facts in found if facts]) | {"values": origin_of(result)}
@@ -143,8 +154,10 @@ def facts_of(result: Result) -> dict[str, Any]:
 
 
 def origin_of(result: Result) -> str:
-    """Whether the values are ``"measured"`` or ``"derived"``; empty for values without a provenance."""
-    return "" if not texts_of(result) else "measured" if is_measured(result) else "derived"
+    """Whether the values are ``"measured"`` or ``"derived"``; empty for values that are not of squashlens."""
+    if texts_of(result):
+        return "measured" if is_measured(result) else "derived"
+    return "derived" if is_ours(result) else ""
 
 
 def is_done(result: Result) -> bool:
@@ -179,7 +192,8 @@ def is_measured(result: Result) -> bool:
     stored, found = _stored(texts[0]), digests(result)
     try:
         part = settled(stored, labels_of(result), [str(name) for name in result.dims])
-        chosen = {name for name in joints(stored) if name not in result.dims}  # labels of the part, which it had not
+        # Labels of the part, which it did not have before it was joined.
+        chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
         if part is not stored and _signs(part, {n: digest for n, digest in found.items() if n not in chosen}):
             return True
     except DAMAGED:
@@ -203,6 +217,8 @@ def joined_along(result: Result) -> list[str]:
 def stored_facts(result: Result) -> dict[str, Any]:
     """The provenance as it is stored in a result, of which there must be one."""
     texts = texts_of(result)
+    if not texts and is_ours(result):  # of several calls
+        return {}
     if len(texts) != 1:
         raise InputError(
             f"These values have {len(texts) or 'no'} provenance{'s' * (len(texts) > 1)}.",

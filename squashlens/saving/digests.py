@@ -14,20 +14,28 @@ import xarray as xr
 import xxhash
 
 PROVENANCE = "provenance"
+SOURCE, OURS = "source", "squashlens"  # an attribute of every result, which arithmetic between two results keeps
 SIGNED = "signed"  # the entry of a provenance with the digests of what was measured
 HEADS = ("model", "prompt", "sequence", "task")  # attributes that repeat a provenance in short
 Result = xr.DataArray | xr.Dataset
 
 
 def digests(result: Result) -> dict[str, str]:
-    """The digest of each variable, with its attributes, and of each coordinate, by name.
+    """The digest of each variable by name, with its attributes, and of each coordinate by `label_of` its name.
 
     Attributes of coordinates are left out, and those that hold a provenance.
     """
     own: Mapping[Any, Any] = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
-    stated = {name: {k: v for k, v in one.attrs.items() if k not in (PROVENANCE, *HEADS)} for name, one in own.items()}
+    stated = {
+        name: {k: v for k, v in one.attrs.items() if k not in (PROVENANCE, SOURCE, *HEADS)} for name, one in own.items()
+    }
     found = {str(name): _digest(one.variable, stated[name]) for name, one in own.items()}
-    return found | {str(name): _digest(one.variable, {}) for name, one in result.coords.items()}
+    return found | {label_of(name): _digest(one.variable, {}) for name, one in result.coords.items()}
+
+
+def label_of(name: object) -> str:
+    """The name under which a coordinate is signed, since an array may be called like one of its coordinates."""
+    return f"labels {name}"
 
 
 def contents(dataset: xr.Dataset) -> dict[str, str]:
@@ -43,6 +51,12 @@ def texts_of(result: Result) -> list[Any]:
     members = [*result.data_vars.values()] if isinstance(result, xr.Dataset) else []
     texts = [one.attrs.get(PROVENANCE, whole) for one in members] or [whole]
     return [text for text in dict.fromkeys(texts) if text is not None]
+
+
+def is_ours(result: Result) -> bool:
+    """Whether values come from results of squashlens, also where these were of different calls."""
+    members = [*result.data_vars.values()] if isinstance(result, xr.Dataset) else []
+    return any(one.attrs.get(SOURCE) == OURS for one in (result, *members))
 
 
 def _digest(variable: xr.Variable, attrs: Mapping[Any, Any]) -> str:

@@ -24,3 +24,10 @@ def rows_of(values: xr.DataArray, taken: Collection[str] = ("variable", "value")
         if kind in kinds:
             frame[name] = frame[name].astype(kinds[kind])
     return frame.reindex(columns=[*frame.columns.drop("value"), "value"])
+
+
+def as_dataset(result: xr.DataArray | xr.Dataset) -> xr.Dataset:
+    """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
+    if isinstance(result, xr.Dataset):
+        return result
+    return result.to_dataset(name="value" if result.name is None or result.name in result.coords else result.name)

@@ -23,14 +23,12 @@ import xarray as xr
 from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.digests import PROVENANCE, Result, contents
 from squashlens.saving.files import as_path
-from squashlens.saving.rows import rows_of
+from squashlens.saving.rows import as_dataset, rows_of
 
 ENDINGS = (".nc", ".json", ".csv")
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # OWASP, "CSV Injection"
-KIND = "squashlens_kind"  # attribute of a file: which kind of result it holds
+KIND = "squashlens_kind"  # attribute of a file: "Dataset", or "DataArray" and the name of the array, if it has one
 ORIGIN = "squashlens_values"  # attribute of a file: whether its values are measured or derived
-KINDS = ("Dataset", "DataArray", "DataArray without a name")
-NAMELESS = "value"  # the name of an array without a name in its file
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
 TAIL = 84  # the bytes that this takes
@@ -114,7 +112,7 @@ def result_of(dataset: xr.Dataset) -> Result:
     if kind == "Dataset":
         return found
     (array,) = found.data_vars.values()
-    return array if kind == "DataArray" else array.rename(None)
+    return array.rename(None if kind == "DataArray" else str(kind).removeprefix("DataArray "))
 
 
 def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
@@ -122,9 +120,8 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
 
     With `once`, variables do not repeat the provenance; xarray, which reads netCDF, would lose it in a selection.
     """
-    named = result.rename(NAMELESS) if isinstance(result, xr.DataArray) and result.name is None else result
-    dataset = named if isinstance(named, xr.Dataset) else named.to_dataset()
-    kind = "Dataset" if dataset is result else "DataArray" if named is result else KINDS[-1]
+    dataset = as_dataset(result)
+    kind = "Dataset" if dataset is result else "DataArray" if result.name is None else f"DataArray {result.name}"
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     found = dataset.drop_encoding().assign_attrs(about)
@@ -141,8 +138,7 @@ def _netcdf(dataset: xr.Dataset) -> bytes:
 
 
 def _csv(result: Result) -> bytes:
-    if isinstance(result, xr.DataArray):
-        result = result.to_dataset(name=result.name or NAMELESS)
+    result = as_dataset(result)
     dims = {variable.dims for variable in result.data_vars.values()}
     # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
     several = len(dims) > 1 or dims == {()}

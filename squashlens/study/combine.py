@@ -19,7 +19,7 @@ from xarray.core import indexing
 from squashlens.errors import InputError
 from squashlens.records.facts import over_axes
 from squashlens.records.results import sealed
-from squashlens.saving.digests import HEADS
+from squashlens.saving.digests import HEADS, PROVENANCE, SOURCE
 from squashlens.study.cells import Cell
 from squashlens.study.contents import Contents, Variable, contents
 from squashlens.study.describing.description import Grid
@@ -27,7 +27,7 @@ from squashlens.study.storing.store import Store
 
 KEPT = 256 << 20  # bytes of files of which the contents stay in memory, and of a Dataset that is signed
 TOKENS = {"token_id": -1}  # what stands after the last token of a shorter prompt
-OF_ALL = (*HEADS, "provenance")  # attributes that a single result has as a whole
+OF_ALL = (*HEADS, SOURCE, PROVENANCE)  # attributes that a single result has as a whole
 
 
 @dataclass

@@ -46,6 +46,14 @@ def passes_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield counted
 
 
+def test_a_hook_sees_the_pairs_and_no_prefix_of_its_own(tiny: Any) -> None:
+    seen: list[int] = []
+    sequence = tail(tiny)
+    with sl.applied(tiny, ("hook_embed", lambda embedded, hook: seen.append(embedded.shape[1]))):
+        pairs = sl.capture(tiny, sequence, lengths=[2, 5], progress=False)
+    assert set(seen) == {len(one) for n in pairs.lengths for one in (sequence.pair(n).v, sequence.pair(n).v_star)}
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
 def test_measurements_of_a_capture_run_no_pass(
     family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

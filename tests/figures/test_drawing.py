@@ -190,7 +190,7 @@ def test_every_result_has_a_figure(name: str) -> None:
 
 
 def test_a_result_without_a_figure_is_refused() -> None:
-    with pytest.raises(InputError, match="no figure for this result"):
+    with pytest.raises(InputError, match="no figure for these variables together[.] Give one variable"):
         sl.figures.of(odd.result("shares_and_counts"))
 
 

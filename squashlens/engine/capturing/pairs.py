@@ -17,9 +17,10 @@ from torch import Tensor
 
 from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
 from squashlens.engine.agreement import agree, difference
-from squashlens.engine.anatomy import dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import Readings, read
 from squashlens.engine.text.tokens import checked_ids
 from squashlens.errors import InputError, UnsoundModelError
@@ -293,9 +294,14 @@ def _attention_sites(model: Bridge) -> list[str]:
 
 
 def _values_along(run: PairRun) -> Tensor | None:
-    """Block 0's values at every position before the last token of the longest v."""
-    before = len(run.sequence.plain(run.lengths[-1])) - 1
-    return run.read([Branch(at) for at in range(1, before + 1)], [VALUE]).values[VALUE] if before else None
+    """Block 0's values at every position before the last token of the longest v, in its own pass."""
+    v = run.ids[:, :-1].to(device_of(run.model))
+    if v.shape[1] < 2:
+        return None
+    kept: list[Tensor] = []
+    with torch.inference_mode(False), torch.no_grad():
+        forward(run.model, v, [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))])
+    return kept[0]
 
 
 def _require_same(shared: Tensor, separate: Tensor, dtype: torch.dtype) -> None:

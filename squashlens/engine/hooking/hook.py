@@ -246,18 +246,23 @@ def is_a_users(function: object) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """The hooks on a model: their names, all that they do as text, and the kinds of objects that it does not show."""
+    """The hooks on a model: their names, all that they do as text, and the kinds of objects that it does not show.
+
+    `mutable` are containers in users' functions, which these may change while they run.
+    """
 
     names: tuple[str, ...]
     text: str
     unseen: tuple[str, ...]
+    mutable: tuple[str, ...]
 
 
 def standing(model: Bridge) -> Standing:
     """The hooks that are on a model, with what they close over."""
-    canonical, found = Canonical(), list(_edits(model))
-    text = "\n".join(f"{name} {canonical.text(edit)}" for name, edit in found)
-    return Standing(tuple(name for name, _ in found), text, tuple(canonical.unseen))
+    own, users, found = Canonical(), Canonical(), list(_edits(model))
+    lines = [f"{name} {(users if is_a_users(edit) else own).text(edit)}" for name, edit in found]
+    unseen = (*own.unseen, *users.unseen)
+    return Standing(tuple(name for name, _ in found), "\n".join(lines), unseen, tuple(users.mutable))
 
 
 def _edits(model: Bridge) -> Iterator[tuple[str, Any]]:

@@ -123,12 +123,13 @@ class RunState:
     hooks: tuple[str, ...]  # their names
     digest: str
     unseen: tuple[str, ...]  # of what hooks and replaced functions use, what the digest does not show
+    mutable: tuple[str, ...]  # containers in users' hooks, which may change while they run
 
 
 def run_state(model: Bridge) -> RunState:
     """What would run now."""
     now, code = standing(model), code_in(model)
-    return RunState(now.names, sha256(f"{code.digest} {now.text}")[:16], (*code.unseen, *now.unseen))
+    return RunState(now.names, sha256(f"{code.digest} {now.text}")[:16], (*code.unseen, *now.unseen), now.mutable)
 
 
 def call_of(model: Bridge) -> Call | None:
@@ -162,7 +163,8 @@ def steady(model: Bridge) -> Iterator[None]:
                 raise InputError(
                     f"The model failed with its hooks ({'; '.join(watched)}): {type(error).__name__}: {error}.",
                     "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a "
-                    "tensor of the same shape and dtype, or None.",
+                    "tensor of the same shape and dtype, or None. Certificates run in float64: convert constants with "
+                    "`.to(tensor)`.",
                 ) from error
             raise
         finally:

@@ -9,10 +9,9 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import xarray as xr
-
 from squashlens.errors import InputError
 from squashlens.saving.digests import Result
+from squashlens.saving.rows import as_dataset
 from squashlens.study.extras import extra
 
 FIRST = ("row", "prompt", "error")  # columns of every row
@@ -64,7 +63,7 @@ def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str
 
 
 def _values(result: Result) -> dict[str, Any]:
-    whole = result if isinstance(result, xr.Dataset) else result.to_dataset(name=result.name or "value")
+    whole = as_dataset(result)
     return {
         str(name): values.values.ravel().tolist() if values.ndim else values.values.item()
         for name, values in (*whole.coords.items(), *whole.data_vars.items())

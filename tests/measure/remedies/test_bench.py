@@ -170,7 +170,9 @@ def test_labels_provenance_and_table(found: Any, asked: Any, families: Any, tmp_
     assert found["place"].values.tolist() == ["first", "middle", "last"]
     assert found["kl"].attrs["units"] == found["kl_median"].attrs["units"] == found["kl_high"].attrs["units"] == "nats"
     assert found["distance_median"].attrs["units"] == "1"
-    assert all(set(values.attrs) == {"long_name", "units", "provenance"} for values in found.data_vars.values())
+    assert all(
+        set(values.attrs) == {"long_name", "units", "source", "provenance"} for values in found.data_vars.values()
+    )
     facts = sl.results.provenance(found)
     assert facts["ambient_hooks"][0] == []
     assert facts["call"]["function"] == "compare"

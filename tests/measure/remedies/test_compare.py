@@ -93,7 +93,9 @@ def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> Non
     assert facts["ambient_hooks"][0] == []
     assert len(facts["ambient_hooks"][1]) == 6
     assert sl.results.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
-    assert all(set(values.attrs) == {"long_name", "units", "provenance"} for values in compared.data_vars.values())
+    assert all(
+        set(values.attrs) == {"long_name", "units", "source", "provenance"} for values in compared.data_vars.values()
+    )
 
 
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
