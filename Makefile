@@ -18,7 +18,7 @@
 # make versions  chosen tests with the oldest and newest dependencies and on every Python, into docs/versions.md
 # make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)
 # make card-prose   build the text, measure the bundled tiny-prose and write its model card (five minutes)
-# make test-all  also the slow tests and the mutations, each of which must turn a test red
+# make test-all  also the slow tests, with types, and a sample of faults put into the code, which tests must notice (hours)
 
 PY ?= python3
 BIN := .venv/bin
@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
-  tests/test_errors.py tests/test_mutations.py tests/zoo/test_tokenizer.py tests/test_smoke.py
+  tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
 .PHONY: report gemma paper test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
   wheels train train-prose card-prose clean
