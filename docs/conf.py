@@ -31,6 +31,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "_site.figures",
     "_site.gallery",
+    "_site.measurements",
 ]
 exclude_patterns = ["_build", "_site", "images", "**.ipynb_checkpoints"]
 templates_path: list[str] = []

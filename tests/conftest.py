@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,22 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # fmt: skip
     mutated, slow = os.environ.get("SQUASHLENS_MUTATED"), "not slow" not in config.option.markexpr
     settings.load_profile("mutated" if mutated else "many" if slow else "few")
+
+
+@pytest.hookimpl(tryfirst=True)  # before items are left out by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the night: examples that load a model, and what a test with the marker `few` has beyond that number."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        few = item.get_closest_marker("few")
+        if (few and seen[name] > few.args[0]) or (isinstance(item, pytest.DoctestItem) and _loads(item)):
+            item.add_marker("slow")
+
+
+def _loads(item: pytest.DoctestItem) -> bool:
+    return any("load(" in example.source for example in item.dtest.examples) if item.dtest else False
 
 
 def pytest_collection_finish() -> None:

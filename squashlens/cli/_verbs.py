@@ -1,18 +1,19 @@
-"""The verbs: one for each measurement, called as the function is. This table is the only list of them.
+"""The verbs: one for each public measurement, called as the function is.
 
-A verb's options are the parameters of its function. The table adds what a signature does not say: which figures show
-the result, and whether the function measures a capture.
+They are found in the sources, without importing them: the stub of the package lists the public names, and the decorator
+`squashlens.measure.measurement` says which figures show a result. A verb's options are the parameters of its function.
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parent.parent
+LISTED = {"": "__init__.pyi", "paths": "paths.py"}  # the files that import the functions, by the module they are in
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,40 @@ class Verb:
     """A public function of squashlens as a verb of the command line."""
 
     name: str
-    figures: tuple[str, ...] = ()  # of squashlens.figures: the first is --figure, others have options of their names
-    captured: bool = False  # it measures a capture, so the parameters of `capture` are options too
+    source: Path
     where: str = ""  # the module of squashlens that has the function; the package itself if empty
 
     @property
     def function(self) -> Callable[..., Any]:
         """The function, which is imported only now."""
         return getattr(import_module(f"squashlens.{self.where}" if self.where else "squashlens"), self.name)
+
+    @cached_property
+    def _written(self) -> ast.FunctionDef | None:
+        text = self.source.read_text(encoding="utf-8")
+        tree = ast.parse(text).body if "@measurement(" in text else []
+        return next((one for one in tree if isinstance(one, ast.FunctionDef) and one.name == self.name), None)
+
+    @cached_property
+    def decorator(self) -> ast.Call | None:
+        """The decorator that registers the function; None for a function that is no measurement."""
+        calls = (one for one in self._written.decorator_list if isinstance(one, ast.Call)) if self._written else ()
+        return next((one for one in calls if getattr(one.func, "id", "") == "measurement"), None)
+
+    def said(self, option: str) -> Any:
+        """The value of an option of the decorator, or None."""
+        given = self.decorator.keywords if self.decorator else []
+        return next((ast.literal_eval(one.value) for one in given if one.arg == option), None)
+
+    @property
+    def captured(self) -> bool:
+        """Whether it measures a capture, so that the parameters of `capture` are options too."""
+        return bool(self.said("captured"))
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures: the first is --figure, others have options of their names."""
+        return tuple(map(ast.literal_eval, self.decorator.args)) if self.decorator else ()
 
     @property
     def drawn(self) -> dict[str, str]:
@@ -36,56 +63,25 @@ class Verb:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the function's docstring, read from its source without importing it."""
+        """The first sentence of the function's docstring."""
         from squashlens.cli._reading._help import first_sentence
 
-        stub = PACKAGE / (f"{self.where}.py" if self.where else "__init__.pyi")
-        source = _sources(stub)[self.name]
-        tree = ast.parse(source.read_text(encoding="utf-8"))
-        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == self.name)
-        return first_sentence(ast.get_docstring(next(functions)) or "")
+        return first_sentence(ast.get_docstring(self._written) or "") if self._written else ""
 
 
+def measurements() -> Iterator[Verb]:
+    """All public measurements."""
+    for where, listing in LISTED.items():
+        for node in ast.parse((PACKAGE / listing).read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = node.module.removeprefix("squashlens.").replace(".", "/")
+                found = [Verb(alias.name, PACKAGE / f"{module}.py", where) for alias in node.names]
+                yield from (verb for verb in found if verb.source.is_file() and verb.decorator)
+
+
+WRITING = ("report", "paper")  # verbs whose functions write files and return no result
 VERBS = {
     verb.name: verb
-    for verb in (
-        Verb("report"),
-        Verb("paper"),
-        Verb("path_bound", ("by_token",)),
-        Verb("jacobian_norms", ("by_token",)),
-        Verb("jacobian", ("jacobian",)),
-        Verb("sensitivity", ("attribution",)),
-        Verb("substitution_effect", ("of",)),
-        Verb("profile", ("profile",)),
-        Verb("squash_map"),
-        Verb("audit", ("audit",)),
-        Verb("composition", ("composition",), where="paths"),
-        Verb("hops", ("hops",), where="paths"),
-        Verb("strongest_paths", ("strongest_paths",), where="paths"),
-        Verb("depth_limit", ("depth_limit",), where="paths"),
-        Verb("collapse", ("collapse_curve", "collapse_heatmap"), captured=True),
-        Verb("mechanism", ("mechanism",), captured=True),
-        Verb("separator_ablation", ("layer_trace", "from_block_map", "retained_by_kind")),
-        Verb("tokenization", ("tokenization", "splits")),
-        Verb("precision", ("bits_needed",), captured=True),
-        Verb("compare", ("changes",)),
-        Verb("search_separators", ("separator_search",)),
-        Verb("top_tokens", ("top_tokens",)),
-        Verb("evaluate", ("accuracy_by_length", "error_by_length", "answer_frequencies")),
-        Verb("probe", ("probe",)),
-        Verb("collapse_vs_readout", ("collapse_vs_readout", "probe")),
-    )
+    for verb in sorted(measurements(), key=lambda one: one.name not in WRITING)
+    if verb.said("command") is not False
 }
-WRITING = ("report", "paper")  # verbs whose functions write files and return no result
-
-
-@cache
-def _sources(stub: Path) -> dict[str, Path]:
-    """The source file of each name that a module imports from the package."""
-    found = {}
-    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            module = node.module.removeprefix("squashlens.").replace(".", "/")
-            source = PACKAGE / f"{module}.py"
-            found |= {alias.name: source if source.is_file() else PACKAGE / module for alias in node.names}
-    return found

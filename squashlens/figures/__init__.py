@@ -23,7 +23,7 @@ from squashlens.figures.squashing.jacobian import jacobian
 from squashlens.figures.squashing.needle import needle
 from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, token_map, top_tokens
+from squashlens.figures.squashing.tokens import by_token, substitution, token_map, top_tokens
 from squashlens.figures.theory.statements import statements
 from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.usual import of, panels
@@ -61,6 +61,7 @@ __all__ = [
     "statements",
     "strongest_paths",
     "styled",
+    "substitution",
     "survey",
     "synthetic_convergence",
     "synthetic_total_variation",

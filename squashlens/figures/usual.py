@@ -1,6 +1,7 @@
 """The figure for a result, and several figures on one page."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import plotly.graph_objects as go
@@ -9,64 +10,22 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
-from squashlens.figures.answers.accuracy import accuracy_by_length
-from squashlens.figures.answers.frequencies import answer_frequencies
-from squashlens.figures.answers.readout import collapse_vs_readout, probe
-from squashlens.figures.collapse.curves import collapse_curve
-from squashlens.figures.collapse.mechanism import mechanism
-from squashlens.figures.collapse.precision import bits_needed, runs
-from squashlens.figures.collapse.separators import layer_trace, separator_search
-from squashlens.figures.collapse.tokenization import splits, tokenization
 from squashlens.figures.drawing.layouts.panels import Share, composed
 from squashlens.figures.lines import are_lines, lines
-from squashlens.figures.remedies.bench import remedies
-from squashlens.figures.remedies.changes import changes
-from squashlens.figures.squashing.attribution import attribution
-from squashlens.figures.squashing.audit import audit
-from squashlens.figures.squashing.jacobian import jacobian
-from squashlens.figures.squashing.needle import needle
-from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
-from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, substitution, token_map, top_tokens
-from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
 from squashlens.records.results import is_done, joined_along, selected
 from squashlens.saving.digests import texts_of
 
 Result = xr.Dataset | xr.DataArray
 
-# The figure that is drawn for a result is the first that it has all variables for, so special ones come first.
-FIGURES: tuple[Any, ...] = (
-    attribution,
-    profile,
-    jacobian,
-    token_map,
-    composition,
-    hops,
-    strongest_paths,
-    depth_limit,
-    audit,
-    needle,
-    collapse_vs_readout,
-    probe,
-    answer_frequencies,
-    accuracy_by_length,
-    tokenization,
-    splits,
-    remedies,
-    changes,
-    separator_search,
-    layer_trace,
-    mechanism,
-    bits_needed,
-    runs,
-    synthetic_convergence,
-    survey,
-    synthetic_total_variation,
-    collapse_curve,
-    top_tokens,
-    substitution,
-    by_token,
-)
+
+@cache
+def usual_figures() -> list[Any]:
+    """The public figures that `of` may draw: those that need most variables first, since they show most of a result."""
+    import squashlens.figures as public
+
+    found = [getattr(public, name) for name in public.__all__]
+    usual = [figure for figure in found if getattr(figure, "__draws__", (None, None, False))[2]]
+    return sorted(usual, key=lambda figure: -len(figure.__draws__[1]))
 
 
 @validated
@@ -110,13 +69,13 @@ def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
     one = next(iter(several.values()))
     single = "" in several and len(several) == 1
     joined = [dim for dim in joined_along(one) if dim in one.dims]
-    for figure in FIGURES:
+    for figure in usual_figures():
         if _fits(one, figure) and not _leaves_open(one, figure, joined):
             return figure(one if single else several)
     apart = [dim for dim in (*(dim for dim in joined if dim not in EACH), *EACH) if dim in one.dims]
     for many in range(1, 1 + len(apart)) if single else ():
         parts = _apart(one, apart[:many])
-        for figure in FIGURES if parts else ():
+        for figure in usual_figures() if parts else ():
             if all(_fits(part, figure) for part in parts.values()):
                 return figure(parts)
     return None
@@ -203,14 +162,14 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
 
 def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
     """Whether a joined result has a dimension, in the variables that a figure draws, that the figure does not know."""
-    _, dims_of = figure.__draws__
+    _, dims_of, _ = figure.__draws__
     drawn = {dim for name in dims_of if name != "values" for dim in result[name].dims}
     return any(dim in drawn and all(dim not in dims.split() for dims in dims_of.values()) for dim in joined)
 
 
 def _fits(result: Any, figure: Any) -> bool:
     """Whether a figure can draw a result."""
-    maker, dims_of = figure.__draws__
+    maker, dims_of, _ = figure.__draws__
     try:
         require(result, "result", maker, dims_of)
     except InputError:

@@ -8,7 +8,6 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Bos, Bridge, Norm, Pieces
-from squashlens.checks.arguments import validated
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError
@@ -17,6 +16,7 @@ from squashlens.maps.given import measured_query, of_result, refuse_options
 from squashlens.maps.live import Measure, widget
 from squashlens.maps.page import frame, page, section
 from squashlens.maps.payload import payload
+from squashlens.measure.measurement import measurement
 from squashlens.measure.squashing.maps.measured import Method, check, joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
@@ -78,7 +78,7 @@ class SquashMap:
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
-@validated
+@measurement()
 def squash_map(
     model: Bridge | xr.Dataset,
     prompt: PromptOrCapture | None = None,

@@ -9,8 +9,8 @@ import xarray as xr
 
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm, Quantized, choices_of
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import escape
+from squashlens.measure.measurement import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting import sentences as say
@@ -45,7 +45,7 @@ ASSUMPTIONS = (
 )
 
 
-@measured
+@measurement()
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,

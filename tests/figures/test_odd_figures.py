@@ -248,7 +248,7 @@ def test_results_of_one_of_everything(count: int) -> None:
 
 def test_each_result_has_the_figure_that_the_page_says() -> None:
     """The table of docs/figures.md, which says what `of` draws."""
-    from squashlens.figures.usual import FIGURES, _fits
+    from squashlens.figures.usual import _fits, usual_figures
     from tests import odd
 
     page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
@@ -265,7 +265,7 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         if name in ("substitution_effect", *specimens.NO_FIGURE):
             continue
         result = odd.result(name)
-        first = next(figure.__name__ for figure in FIGURES if _fits(result, figure))
+        first = next(figure.__name__ for figure in usual_figures() if _fits(result, figure))
         assert said[makers.get(name, name)] == {first}, name
 
 

@@ -1,4 +1,7 @@
-"""`python -m tests.golden record [models]` writes the record; `… check [models]` compares and says how near it came."""
+"""`python -m tests.golden record [models]` writes the record; `… check [models]` compares and says how near it came.
+
+`python -m tests.golden add NAME` writes the record of a new measurement alone, of its usual call on the bundled model.
+"""
 
 import os
 import sys
@@ -25,10 +28,14 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with tempfile.TemporaryDirectory() as root:
         for name in models:
-            {"record": record, "check": check}[verb](name, Path(root))
+            if verb == "add":
+                cases.MEASUREMENTS = {name: cases.others()[name]}
+                record("tiny-gemma", Path(root), name)
+            else:
+                {"record": record, "check": check}[verb](name, Path(root))
 
 
-def record(name: str, root: Path) -> None:
+def record(name: str, root: Path, file: str | None = None) -> None:
     """The numbers of one model, and what they may move by, into its file."""
     subject = cases.subject(name, root)
     copies = [moved(subject, root / f"{name} {seed}", seed) for seed in range(numbers.COPIES)]
@@ -58,7 +65,7 @@ def record(name: str, root: Path) -> None:
                 out, entries = out + int(np.isinf(free).sum()), entries + free.size
                 if missing := int(np.isinf(free).sum()):
                     print(f"{name} {measurement}/{call}/{variable}: {missing} of {free.size} left out")
-    path = numbers.write(name, found)
+    path = numbers.write(file or name, found)
     print(f"{name}: {len(found)} arrays, {entries} entries, {out} left out, {path.stat().st_size} bytes", flush=True)
 
 

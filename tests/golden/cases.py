@@ -4,6 +4,7 @@ Each function is one measurement. It gives named calls, which the runner makes o
 refuses is recorded as refused. Nothing here says how passes are run, so that it can stay as it is when that moves.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 import squashlens as sl
+from squashlens.cli._verbs import PACKAGE, measurements
 from tests import captured
 from tests import cases as families
 
@@ -90,6 +92,26 @@ def subject(name: str, root: Path) -> Subject:
 
 
 MEASUREMENTS: dict[str, Callable[[Subject], Calls]] = {}
+
+
+def usual(name: str) -> Callable[[Subject], Calls]:
+    """The case of a measurement that is called nowhere in this file: with its subject alone, on the bundled model."""
+    function = getattr(sl, name)
+    takes = [*inspect.signature(function).parameters]
+    options = {"progress": False} if "progress" in takes else {}
+
+    def calls(s: Subject) -> Calls:
+        subject = s.sequence() if takes[1] == "sequence" else [s.prompt]
+        return {"usual": lambda: function(s.model, subject, **options)} if s.speaks else {}
+
+    return calls
+
+
+def others() -> dict[str, Callable[[Subject], Calls]]:
+    """The public measurements that have no case in this file."""
+    text = Path(__file__).read_text(encoding="utf-8")
+    return {one.name: usual(one.name) for one in measurements() if f".{one.name}(" not in text and not one.where
+            and one.source.is_relative_to(PACKAGE / "measure")}  # fmt: skip
 
 
 def results(s: Subject, measurement: str) -> Iterator[tuple[str, Any]]:

@@ -60,6 +60,16 @@ def test_numbers_are_those_on_record(model: str, measurement: str, subject_of: A
     )
 
 
+@pytest.mark.parametrize("measurement", cases.others())
+def test_a_new_measurement_is_on_record(measurement: str, tiny: Any) -> None:
+    record = numbers.FOLDER / f"{measurement}.npz"
+    assert record.exists(), f"Run `python -m tests.golden add {measurement}`, and commit the file that it writes."
+    subject = cases.Subject("tiny-gemma", tiny, "tiny-gemma")
+    found = numbers.arrays(cases.others()[measurement](subject)["usual"]())
+    for name, entry in numbers.read(measurement).items():
+        assert not numbers.differences(name, entry, found[name.rsplit("/", 1)[1]].values)
+
+
 @pytest.mark.parametrize("model", cases.MODELS)
 def test_an_entry_that_moves_is_noticed(model: str) -> None:
     """Of every seventh number that is compared: most by one percent of the array's largest, all by NaN."""

@@ -75,7 +75,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     return finish(figure, title="How often the answer is right", height=280, notes=notes)
 
 
-@draws(EVALUATE, "median_error error_q1 error_q3 mean_error: length ...")
+@draws(EVALUATE, "median_error error_q1 error_q3 mean_error: length ...", usual=False)
 def error_by_length(found: Found) -> go.Figure:
     """Draw the median error of numeric answers by length, one panel for each label.
 

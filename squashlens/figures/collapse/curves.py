@@ -90,7 +90,7 @@ def _heights(collapse: xr.Dataset, layer: int) -> tuple[float, float, float | No
     return *ends, (float(floor.max()) if len(floor) else None)
 
 
-@draws("squashlens.collapse", "distance rms: layer length")
+@draws("squashlens.collapse", "distance rms: layer length", usual=False)
 def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     """Draw the relative distance of v and v* as a map of layer × length. The colour is log₁₀ D ÷ rms(v).
 

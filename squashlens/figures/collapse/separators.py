@@ -80,7 +80,7 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     return finish(figure, title=title, height=height, notes=notes_of(ablation))
 
 
-@draws("squashlens.separator_ablation", "distance: edit layer length")
+@draws("squashlens.separator_ablation", "distance: edit layer length", usual=False)
 def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int | None = None) -> go.Figure:
     """Draw the retained effect of the separators when a hook acts from a given block on, as a map of block × layer.
 
@@ -112,7 +112,7 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
     return finish(figure, title=title, height=240, notes=notes)
 
 
-@draws("squashlens.separator_ablation", "distance retained: edit layer length")
+@draws("squashlens.separator_ablation", "distance retained: edit layer length", usual=False)
 def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw the retained effect of the separators for every kind of ablation, at one layer.
 

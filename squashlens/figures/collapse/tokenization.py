@@ -73,7 +73,12 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     return _finished(figure, escaped(title), ROW * sum(rows), notes_of(measured, *notes))
 
 
-@draws("squashlens.tokenization", "naive distance: form layer repeats", "pair grows text: form repeats")
+@draws(
+    "squashlens.tokenization",
+    "naive distance: form layer repeats",
+    "token_id piece: form repeats place",
+    "pair grows text: form repeats",
+)
 def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance of two texts and of the true pair by number of repeats, one panel for each way of joining.
 

@@ -10,11 +10,11 @@ import xarray as xr
 from squashlens._typing import Bridge, positive
 from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import outputs_are_tokens
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.collapse.pairs import sequence_session
+from squashlens.measure.measurement import measurement
 from squashlens.prompts import tokenize_after
 from squashlens.records.results import attributes, sealed
 from squashlens.sequences import GrowingSequence, Ids
@@ -23,7 +23,7 @@ from squashlens.sequences import GrowingSequence, Ids
 Answer = Callable[[tuple[str, ...]], str]
 
 
-@measured
+@measurement("accuracy_by_length", command=False)
 def accuracy(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],

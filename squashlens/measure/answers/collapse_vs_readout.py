@@ -14,7 +14,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Mode, Scale, Template
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._questions import answers_file, prepare_questions
@@ -24,6 +23,7 @@ from squashlens.measure.answers.evaluate import answered
 from squashlens.measure.answers.frequencies import scored
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, dtype_named
+from squashlens.measure.measurement import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
@@ -35,7 +35,7 @@ __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
-@measured
+@measurement("collapse_vs_readout", "probe")
 def collapse_vs_readout(
     model: Bridge,
     task: Task,

@@ -10,19 +10,19 @@ from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import context_length
 from squashlens.engine.canonical import digest
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.engine.text.tokens import require_tokenizer
 from squashlens.errors import InputError
 from squashlens.measure.answers._questions import Questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import Answer, scored
+from squashlens.measure.measurement import measurement
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import Question, Task
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
-@measured
+@measurement("accuracy_by_length", "error_by_length", "answer_frequencies")
 def evaluate(
     model: Bridge,
     task: Task,

@@ -18,13 +18,14 @@ from squashlens._typing import Bridge, Direction, Mode, Template, one_of, positi
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.proving.proof import status
-from squashlens.engine.proving.registry import measured, steady
+from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._questions import prepare_questions
 from squashlens.measure.answers._scores import gains, interval, of_length, scored
 from squashlens.measure.answers._splits import N_TRAIN, Answers
 from squashlens.measure.collapse.metric import with_y
+from squashlens.measure.measurement import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 from squashlens.tasks import Question, Task
@@ -36,7 +37,7 @@ N_RANDOM_MODELS = 4
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
-@measured
+@measurement("probe")
 def probe(
     model: Bridge,
     task: Task,

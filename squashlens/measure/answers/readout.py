@@ -7,15 +7,15 @@ import xarray as xr
 from squashlens._typing import Bos, Bridge
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.records.results import attributes, sealed
 
 
-@measured
+@measurement("top_tokens")
 def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos = "family") -> xr.DataArray:
     """The `k` most likely next tokens after a prompt, and their probabilities.
 

@@ -11,17 +11,17 @@ from einops import rearrange
 from squashlens._typing import Bridge, Distance, Heads, Scale, dtype_name, one_of
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.unembed import log_probabilities
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import NOISE, Dtype, Metric, dtype_named, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import captured, coords
+from squashlens.measure.measurement import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.statistics.trends import association
 
 
-@measured
+@measurement("collapse_curve", "collapse_heatmap", captured=True)
 def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,

@@ -34,10 +34,10 @@ from squashlens.engine.capturing.pairs import (
     sequence_of,
 )
 from squashlens.engine.loading.quantized import stored_as
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
+from squashlens.measure.measurement import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association
@@ -45,7 +45,7 @@ from squashlens.theory.statistics.trends import Association, association
 PARTS = ("residual", "attention", "mlp")
 
 
-@measured
+@measurement("mechanism", captured=True)
 def mechanism(
     model: Bridge,
     sequence: SequenceOrCapture,

@@ -31,7 +31,6 @@ from torch import Tensor
 from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, one_of, positive
 from squashlens.bars import bar
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
@@ -45,6 +44,7 @@ from squashlens.measure.collapse._ablations import (
 )
 from squashlens.measure.collapse.metric import NOISE, Metric, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, coords, sequence_session, with_passes
+from squashlens.measure.measurement import measurement
 from squashlens.prompts import Token
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
@@ -54,7 +54,7 @@ HOOKED = "distance of v and v* with a hook from a block on"
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
-@measured
+@measurement("layer_trace", "from_block_map", "retained_by_kind")
 def separator_ablation(
     model: Bridge,
     sequence: SequenceOrCapture,

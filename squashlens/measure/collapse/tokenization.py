@@ -22,11 +22,11 @@ import xarray as xr
 from squashlens._typing import Bridge, Distance, Passes, Scale
 from squashlens.engine.capturing.pairs import PairRun
 from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import start_ids, tokenize
 from squashlens.measure.collapse._texts import Text, coords_of, facts_of, held_by, table_of, written_texts
 from squashlens.measure.collapse.metric import Metric, with_y
 from squashlens.measure.collapse.pairs import with_passes
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.records.results import signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
@@ -35,7 +35,7 @@ PASSES: Passes = "auto"
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
 
 
-@measured
+@measurement("tokenization", "splits")
 def tokenization(
     model: Any,
     n: int = 12,

@@ -18,11 +18,11 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import windows
 from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.engine.proving.effective import applied
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.prompts import Prompts
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
+from squashlens.measure.measurement import measurement
 from squashlens.measure.remedies.bench import Bench
 from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of
 from squashlens.measure.remedies.forms import stated
@@ -33,7 +33,7 @@ from squashlens.sequences import GrowingSequence
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
-@measured
+@measurement("changes")
 def compare(
     model: Bridge,
     sequence: SequenceOrCapture | Mapping[str, GrowingSequence],

@@ -17,12 +17,12 @@ from squashlens._typing import Bridge, Distance, Scale, positive, several
 from squashlens.bars import bar
 from squashlens.checks.results import takes
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.collapse.pairs import sequence_session
+from squashlens.measure.measurement import measurement
 from squashlens.measure.remedies.compare import Comparison
 from squashlens.prompts import Token, one_token
 from squashlens.records.results import Variable
@@ -35,7 +35,7 @@ FEWEST = 5  # least number of random placements for a useful interval
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
-@measured
+@measurement("separator_search")
 def search_separators(
     model: Bridge,
     sequence: SequenceOrCapture,

@@ -25,8 +25,8 @@ from squashlens.checks.words import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, RangeError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import noting_products, of_attention, one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
@@ -41,7 +41,7 @@ LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "�
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
-@measured
+@measurement("by_token")
 @one_by_one()
 def path_bound(
     model: Bridge,
@@ -254,7 +254,7 @@ def _labelled(
     return groups.label(session, groups.root_sum_squares(row), "path_bound", long_name, "1", **extra)
 
 
-@measured
+@measurement("composition")
 def composition(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -9,9 +9,9 @@ import xarray as xr
 
 from squashlens._typing import Bos, Bridge, Norm, one_of
 from squashlens.bars import bar
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
@@ -33,7 +33,7 @@ TOGETHER = 16  # prompts of one length that are measured together
 
 
 # More than ten parameters, since each is an independent option of the measurement; most have defaults.
-@measured
+@measurement("needle", command=False)
 def needle(
     model: Bridge,
     prompt: Sequence[Sequence[int]],

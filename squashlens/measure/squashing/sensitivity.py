@@ -10,7 +10,7 @@ import xarray as xr
 from squashlens._typing import AttentionKind, Bos, Bridge, Norm, Pieces
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.registry import measured
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
@@ -22,7 +22,7 @@ from squashlens.theory.statistics.trends import association, difference
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 
 
-@measured
+@measurement("attribution")
 @one_by_one(always=True)
 def sensitivity(
     model: Bridge,

@@ -16,11 +16,11 @@ from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.spans import Spans, recorded
@@ -30,7 +30,7 @@ from squashlens.theory.distances import distance, divergence
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
-@measured
+@measurement("substitution")
 @one_by_one()
 def substitution_effect(
     model: Bridge,

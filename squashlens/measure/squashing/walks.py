@@ -13,8 +13,8 @@ from torch import Tensor
 from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive, short_repr
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import (
     noting_products,
@@ -27,7 +27,7 @@ from squashlens.records.results import sealed
 from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep
 
 
-@measured
+@measurement("hops")
 def hops(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -86,7 +86,7 @@ def hops(
     return sealed(session.dataset("attention paths by hops", coords, variables)["hops"], session.facts)
 
 
-@measured
+@measurement("strongest_paths")
 def strongest_paths(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -214,7 +214,7 @@ def strongest(
     return Strongest(weights, places, null)
 
 
-@measured
+@measurement("depth_limit")
 def depth_limit(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from squashlens import zoo
 from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError, OutputError, SquashlensError
+from squashlens.measure.measurement import measurement
 from squashlens.records.results import save
 from squashlens.remarks import remark
 from squashlens.reporting.collapse import check_n
@@ -23,7 +23,7 @@ Outcome = Path | SquashlensError
 LENGTHS = tuple(range(4, 97, 4))
 
 
-@measured
+@measurement()
 def paper(
     model: Bridge,
     *,

@@ -25,12 +25,13 @@ Drawn = Callable[Concatenate[R, P], go.Figure]
 
 
 def draws(
-    maker: str, *needed: str
+    maker: str, *needed: str, usual: bool = True
 ) -> Callable[[Drawn[R, P]], Callable[Concatenate[R | Mapping[str, R], P], go.Figure]]:
     """Decorator for a function that draws a result of `maker`; several results, by label, become panels of one figure,
     unless the function takes several itself.
 
     Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
+    With `usual`, `squashlens.figures.of` draws it for a result that has them all.
     """
     dims_of = dims_by_name(needed)
 
@@ -57,7 +58,7 @@ def draws(
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
         setattr(draw, "__signature__", signature.replace(parameters=[first.replace(annotation=kinds), *rest]))  # noqa: B010
         drawing = validated(draw)
-        setattr(drawing, "__draws__", (maker, dims_of))  # noqa: B010
+        setattr(drawing, "__draws__", (maker, dims_of, usual))  # noqa: B010
         return cast(Any, drawing)
 
     return decorate

@@ -17,7 +17,6 @@ from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, s
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
 from squashlens.engine.locks import require_bridge
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.unembed import most_likely
 from squashlens.errors import InputError
 from squashlens.hooks.rounding import Format, Stored, rounded, within
@@ -25,13 +24,14 @@ from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_know
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
 from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
 from squashlens.measure.collapse.precision.by_run import Precision, check_runs, precision_by_run
+from squashlens.measure.measurement import measurement
 from squashlens.sequences import GrowingSequence
 
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
 # More than ten parameters: three are for runs, which load the model and capture the sequence themselves.
-@measured
+@measurement("bits_needed", captured=True)
 def precision(
     model: Bridge | str | Path,
     sequence: SequenceOrCapture,

@@ -20,8 +20,8 @@ from squashlens.bars import bar
 from squashlens.checks.results import require_reference, takes
 from squashlens.engine.anatomy import dtype_of, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.audits.attributions import captum_for
 from squashlens.measure.squashing.audits.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
@@ -35,7 +35,7 @@ COST = "time divided by that of the exact Jacobian"
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
-@measured
+@measurement("audit")
 def audit(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -17,11 +17,11 @@ from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.memory import require_room
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.unembed import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.records.results import Variable
@@ -32,7 +32,7 @@ Logits = Float[Tensor, "place direction outcome"]
 
 
 # Ten parameters besides model and prompt are the options of a derivative, as in `jacobian_norms`; all have defaults.
-@measured
+@measurement("jacobian")
 def jacobian(
     model: Bridge,
     prompt: PromptOrCapture,

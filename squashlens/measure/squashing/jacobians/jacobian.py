@@ -31,8 +31,8 @@ from squashlens.checks.words import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import Products, until
@@ -46,7 +46,7 @@ from squashlens.theory.probes import seed_of
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults. They alone make
 # the function a little longer than 60 lines.
-@measured
+@measurement("by_token")
 @one_by_one()
 def jacobian_norms(
     model: Bridge,

@@ -19,8 +19,8 @@ from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
-from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
+from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_rows
@@ -44,7 +44,7 @@ PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
-@measured
+@measurement("profile")
 def profile(
     model: Bridge,
     prompt: PromptOrCapture,
