@@ -14,7 +14,7 @@ def _names_for_doctests(request: pytest.FixtureRequest) -> Iterator[None]:
     import torch
 
     import squashlens as sl
-    from tests.odd_cli import loading_once
+    from tests.odd import loading_once
 
     names = request.getfixturevalue("doctest_namespace")
     names.update(torch=torch, tmp_path=request.getfixturevalue("tmp_path"))

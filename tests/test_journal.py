@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.saving import journal as module
-from squashlens.saving.journal import Journal, checked
+from squashlens.saving.journal import Journal
 
 FACTS = {"model": "tiny", "call": {"norm": "linf", "every": [2, 3]}, "revision": None}
 TEXTS = st.text(st.characters(codec="utf-8"))
@@ -36,19 +36,8 @@ def rows(path: Path, table: str) -> int:
         return database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
 
 
-class BrokenError(Exception):
-    """What an interruption raises here."""
-
-
 def never() -> Any:
     raise AssertionError("found again")
-
-
-def raising(error: BaseException) -> Any:
-    def find() -> Any:
-        raise error
-
-    return find
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -64,33 +53,6 @@ def test_what_was_found_comes_back(found: dict[str, Any], tmp_path: Path) -> Non
     for name, value in found.items():
         assert again.get(name, never) == value
         assert repr(again.get(name, never)) == repr(value)  # −0.0 and 1.0 against 1
-
-
-def test_each_is_found_once() -> None:
-    journal, calls = Journal(None, FACTS), []
-    for name in ("a", "b", "a", "a"):
-        assert journal.get(name, lambda name=name: calls.append(name) or len(calls)) == {"a": 1, "b": 2}[name]
-    assert calls == ["a", "b"]
-
-
-def test_without_a_path_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert Journal(None, FACTS).get("a", lambda: 1) == 1
-    assert Journal(None, FACTS).get("a", lambda: 2) == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("error", [BrokenError(), KeyboardInterrupt()])
-def test_an_interruption_keeps_what_was_had(error: BaseException, tmp_path: Path) -> None:
-    path = tmp_path / "search.json"
-    journal = Journal(path, FACTS)
-    journal.get("first", lambda: [1.5])
-    with pytest.raises(type(error)):
-        journal.get("second", raising(error))
-    assert list(tmp_path.iterdir()) == [path]
-    again = Journal(path, FACTS)
-    assert again.get("first", never) == [1.5]
-    assert again.get("second", lambda: 2) == 2
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -126,37 +88,13 @@ def test_another_search_is_refused(facts: dict[str, Any], others: str, tmp_path:
     assert path.read_bytes() == before
 
 
-def test_facts_are_compared_as_they_are_written(tmp_path: Path) -> None:
-    """Tuples, paths and whole numbers as names are the same search after they have been in a file."""
-    path = tmp_path / "search.json"
-    facts = {"lengths": (1, 2), "folder": tmp_path, "by": {1: "é"}}
-    Journal(path, facts).get("a", lambda: 1)
-    assert Journal(path, facts).get("a", never) == 1
-    assert rows(path, "facts") == len(facts)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        " ", "SQLite format 3\0", "{", "[]", "3", "null", '"facts"', "{}", '{"facts": {}, "found": {}}', "\udcff",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [" ", "SQLite format 3\0", "{}", "\udcff"])
 def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "search.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match="search.json is not a journal of a search. Give another name, or delete it"):
         Journal(path, {})
     assert path.read_bytes() == text.encode("utf-8", "surrogateescape")
-
-
-def test_a_folder_is_no_file_and_no_folder_is_made(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder"):
-        Journal(tmp_path, FACTS)
-    with pytest.raises(InputError, match="There is no folder .*nowhere"):
-        Journal(tmp_path / "nowhere" / "search.json", FACTS)
-    assert list(tmp_path.iterdir()) == []
-    Journal(str(tmp_path / "search.json"), FACTS)
-    assert list(tmp_path.iterdir()) == []  # nothing found, nothing written
 
 
 def test_any_name_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +120,7 @@ def changed(path: Path, *statements: str) -> None:
     ("statement", "why"),
     [
         ("UPDATE findings SET value = '[1.5, 3]'", "the finding 'a' was changed"),
-        ("UPDATE findings SET value = 'x'", "the finding 'a' was changed"),
-        ("UPDATE findings SET value = x'00'", "the finding 'a' was changed"),
-        ("UPDATE findings SET name = 'b'", "the finding 'b' was changed"),
         ("UPDATE facts SET value = 'x'", "a value is not JSON"),
-        ("UPDATE facts SET value = '\"other\"' WHERE name = 'model'", "saved for a different model"),
         ("DELETE FROM facts WHERE name = 'model'", "saved for a different model"),
         ("DROP TABLE findings", "no such table"),
         ("PRAGMA user_version = 2", "journal from another version"),
@@ -201,16 +135,6 @@ def test_what_was_changed_is_refused(statement: str, why: str, tmp_path: Path) -
     with pytest.raises(InputError, match=f"search(' is| is| was).*{why}"):
         Journal(path, FACTS)
     assert path.read_bytes() == before
-
-
-def test_a_finding_of_another_search_is_refused(tmp_path: Path) -> None:
-    """A row that was copied from a journal of other facts is not believed under these."""
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    Journal(ours, FACTS).keep({"a": 1})
-    Journal(theirs, {**FACTS, "model": "other"}).keep({"b": 2})
-    changed(ours, f"ATTACH '{theirs}' AS o", "INSERT INTO findings SELECT * FROM o.findings")
-    with pytest.raises(InputError, match="finding 'b' was changed"):
-        Journal(ours, FACTS)
 
 
 def test_damaged_pages_are_refused_or_right(tmp_path: Path) -> None:
@@ -258,30 +182,6 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_first_finding_is_believed_by_both(tmp_path: Path) -> None:
-    one, other = Journal(tmp_path / "search", FACTS), Journal(tmp_path / "search", FACTS)
-    assert one.get("a", lambda: 1) == 1
-    assert other.get("a", lambda: 2) == 1
-    with pytest.raises(InputError, match="was saved for a different model"):
-        Journal(tmp_path / "search", {**FACTS, "model": "other"})
-
-
-def test_a_search_that_began_later_is_refused_when_it_writes(tmp_path: Path) -> None:
-    late = Journal(tmp_path / "search", {**FACTS, "model": "other"})  # there is no file yet
-    Journal(tmp_path / "search", FACTS).keep({"a": 1})
-    with pytest.raises(InputError, match="was saved for a different model"):
-        late.keep({"b": 2})
-    assert Journal(tmp_path / "search", FACTS).found == {"a": 1}
-
-
-def test_a_journal_that_was_deleted_is_written_anew(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "search", FACTS)
-    journal.keep({"a": 1})
-    (tmp_path / "search").unlink()
-    journal.keep({"b": 2})
-    assert Journal(tmp_path / "search", FACTS).found == {"a": 1, "b": 2}
-
-
 WRITER = """
 import sys
 from squashlens.saving.journal import Journal
@@ -326,12 +226,8 @@ def test_a_file_that_another_holds_is_refused_in_time(tmp_path: Path, monkeypatc
     journal.keep({"a": 1})
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(OutputError, match="locked. Another process"):
+        with pytest.raises(OutputError, match="locked"):
             journal.keep({"b": 2})
         other.execute("ROLLBACK")
     journal.keep({"b": 2})
     assert Journal(path, FACTS).found == {"a": 1, "b": 2}
-
-
-def test_no_path_is_no_journal() -> None:
-    assert checked(None) is None

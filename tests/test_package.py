@@ -57,14 +57,6 @@ def test_scripts_run(
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
-def test_scripts_run_as_a_user_would(script: Path, tmp_path: Path) -> None:
-    done = run(sys.executable, str(script), *options(script), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-
-
 def test_modules_stay_small() -> None:
     for module in (ROOT / "squashlens").rglob("*.py"):
         assert len(module.read_text(encoding="utf-8").splitlines()) <= 400, module

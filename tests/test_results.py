@@ -93,19 +93,6 @@ def test_every_measurement_is_among_them() -> None:
     assert {name.split(".")[-1] for name in makers} - {"concat", "open", "from_log"} <= {*KINDS}
 
 
-def test_plain_xarray_can_write_them(tmp_path: Path, tiny: Any) -> None:
-    result = sl.path_bound(tiny, "110 =")
-    result.to_netcdf(tmp_path / "plain.nc", engine="h5netcdf")
-    assert result.to_dataframe()["path_bound"].tolist() == result.values.tolist()
-
-
-def test_csv_has_the_values_and_labels(tmp_path: Path, tiny: Any) -> None:
-    result = sl.path_bound(tiny, "110 =")
-    table = pd.read_csv(sl.results.save(result, tmp_path / "x.csv"))
-    np.testing.assert_allclose(table["path_bound"], result.values, rtol=1e-15)
-    assert table["token"].tolist() == ["<bos>", "1", "1", "0", "'="]
-
-
 def test_csv_holds_no_formula(tmp_path: Path) -> None:
     """What a spreadsheet would execute gets an apostrophe, also in names of variables; numbers stay numbers."""
     import csv

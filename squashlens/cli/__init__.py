@@ -3,8 +3,6 @@
 `--help` must answer at once, so that nothing heavy is imported before a verb is chosen.
 """
 
-import contextlib
-import difflib
 import io
 import os
 import sys
@@ -15,7 +13,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, Union
 
 from squashlens.cli._verbs import VERBS, Verb
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import SquashlensError
 
 __all__ = ["main"]
 
@@ -25,23 +23,19 @@ ABOUT = (
     "--help` lists its options; `squashlens --version` prints the version. In names of verbs and options, - and _ are "
     "the same."
 )
-TASKS = "List the tasks: name, source, and the prompt at four items."
-STUDY = "Plan, run, look at, combine or retry the study that a YAML file describes."
-CACHE = "List the models that were converted from GGUF files and kept, with their sizes, or delete one."
-OTHERS = {"tasks": TASKS, "study": STUDY, "cache": CACHE}  # verbs that are no measurements
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `squashlens`: exit code 0, or 2 with one line on standard error."""
+    """Entry point of `squashlens`: exit code 0, or 2 with a message on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a character that the terminal lacks is printed as an escape
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _remark
+            warnings.showwarning = lambda message, *_, **__: _say(message)
             _command(given)
     except SquashlensError as error:
-        print(f"squashlens: {_printable(str(error))}", file=sys.stderr)
+        _say(error)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -52,86 +46,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _command(given: list[str]) -> None:
     """Do what a command line says."""
-    for word in given:
-        if not _is_text(word):
-            raise InputError(f"{word!a} has bytes that are not UTF-8.", "Correct it.")
     first = given[0].replace("-", "_") if given else ""
     if given == ["--version"]:
         print(f"squashlens {version('squashlens')}")
     elif first in VERBS:
-        from squashlens.cli._reading._options import options, parameters, values
-        from squashlens.cli._reading._spelling import as_typed, flag
         from squashlens.cli._run import run
 
-        verb = VERBS[first]
-        flags = [flag(name) for name in options(verb)]
-        flags += [flag(f"no_{name}") for name, option in options(verb).items() if option.kind is bool]
-        filled = _parsed(parameters(verb), given[1:], f"squashlens {first}", flags=flags)
-        try:
-            run(verb, values(filled))
-        except SquashlensError as error:
-            error.args = (as_typed(str(error), options(verb)),)
-            raise
-    elif first == "tasks" and given[1:] not in (["-h"], ["--help"]):
-        _parsed(_no_options(TASKS), given[1:], "squashlens tasks")
-        _list_tasks()
-    elif first == "cache":
-        from squashlens.cli._cache import cache
-
-        cache(given[1:], _parsed, CACHE)
+        run(VERBS[first], given[1:])
     elif first == "study":
         from squashlens.cli._study import study
 
-        study(given[1:], _parsed)
-    elif first.startswith("_") or first in ("tasks", "_h"):
+        study(given[1:] or ["--help"])
+    elif first in OTHERS:
+        import tyro
+
+        tyro.cli(OTHERS[first], args=given[1:], prog=f"squashlens {first}")
+    else:  # help, completion, or a word that tyro refuses with a message
+        import tyro
+
         complete = "completion" in first
         verbs: Any = Union[tuple(_subcommand(verb, complete) for verb in (*VERBS.values(), *OTHERS))]  # noqa: UP007
-        _parsed(verbs, given, "squashlens", ABOUT)
-    else:
-        near = difflib.get_close_matches(first, (*VERBS, *OTHERS), n=3, cutoff=0.5)
-        cause = f"There is no verb {given[0]!r}." if given else "No verb is given."
-        raise InputError(cause, f"Similar names: {', '.join(near)}." if near else "See squashlens --help.")
+        tyro.cli(verbs, args=given, prog="squashlens", description=ABOUT)
 
 
 def _subcommand(verb: Verb | str, complete: bool) -> Any:
     """A verb as a line of the list of verbs; with its options, for completion."""
     import tyro
 
-    name, summary = (verb, OTHERS[verb]) if isinstance(verb, str) else (verb.name, verb.summary)
-    if complete and not isinstance(verb, str):
-        from squashlens.cli._reading._options import parameters
-
-        kind = parameters(verb)
+    kind = make_dataclass("NoOptions", [])
+    if isinstance(verb, str):
+        name, summary = verb, (OTHERS[verb].__doc__ or "").partition("\n")[0]
     else:
-        kind = _no_options(summary)
+        name, summary = verb.name, verb.summary
+        if complete:
+            from squashlens.cli._reading._options import parameters
+
+            kind = parameters(verb)
     return Annotated[kind, tyro.conf.subcommand(name, description=summary)]
 
 
-def _no_options(text: str) -> type:
-    kind = make_dataclass("NoOptions", [])
-    kind.__doc__ = text
-    return kind
-
-
-def _parsed(kind: Any, given: list[str], prog: str, description: str | None = None, flags: Sequence[str] = ()) -> Any:
-    """Let tyro read the arguments. What it would complain about in a box is raised as one sentence."""
-    import tyro
-
-    def refuse(event: Any) -> None:
-        from squashlens.cli._reading._complaints import complaint
-
-        raise complaint(event, given, prog, flags)
-
-    # Private in tyro: without it, tyro prints a box of its own and exits with code 2.
-    listen = getattr(getattr(tyro, "_errors", None), "on_parse_error", contextlib.nullcontext)
-    try:
-        with listen(refuse):
-            return tyro.cli(kind, args=given, prog=prog, description=description)
-    except ImportError as error:  # tyro's completion for tcsh
-        raise InputError(f"{error}.", "bash and zsh need no other package.") from None
-
-
 def _list_tasks() -> None:
+    """List the tasks: name, source, and the prompt at four items."""
     from squashlens.tasks import find, names
 
     for name in names():
@@ -139,18 +94,34 @@ def _list_tasks() -> None:
         print(f"{name} ({task.source or 'ours'})\n    {task.ask(4).prompt}")
 
 
-def _remark(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"squashlens: {_printable(str(message))}", file=sys.stderr)
+def _list_cache(delete: str = "") -> None:
+    """List the models that were converted from GGUF files and kept, with their sizes, or delete one.
+
+    Args:
+        delete: Name of the folder to delete, or how its name starts; none by default.
+    """
+    from squashlens.checks.sizes import human
+    from squashlens.engine.loading.converting import cache as kept
+
+    if delete:
+        gone = kept.delete(delete)
+        print(f"Deleted {gone.name} ({human(gone.n_bytes)}).")
+        return
+    entries = kept.entries()
+    for entry in entries:
+        print(f"{human(entry.n_bytes):>9}  {entry.name}")
+    total = human(sum(entry.n_bytes for entry in entries))
+    print(f"{len(entries)} models, {total}, in {kept.location()}. SQUASHLENS_CACHE sets another folder.")
 
 
-def _is_text(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:  # Python reads other bytes as halves of surrogate pairs
-        return False
-    return True
+def _do_study() -> None:
+    """Plan, run, look at, combine or retry the study that a YAML file describes."""
 
 
-def _printable(text: str) -> str:
-    """Text in one line; control characters and bytes that are no UTF-8 as escapes."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+OTHERS = {"tasks": _list_tasks, "study": _do_study, "cache": _list_cache}  # verbs that are no measurements
+
+
+def _say(message: Warning | SquashlensError | str) -> None:
+    """Print a message in one line on standard error, control characters as escapes."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(message).split()))
+    print(f"squashlens: {line}", file=sys.stderr)

@@ -3,21 +3,23 @@
 Each action is a method of `squashlens.Study`, and its options are the parameters of the method.
 """
 
-import difflib
 import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import field, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 import tyro
 
+import squashlens as sl
 from squashlens._typing import short_repr
 from squashlens.cli._reading._help import about, first_sentence, help_for
+from squashlens.cli._reading._options import as_field
 from squashlens.errors import InputError
+from squashlens.saving.files import require_output
+from squashlens.saving.stored import ENDINGS
 
 ACTIONS = ("plan", "run", "status", "combine", "retry")
 SHOWN = 5  # reasons of failures that are printed
@@ -30,79 +32,41 @@ RESOURCES = (
 )
 
 
-def study(given: list[str], parsed: Callable[[Any, list[str], str, str | None], Any]) -> None:
+def study(given: list[str]) -> None:
     """Do what follows `squashlens study` on a command line."""
-    if not given or given[0] in ("-h", "--help"):
-        kinds: Any = [Annotated[_bare(name), tyro.conf.subcommand(name)] for name in ACTIONS]
-        parsed(_union(kinds), given or ["--help"], "squashlens study", "Plan, run and combine many measurements.")
-        return
-    action = given[0]
-    if action not in ACTIONS:
-        near = difflib.get_close_matches(action, ACTIONS, n=1, cutoff=0.5)
-        raise InputError(
-            f"`study` has no action {short_repr(action)}.", f"Did you mean {near[0]!r}?" if near else f"Use one of: "
-            f"{', '.join(ACTIONS)}.",
-        )  # fmt: skip
-    if not {"-h", "--help"} & {*given} and (len(given) == 1 or given[1].startswith("-")):
-        raise InputError(f"`study {action}` needs a file.", "Give the YAML file first, then the options.")
-    filled = parsed(parameters(action), given[1:], f"squashlens study {action}", None)
-    _run(action, dict(vars(filled)))
+    kinds = [Annotated[parameters(name), tyro.conf.subcommand(name, description=_listed(name))] for name in ACTIONS]
+    actions: Any = Union[tuple(kinds)]  # noqa: UP007
+    filled = tyro.cli(actions, args=given, prog="squashlens study")
+    _run(type(filled).__name__, dict(vars(filled)))
 
 
 def parameters(action: str) -> type:
     """A dataclass with the options of an action, which tyro fills."""
-    method = _method(action)
+    method = getattr(sl.Study, action)
     fields: list[Any] = [
         ("file", Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help=FILE)]),
-        _option("store", str | None, None, STORE),
+        as_field("store", str | None, None, STORE),
     ]
     for name, parameter in inspect.signature(method).parameters.items():
         if name == "resources":
-            fields.append(_option(name, tuple[str, ...], (), RESOURCES))
+            fields.append(as_field(name, tuple[str, ...], (), RESOURCES))
         elif name != "self":
-            fields.append(_option(name, parameter.annotation, parameter.default, _help(action, name)))
+            described = sl.Study.run if action == "retry" else method
+            fields.append(as_field(name, parameter.annotation, parameter.default, help_for(described, name)))
     if action == "combine":
-        fields.append(_option("out", Path | None, None, OUT))
+        fields.append(as_field("out", Path | None, None, OUT))
     if action in ("run", "retry"):
-        fields.append(_option("dry_run", bool, False, DRY))
+        fields.append(as_field("dry_run", bool, False, DRY))
     made = make_dataclass(action, fields, frozen=True)
     made.__doc__ = about(method)
     return made
 
 
-def _option(name: str, kind: Any, default: Any, text: str) -> Any:
-    hint = "" if default in (None, ()) else None
-    return name, Annotated[kind, tyro.conf.arg(help=text, help_behavior_hint=hint)], field(default=default)
-
-
-def _method(action: str) -> Callable[..., Any]:
-    from squashlens.study.study import Study
-
-    return getattr(Study, action)
-
-
-def _help(action: str, name: str) -> str:
-    text = help_for(_method(action), name)
-    return help_for(_method("run"), name) if text.startswith("As in run") else text
-
-
-def _bare(action: str) -> type:
-    made = make_dataclass(action, [])
-    made.__doc__ = first_sentence(inspect.getdoc(_method(action)) or "")
-    return made
-
-
-def _union(kinds: list[Any]) -> Any:
-    from typing import Union
-
-    return Union[tuple(kinds)]  # noqa: UP007
+def _listed(action: str) -> str:
+    return first_sentence(inspect.getdoc(getattr(sl.Study, action)) or "")
 
 
 def _run(action: str, given: dict[str, Any]) -> None:
-    import squashlens as sl
-    from squashlens.saving.files import require_output
-    from squashlens.saving.stored import ENDINGS
-
     out, dry = given.pop("out", None), given.pop("dry_run", False)
     if out is not None:
         require_output(out, ENDINGS, "--out")
@@ -115,7 +79,7 @@ def _run(action: str, given: dict[str, Any]) -> None:
         print(made.plan().to_string(index=False, na_rep=""))
         return
     if "resources" in given:
-        given["resources"] = _pairs(given["resources"])
+        given["resources"] = dict(map(_pair, given["resources"])) or None
     found = getattr(made, action)(**given)
     if action == "combine":
         print(found)
@@ -130,15 +94,12 @@ def _run(action: str, given: dict[str, Any]) -> None:
         print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons, which Study.failures() lists")
 
 
-def _pairs(given: tuple[str, ...]) -> dict[str, Any] | None:
-    """Names and values; a value is read as JSON if it is JSON, and is text otherwise."""
-    found: dict[str, Any] = {}
-    for word in given:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise InputError(f"--resources {short_repr(word)} is not NAME=VALUE.", "Write for example num_gpus=0.5.")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found or None
+def _pair(word: str) -> tuple[str, Any]:
+    """A name and its value, which is read as JSON if it is JSON, and is text otherwise."""
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise InputError(f"--resources {short_repr(word)} is not NAME=VALUE.", "Write for example num_gpus=0.5.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

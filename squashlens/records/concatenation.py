@@ -51,63 +51,39 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
     >>> sl.results.provenance(both.sel(prompt="short"))["call"]["prompt"]
     '11 ='
     """
-    _require_labels(result)
-    facts = [_settled(one, label) for label, one in result.items()]
-    _require_one_measurement(facts, [*result])
-    parts: dict[Any, Any] = {label: _without(one, dim) for label, one in result.items()}
-    first = next(iter(parts))
-    for label in parts:
-        _require_alike(parts[first], parts[label], f"{short_repr(first)} and {short_repr(label)}")
-    _require_new(parts[first], dim)
+    if isinstance(result, xr.Dataset):
+        raise InputError("result= is one result.", "Give a dict of results by label, such as {'gemma': a, 'llama': b}.")
+    if not result:
+        raise InputError("result= is empty.", "Give at least one result, by its label.")
+    if len({isinstance(label, str) for label in result}) > 1:
+        raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
+    if not dim.strip():
+        raise InputError("dim= is empty.", "Give a name, such as 'model'.")
+    facts = [settled(stored_facts(one), labels_of(one), list(map(str, one.dims))) for one in result.values()]
+    # A part may have a label along `dim` from a selection.
+    parts: Any = {
+        n: one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one for n, one in result.items()
+    }
+    (first, one), *others = parts.items()
+    for (label, other), stated in zip(others, facts[1:], strict=True):
+        which = f"{short_repr(first)} and {short_repr(label)}"
+        if (functions := [_functions(each) for each in (facts[0], stated)]) and functions[0] != functions[1]:
+            raise InputError(
+                f"These are results of different measurements: {short_repr(first)} of {' and '.join(functions[0])}, "
+                f"{short_repr(label)} of {' and '.join(functions[1])}.",
+                "Join results of one measurement. `squashlens.results.table` takes a dict of different ones.",
+            )
+        _require_alike(one, other, which)
+    if dim in {*one.dims, *one.coords, *_variables(one)}:
+        raise InputError(
+            f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
+        )
     try:
         return joined(_aligned(parts), dim, facts, measured=all(map(is_measured, result.values())))
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:  # labels that occur twice, or stacked ones
         if isinstance(error, InputError):
             raise
         raise InputError(f"These results cannot be aligned: {error}", "Give results that are not reshaped.") from error
-
-
-def _require_labels(results: Mapping[Any, Result]) -> None:
-    if isinstance(results, xr.Dataset):
-        raise InputError("result= is one result.", "Give a dict of results by label, such as {'gemma': a, 'llama': b}.")
-    if not results:
-        raise InputError("result= is empty.", "Give at least one result, by its label.")
-    if len({isinstance(label, str) for label in results}) > 1:
-        raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
-
-
-def _settled(one: Result, label: object) -> dict[str, Any]:
-    """What a part stores."""
-    try:
-        return settled(stored_facts(one), labels_of(one), [str(name) for name in one.dims])
-    except InputError as error:
-        raise InputError(f"result[{short_repr(label)}]: {error.cause}", error.remedy) from error
-
-
-def _without(one: Any, dim: str) -> Any:
-    """A part without the label that it has along `dim` from a selection."""
-    return one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one
-
-
-def _require_new(one: Result, dim: str) -> None:
-    names = {*one.dims, *one.coords, *(one.data_vars if isinstance(one, xr.Dataset) else [one.name])}
-    if not dim.strip():
-        raise InputError("dim= is empty.", "Give a name, such as 'model'.")
-    if dim in names:
-        raise InputError(
-            f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
-        )
-
-
-def _require_one_measurement(facts: Sequence[Mapping[str, Any]], labels: Sequence[object]) -> None:
-    functions = [_functions(one) for one in facts]
-    for label, function in zip(labels, functions, strict=True):
-        if function != functions[0]:
-            raise InputError(
-                f"These are results of different measurements: {short_repr(labels[0])} of "
-                f"{' and '.join(functions[0])}, {short_repr(label)} of {' and '.join(function)}.",
-                "Join results of one measurement. `squashlens.results.table` takes a dict of different ones.",
-            )
 
 
 def _functions(facts: Mapping[str, Any]) -> list[str]:
@@ -129,35 +105,27 @@ def _require_alike(first: Result, other: Result, which: str) -> None:
             "Measure both with the same options, or select variables that both have, as in `result[['distance']]`.",
         )
     for name, (dims, meaning) in here.items():
-        if dims != there[name][0]:
+        if {*dims} != {*there[name][0]}:
             raise InputError(
-                f"{name!r} has other dimensions in {which}: {_listed(dims)}, and {_listed(there[name][0])}.",
+                f"{name!r} has other dimensions in {which}: ({', '.join(dims)}), and ({', '.join(there[name][0])}).",
                 "Select the same dimensions in both.",
             )
         if meaning != there[name][1]:
-            others = [other for other, (_, one) in here.items() if one != there[other][1]]
-            kept = "" if len(others) == len(here) else f", or leave out what differs: `result.drop_vars({others!r})`"
+            differ = [one for one, (_, meaning) in here.items() if meaning != there[one][1]]
+            kept = "" if len(differ) == len(here) else f", or leave out what differs: `result.drop_vars({differ!r})`"
             raise InputError(
-                f"{name!r} is not the same quantity in {which}: {_meaning(meaning)}, and {_meaning(there[name][1])}.",
+                f"{name!r} is not the same quantity in {which}: {meaning}, and {there[name][1]}.",
                 f"Measure both with the same options{kept}.",
             )
 
 
-def _variables(one: Result) -> dict[str, tuple[frozenset[Any], tuple[Any, Any]]]:
-    """Dimensions, long name and units of every variable."""
-    named = one.data_vars if isinstance(one, xr.Dataset) else {str(one.name): one}
+def _variables(one: Result) -> dict[str, tuple[list[str], str]]:
+    """Dimensions of every variable, and its long name with its units."""
+    named = one.data_vars if isinstance(one, xr.Dataset) else {one.name: one}
     return {
-        str(name): (frozenset(values.dims), (values.attrs.get("long_name"), values.attrs.get("units")))
+        str(name): (sorted(map(str, values.dims)), f"{values.attrs.get('long_name')} ({values.attrs.get('units')})")
         for name, values in named.items()
     }
-
-
-def _listed(dims: frozenset[Any]) -> str:
-    return f"({', '.join(sorted(map(str, dims)))})"
-
-
-def _meaning(meaning: Sequence[Any]) -> str:
-    return f"{meaning[0]!s} ({meaning[1]!s})"
 
 
 def _aligned(parts: Mapping[Any, R]) -> dict[Any, R]:

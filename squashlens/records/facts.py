@@ -168,14 +168,11 @@ def _within(facts: Mapping[str, Any], about: str, name: str) -> Any:
 
 
 def _quoted(prompt: Any) -> str:
-    """A prompt, or as many of several as fit on one line."""
+    """A prompt, or the first of several if they do not fit on one line."""
     several = isinstance(prompt, list) and any(isinstance(one, str | list) for one in prompt)
     texts = [short_repr(one) for one in prompt] if several else [short_repr(prompt)]
-    if len(", ".join(texts)) <= WIDTH or len(texts) == 1:
-        return ", ".join(texts)
-    ending = f"… ({len(texts)} prompts)"
-    most = next(n for n in range(len(texts), -1, -1) if len(", ".join([*texts[:n], ending])) <= WIDTH)
-    return ", ".join([*texts[:most], ending])
+    whole = ", ".join(texts)
+    return whole if len(whole) <= WIDTH or len(texts) == 1 else f"{texts[0]}, … ({len(texts)} prompts)"
 
 
 def _named(value: Any) -> str:

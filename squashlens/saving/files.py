@@ -2,18 +2,15 @@
 
 A file is written under a temporary name in the folder of its target, flushed to the disk, and renamed. So the old file
 remains unchanged if a writer is killed or the disk is full. A symbolic link remains a link, and its target is written.
-A read-only file raises an error, although replacing it would need only the permission to write to its folder.
-
-A writer holds a lock (`flock`) on its temporary file. If a temporary file has no lock, its writer was killed, possibly
-in another container, and the next write into the folder removes the file. On a file system without locks, no temporary
-files are removed.
+A read-only file raises an error, although replacing it would need only the permission to write to its folder. The
+temporary file of a killed writer is removed by a write into its folder a day later.
 """
 
 import errno
 import os
-import re
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,30 +18,13 @@ from typing import IO
 
 from squashlens.errors import InputError, OutputError, SquashlensError
 
-try:
-    import fcntl
-except ImportError:  # on Windows an open file cannot be removed, so it needs no lock
-    fcntl = None
-
-PARTIAL = re.compile(r"\.squashlens-[0-9a-f]{16}\.partial")  # not longer than most file names that users choose
-KINDS = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-CAUSES = {
-    errno.ENOSPC: ("The disk is full", "Free some space there, or choose a folder on another disk."),
-    errno.EDQUOT: ("Your quota on that disk is used up", "Free some space there, or choose a folder on another disk."),
+LEFT = 24 * 3600.0  # seconds after which nobody writes to a temporary file any more
+FULL = ("The disk is full", "Free some space there, or choose a folder on another disk.")
+CAUSES = {  # others are told as the system tells them
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
     errno.EFBIG: ("The file would be larger than this system allows", "Raise the limit (ulimit -f), or save less."),
-    errno.EROFS: ("The file system is read-only", "Choose a folder on another file system."),
-    errno.EACCES: ("Permission is denied", "Choose a folder that you may write to."),
-    errno.EPERM: ("Permission is denied", "Choose a folder that you may write to."),
-    errno.ENAMETOOLONG: ("The name is too long", "Choose a shorter name."),
-    errno.ELOOP: ("Its symbolic links lead in a circle", "Remove the link, or choose another name."),
-    errno.ENOENT: ("The folder no longer exists", "Create it again, or choose another folder."),
     errno.EEXIST: ("There is a file of that name", "Choose another name."),
-    errno.ENOTDIR: ("A part of its path is a file, not a folder", "Choose another folder."),
 }
 
 
@@ -58,10 +38,8 @@ def refusing(path: str | Path) -> Iterator[None]:
     except ValueError as error:  # a null character, half of a surrogate pair
         raise InputError(f"{str(path)!r} is not a valid file name.", "Choose another name.") from error
     except OSError as error:
-        unknown = (error.strerror or str(error) or "The system gave no reason", "Choose another place.")
+        unknown = (error.strerror or str(error) or "The system gave no reason", "Choose another name or folder.")
         cause, remedy = CAUSES.get(error.errno or 0, unknown)
-        if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(os.path.realpath(path))):
-            cause, remedy = "No files can be created in its folder", "Choose another folder."  # for example /proc
         raise OutputError(f"Cannot write {str(path)!r}: {cause[0].lower()}{cause[1:]}.", remedy) from error
 
 
@@ -76,9 +54,8 @@ def require_output(path: object, endings: Sequence[str] = (), argument: str = "o
         raise InputError(f"{argument}={path.name!r} does not have a known ending.", f"Use one of {', '.join(endings)}.")
     target = _target(path)
     with refusing(path):
-        _sweep(target.parent)
-        partial, file = _partial(target.parent)
-        file.close()
+        partial = _partial(target.parent)
+        partial.touch()
         partial.unlink(missing_ok=True)
     return path
 
@@ -127,19 +104,15 @@ def replacing(path: str | Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:
     """
     target = _target(Path(path))
     with refusing(path):
-        _sweep(target.parent)
-        partial, file = _partial(target.parent)
+        partial = _partial(target.parent)
         try:
-            with file:
+            with partial.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                if target.exists():
-                    partial.chmod(stat.S_IMODE(target.stat().st_mode))
-                if fcntl is not None:  # keep the lock, so that no other writer removes the file
-                    os.replace(partial, target)
-            if fcntl is None:
-                os.replace(partial, target)
+            if target.exists():
+                partial.chmod(stat.S_IMODE(target.stat().st_mode))
+            os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
         if lasting:
@@ -160,8 +133,7 @@ def _target(path: Path) -> Path:
     if about is None:
         return target
     if not stat.S_ISREG(about.st_mode):
-        kind = next((name for test, name in KINDS if test(about.st_mode)), "not a file")
-        raise InputError(f"{name!r} is {kind}.", "Give the name of a file.")
+        raise InputError(f"{name!r} is a pipe or a device, not a file.", "Give the name of a file.")
     # An administrator may write to any file, but the read-only mark still says that the file should not change.
     if not about.st_mode & 0o222 or not os.access(target, os.W_OK):
         raise OutputError(f"{name!r} is read-only.", "Choose another name, or allow writing to it (chmod u+w).")
@@ -176,41 +148,13 @@ def _about(path: Path) -> os.stat_result | None:
         return None
 
 
-def _partial(folder: Path) -> tuple[Path, IO[bytes]]:
-    """A new, locked temporary file in a folder."""
-    while True:
-        partial = folder / f".squashlens-{secrets.token_hex(8)}.partial"
-        file = partial.open("xb")
-        if fcntl is not None:
-            with suppress(OSError):  # on a file system without locks, no temporary files are removed
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if os.fstat(file.fileno()).st_nlink == 0:  # another writer removed it before it was locked
-                file.close()
-                continue
-        return partial, file
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed, if possible."""
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            if PARTIAL.fullmatch(entry.name):
-                with suppress(OSError):
-                    _remove_if_left(entry.path)
-
-
-def _remove_if_left(path: str) -> None:
-    if fcntl is None:
-        os.unlink(path)
-        return
-    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        about = os.fstat(handle)
-        if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-    finally:
-        os.close(handle)
+def _partial(folder: Path) -> Path:
+    """The name of a new temporary file in a folder. Those that killed writers left there are removed."""
+    for left in folder.glob(".squashlens-*.partial"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
+    return folder / f".squashlens-{secrets.token_hex(8)}.partial"
 
 
 def _flush(folder: Path) -> None:

@@ -4,10 +4,9 @@ A journal is an SQLite database. It has a row for each fact about the search and
 of the finding and the facts. Several processes may use one file at the same time. A process that is killed loses only
 the finding that it was working on.
 
-SQLite writes with a rollback journal, which needs no memory that processes share, so it also works on a network disk if
-the locks of that file system do, which many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5).
-There, only one machine at a time should write. Each finding is written by a separate connection, which is closed at
-once. If a process is killed while it writes, a file `-journal` stays, with which the next connection restores the file.
+SQLite writes with a rollback journal, which also works on a network disk if the locks of that file system do, which
+many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5). There, only one machine at a time
+should write. A file `-journal` that a killed process leaves is used by the next connection to restore the file.
 """
 
 import hashlib
@@ -26,17 +25,8 @@ APPLICATION = 0x53714C4A  # "SqLJ", in the header of every journal
 HEADER = b"SQLite format 3\x00"
 FORM = 1  # version of the tables
 PATIENCE = 60.0  # seconds to wait while another process holds the file
-UNWRITTEN = {  # by the beginning of SQLite's name for the error; any other error means that the file is damaged
-    "SQLITE_FULL": "Free some space there, or choose a folder on another disk.",
-    "SQLITE_BUSY": f"Another process has held it for {PATIENCE:.0f} s: wait for it to finish, or give another name.",
-    "SQLITE_LOCKED": "Another process is writing to it: wait for it to finish, or give another name.",
-    "SQLITE_READONLY": "Allow writing to it and its folder, or give another name.",
-    "SQLITE_CANTOPEN": "Allow writing to it and its folder, or give another name.",
-    "SQLITE_PERM": "Allow writing to it and its folder, or give another name.",
-    "SQLITE_IOERR": "Check the disk and its free space, or choose a folder on another disk.",
-    "SQLITE_NOMEM": "Free some memory.",
-}
 ANOTHER = "Give another name, or delete it."
+UNWRITTEN = "Free some space, allow writing there, wait for other processes that write to it, or give another name."
 
 
 class Journal:
@@ -130,11 +120,10 @@ class Journal:
                 database.execute("PRAGMA synchronous = FULL")
                 yield database
         except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorname", "")
-            remedy = next((remedy for name, remedy in UNWRITTEN.items() if code.startswith(name)), None)
-            if remedy is None:
-                raise self._damaged(str(error)) from error
-            raise OutputError(f"Cannot write {str(path)!r}: {error}.", remedy) from error
+            # Operational are a full disk, a lock or a permission, and also a table that is missing.
+            if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+                raise OutputError(f"Cannot write {str(path)!r}: {error}.", UNWRITTEN) from error
+            raise self._damaged(str(error)) from error
 
 
 def checked(path: str | Path | None) -> Path | None:

@@ -4,18 +4,39 @@ A label is the variable's own `long_name` with its unit. Of a long table some ro
 saves all.
 """
 
-import textwrap
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from tabulate import tabulate
 
-from squashlens.cli._printing._labels import COORDINATES, FRAMES, NO_UNITS, VALUES
 from squashlens.cli._printing._notes import NOTES
 
 ROWS, COLUMNS, WIDTH = 24, 8, 18
+NO_UNITS = ("1", "text")  # what numbers without a unit, and texts, have as units
+# What a coordinate is called in a heading; by default its name and its value.
+COORDINATES = {
+    "hop": "{} hops", "from_block": "from block {}", "to_layer": "to layer {}",
+    **dict.fromkeys(("quantity", "part", "edit", "hook", "format", "run", "mode", "form"), "{}"),
+}  # fmt: skip
+AUDIT = {
+    "tightness": "bound ÷ the Jacobian that it bounds (median)",
+    "least": "bound ÷ the Jacobian that it bounds (smallest)",
+    "over_jacobian": "value ÷ spectral Jacobian (median)",
+    "raw": "rank correlation with the Jacobian",
+    "partial": "rank correlation, position held",
+    "over_null": "rank correlation after division by the null",
+    "cost": "time ÷ time of the exact Jacobian",
+}
+SEARCH = {
+    "separation": "separation: median of D at the last layer",
+    "gain": "separation ÷ that without separators",
+    "cost": "additional tokens for each content token",
+    "accuracy": "share of right answers",
+}
+FRAMES = {"audit": ("estimate", AUDIT), "search_separators": ("separator, every", SEARCH)}  # of `results.table`
 EACH = ("prompt", "mode", "separator", "every")  # dimensions with a table for each of their values
 # By verb: the dimension of the rows, the variables, and how other dimensions are reduced. The rest are columns.
 TABLES = {
@@ -65,7 +86,7 @@ def show(name: str, result: Any, label: str = "") -> str:
     """The tables of a verb's result and what else there is to say about it, as text that ends in a line break."""
     lines = [f"== {label}"] if label else []
     if name in FRAMES:
-        lines += _frame(result, *FRAMES[name])
+        lines.append(_frame(result, *FRAMES[name]))
     data = result.to_dataset() if isinstance(result, xr.DataArray) else result
     each = [dim for dim in EACH if dim in data.dims and name in TABLES]
     for places in product(*(range(data.sizes[dim]) for dim in each)):
@@ -80,35 +101,32 @@ def show(name: str, result: Any, label: str = "") -> str:
 
 def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: list[str]) -> Iterator[str]:
     """One table: a title, headings and rows. The title of a single variable is its label."""
-    arrays = [data[name] for name in variables if name in data]
-    if not arrays:
+    reduced = [_reduced(data[name], reductions) for name in variables if name in data]
+    if not reduced:
         return
-    dim, columns = rows[0], {}
-    reduced = [_reduced(array, reductions) for array in arrays]
-    labels = [f"{labelled(array)}{how}" for array, (_, how) in zip(arrays, reduced, strict=True)]
-    alone = len(arrays) == 1 or all(array.ndim > 1 for array, _ in reduced)  # columns differ by coordinates
-    for label, (array, _) in zip(labels, reduced, strict=True):
+    (dim,) = rows
+    alone = len(reduced) == 1 or all(array.ndim > 1 for array, _ in reduced)  # columns differ by coordinates
+    columns: dict[str, Any] = {}
+    for array, label in reduced:
         columns |= _columns(array, dim, "" if alone else label)
-    title = labels[0] if alone else data.attrs.get("long_name", "")
     shown = {name: columns[name] for name in [*columns][:COLUMNS]}
     size = data.sizes[dim]
     if "token" in data.coords and data["token"].dims == (dim,):
         shown["token"] = data["token"].values
         size = int((data["token"] != "").sum())  # a shorter prompt of several is padded
-    chosen = _spread(size, ROWS)
+    places = np.unique(np.linspace(0, size - 1, min(size, ROWS)).round().astype(int))
     corner = f"length ({'items' if 'seed' in data.sizes else 'content tokens'})" if dim == "length" else dim
-    yield f"# {title}"
-    cells = {name: [_cell(column[place]) for place in chosen] for name, column in shown.items()}
-    yield from _grid(corner, [str(data[dim].values[place]) for place in chosen], cells)
-    counts = ((len(chosen), size, "rows"), (min(len(columns), COLUMNS), len(columns), "columns"))
-    less = [f"{n} of {of} {what}" for n, of, what in counts if n < of]
-    if less:
+    yield f"# {reduced[0][1] if alone else data.attrs.get('long_name', '')}"
+    yield _grid({corner: data[dim].values[places].astype(str)} | {name: one[places] for name, one in shown.items()})
+    counts = ((len(places), size, "rows"), (min(len(columns), COLUMNS), len(columns), "columns"))
+    if less := [f"{n} of {of} {what}" for n, of, what in counts if n < of]:
         yield f"({' and '.join(less)}; --out saves all)"
 
 
 def _reduced(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, str]:
-    """An array without the dimensions that a table reduces, and how they were reduced, in words."""
-    places, over = [], []
+    """An array without the dimensions that a table reduces, and its label, which says how they were reduced."""
+    units = str(array.attrs.get("units", ""))
+    label = f"{array.attrs.get('long_name', array.name)}{f' ({units})' if units and units not in NO_UNITS else ''}"
     for dim, how in (reduction.split("=") for reduction in reductions):
         if dim not in array.dims:
             continue
@@ -116,19 +134,14 @@ def _reduced(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, 
             array = array.isel({dim: [0]})
         elif how == "last":
             array = array.isel({dim: -1})
-            places.append(_coordinate(dim, array[dim].item()))
+            label += f", {_coordinate(dim, array[dim].item())}"
         elif how == "join":
             joined = [" ".join(map(str, row)) for row in array.transpose(..., dim).values]
             array = array.isel({dim: 0}, drop=True).copy(data=np.array(joined, dtype=object))
-        elif array.dtype != object and how == "sum":
-            array = array.sum(dim)
         else:
             array = getattr(array, how)(dim)
-            over.append(f"{dim}s")
-            places = (
-                [*places[:-1], f"{how} over {' and '.join(over)}"] if len(over) > 1 else [*places, f"{how} over {dim}s"]
-            )
-    return array, "".join(f", {place}" for place in places)
+            label += "" if how == "sum" else f", {how} over {dim}s"
+    return array, label
 
 
 def _columns(array: xr.DataArray, rows: str, label: str) -> dict[str, Any]:
@@ -143,20 +156,8 @@ def _columns(array: xr.DataArray, rows: str, label: str) -> dict[str, Any]:
     return found
 
 
-def labelled(array: xr.DataArray) -> str:
-    """What a variable is, with its unit."""
-    units = str(array.attrs.get("units", ""))
-    unit = "" if units in NO_UNITS else units
-    return f"{array.attrs.get('long_name', array.name)}{f' ({unit})' if unit else ''}"
-
-
 def _coordinate(dim: str, value: Any) -> str:
-    return VALUES.get((dim, str(value))) or COORDINATES.get(dim, f"{dim} {{}}").format(value)
-
-
-def _spread(size: int, most: int) -> list[int]:
-    """At most `most` places from 0 to size − 1, evenly spaced."""
-    return sorted({round(i * (size - 1) / (most - 1)) for i in range(most)}) if size > most else list(range(size))
+    return COORDINATES.get(dim, f"{dim} {{}}").format(value)
 
 
 def _cell(value: Any) -> str:
@@ -169,22 +170,17 @@ def _cell(value: Any) -> str:
     return "-" if np.isnan(value) else f"{float(value):.5g}"
 
 
-def _grid(corner: str, index: list[str], cells: dict[str, list[str]]) -> Iterator[str]:
-    """Rows of right-aligned columns below headings that are wrapped onto several lines."""
-    headings = [textwrap.wrap(name, WIDTH) for name in (corner, *cells)]
-    columns = [index, *cells.values()]
-    widths = [max(map(len, [*heading, *column])) for heading, column in zip(headings, columns, strict=True)]
-    height = max(map(len, headings))
-    padded = [[""] * (height - len(heading)) + heading for heading in headings]
-    for row in (*zip(*padded, strict=True), *zip(*columns, strict=True)):
-        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+def _grid(columns: dict[str, Any]) -> str:
+    """Right-aligned columns below headings that are wrapped onto several lines."""
+    cells = {name: [*map(_cell, column)] for name, column in columns.items()}
+    form: Any = {"tablefmt": "plain", "stralign": "right", "disable_numparse": True, "maxheadercolwidths": WIDTH}
+    return tabulate(cells, headers="keys", **form)
 
 
-def _frame(result: Any, corner: str, labels: dict[str, str]) -> Iterator[str]:
+def _frame(result: Any, corner: str, labels: dict[str, str]) -> str:
     """The table that `squashlens.results.table` makes of a result."""
     import squashlens as sl
 
     frame = sl.results.table(result)
     index = [", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.index]
-    cells = {labels.get(str(name), str(name)): [_cell(value) for value in frame[name]] for name in frame}
-    yield from _grid(corner, index, cells)
+    return _grid({corner: index} | {labels.get(str(name), str(name)): frame[name] for name in frame})

@@ -28,9 +28,7 @@ def first_sentence(docstring: str) -> str:
 
 def about(function: Callable[..., Any]) -> str:
     """What a function measures: its docstring up to the first section."""
-    text = inspect.getdoc(function) or ""
-    section = SECTION.search(text)
-    return plain(text[: section.start()] if section else text)
+    return plain(SECTION.split(inspect.getdoc(function) or "")[0])
 
 
 def help_for(function: Callable[..., Any], name: str) -> str:
@@ -40,15 +38,15 @@ def help_for(function: Callable[..., Any], name: str) -> str:
     return f"{plain(text).rstrip('.')}."
 
 
-def _described(function: Callable[..., Any], name: str, seen: tuple[Callable[..., Any], ...] = ()) -> str:
+def _described(function: Callable[..., Any], name: str) -> str:
     """A parameter's description; where it refers to another function, with the description there."""
     text = _arguments(function).get(name, "")
     reference = ELSEWHERE.search(text)
     other = _public(reference[1]) if reference else None
-    if reference is None or other is None or other in seen:
+    if other in (None, function):
         return text
     rest = ELSEWHERE.sub("", text, count=1).strip(" .;:,")
-    there = (_described(other, name, (*seen, function)) or _described(other, f"{name}s", (*seen, function))).rstrip(".")
+    there = (_described(other, name) or _described(other, f"{name}s")).rstrip(".")
     if not there or not rest:
         return there
     return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"
@@ -60,17 +58,11 @@ def _arguments(function: Callable[..., Any]) -> dict[str, str]:
     from docstring_parser import DocstringStyle, parse
 
     parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
-    return {
-        name.strip(): parameter.description or ""
-        for parameter in parsed.params
-        for name in parameter.arg_name.split(",")
-    }
+    return {name.strip(): one.description or "" for one in parsed.params for name in one.arg_name.split(",")}
 
 
-def _public(name: str) -> Callable[..., Any] | None:
-    import squashlens
+def _public(name: str) -> Any:
+    """The public function of this name; None if there is none."""
+    import squashlens as sl
 
-    return next(
-        (getattr(place, name) for place in (squashlens, squashlens.paths, squashlens.prompts) if hasattr(place, name)),
-        None,
-    )
+    return next((getattr(place, name) for place in (sl, sl.paths, sl.prompts) if hasattr(place, name)), None)

@@ -6,7 +6,7 @@ as Python.
 
 import ast
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from squashlens._typing import short_repr
@@ -24,41 +24,34 @@ def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
         name = " ".join(text.split())
         if name in found:
             raise InputError(f"interventions= has {short_repr(name)} twice.", "Give it once.")
-        found[name] = require_hooks([_described(part, text) for part in _parts(text)])
+        try:
+            described = [_described(call) for call in _calls(ast.parse(f"({text}\n)", mode="eval").body)]
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+            raise InputError(f"interventions={short_repr(text)} is not a hook with its arguments.", EXAMPLE) from error
+        found[name] = require_hooks(described)
     return found
 
 
-def _parts(text: str) -> list[ast.expr]:
+def _calls(node: ast.expr) -> Iterator[ast.expr]:
     """The calls that a text joins by +."""
-    try:
-        node = ast.parse(f"({text}\n)", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _unreadable(text) from error
-    later: list[ast.expr] = []
-    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        later.append(node.right)
-        node = node.left
-    return [node, *reversed(later)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _calls(node.left)
+        yield from _calls(node.right)
+    else:
+        yield node
 
 
-def _described(node: ast.expr, text: str) -> dict[str, dict[str, Any]]:
+def _described(node: ast.expr) -> dict[str, dict[str, Any]]:
     """A call as a study describes it: the name of a function, with its arguments by name."""
     import squashlens as sl
 
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
-    if not isinstance(call.func, ast.Name):
-        raise _unreadable(text)
-    name, function = call.func.id, getattr(sl.hooks, call.func.id, None)
-    known = [*inspect.signature(function).parameters] if inspect.isfunction(function) else []
-    try:
-        values = [ast.literal_eval(one) for one in call.args]
-        named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords if one.arg}
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise _unreadable(text) from error
-    if len(named) < len(call.keywords) or (known and (len(values) > len(known) or {*known[: len(values)]} & {*named})):
-        raise _unreadable(text)
-    return {name: dict(zip(known, values, strict=False)) | named}
-
-
-def _unreadable(text: str) -> InputError:
-    return InputError(f"interventions={short_repr(text)} is not a hook with its arguments.", EXAMPLE)
+    if not isinstance(call.func, ast.Name) or any(one.arg is None for one in call.keywords):
+        raise ValueError("no call of a function by its name")
+    values = [ast.literal_eval(one) for one in call.args]
+    named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    function = getattr(sl.hooks, call.func.id, None)
+    placed = inspect.signature(function).bind_partial(*values).arguments if inspect.isfunction(function) else {}
+    if placed.keys() & named.keys():
+        raise ValueError("an argument is given twice")
+    return {call.func.id: placed | named}

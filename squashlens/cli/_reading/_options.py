@@ -56,16 +56,14 @@ def _all(verb: Verb) -> Iterable[Option]:
         captured = inspect.signature(sl.capture).parameters
         yield from (_option(verb, sl.capture, name, "capture", "capture") for name in captured if name != "model")
     yield Option("model", *INSTEAD["model"], "load")
-    loads = [name for name in inspect.signature(sl.load).parameters if name != "name"]
-    for name in loads:
-        yield _option(verb, sl.load, name, "load", "load")
+    loads = inspect.signature(sl.load).parameters
+    yield from (_option(verb, sl.load, name, "load", "load") for name in loads if name != "name")
     if verb.name not in WRITING:
         yield Option("out", *INSTEAD_OF.get((verb.name, "out"), INSTEAD["out"]), "output")
     for option, figure in verb.drawn.items():
         text = plain((inspect.getdoc(getattr(sl.figures, figure)) or "").split("\n\n")[0]) + ALSO.get(figure, "")
-        yield Option(
-            option, Path | None, None, f"Write a figure to this .html, .pdf, .svg, .png or .json file. {text}", "output"
-        )
+        text = f"Write a figure to this .html, .pdf, .svg, .png or .json file. {text}"
+        yield Option(option, Path | None, None, text, "output")
 
 
 def _of_sequence(verb: Verb, maker: Callable[..., Any], own: set[str]) -> Iterable[Option]:
@@ -90,18 +88,15 @@ def _option(verb: Verb, function: Callable[..., Any], name: str, box: str, owner
     if default is parameter.empty:
         default = START.get(name)
     default, text = START_OF.get((verb.name, name)) or START_OF.get((owner, name), (default, text))
-    return Option(name, kind, _plain_default(kind, default), text, box, (owner,))
-
-
-def _plain_default(kind: Any, default: Any) -> Any:
-    """A default as a command line has it: collections as tuples, also of one, dtypes by name."""
     if get_origin(kind) is tuple and isinstance(default, str):
-        return (default,)
-    if type(default).__name__ == "dtype":
-        return dtype_name(default)
-    if isinstance(default, Collection) and not isinstance(default, str):
-        return tuple(default)
-    return Path(default) if kind is Path and default is not None else default
+        default = (default,)
+    elif type(default).__name__ == "dtype":
+        default = dtype_name(default)
+    elif isinstance(default, Collection) and not isinstance(default, str):
+        default = tuple(default)
+    elif kind is Path and default is not None:
+        default = Path(default)
+    return Option(name, kind, default, text, box, (owner,))
 
 
 def _kind(annotation: Any) -> Any:
@@ -136,9 +131,8 @@ def parameters(verb: Verb) -> type:
     known = options(verb)
     boxes: dict[str, list[Any]] = {}
     for option in known.values():
-        hint = "" if option.default in (None, ()) else None  # the help says what happens then
-        kind = Annotated[option.kind, tyro.conf.arg(help=as_typed(option.help, known), help_behavior_hint=hint)]
-        boxes.setdefault(option.box, []).append((option.name, kind, field(default=option.default)))
+        text = as_typed(option.help, known)
+        boxes.setdefault(option.box, []).append(as_field(option.name, option.kind, option.default, text))
     fields: list[Any] = boxes.pop("options", [])
     for name, members in boxes.items():
         box = make_dataclass(name, members, frozen=True)
@@ -147,6 +141,12 @@ def parameters(verb: Verb) -> type:
     made = make_dataclass(verb.name, fields, frozen=True)
     made.__doc__ = as_typed(about(verb.function), known)
     return made
+
+
+def as_field(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:
+    """An option as a field of a dataclass; where the default is nothing, the help says what happens then."""
+    hint = "" if default in (None, ()) else None
+    return name, Annotated[kind, tyro.conf.arg(help=text, help_behavior_hint=hint)], field(default=default)
 
 
 def values(filled: Any) -> dict[str, Any]:
