@@ -106,7 +106,7 @@ def load(
             require_readable(Path(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
-        require_plausible(config, source, dtype, device)
+        require_plausible(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
             _require_fit(empty, found.label, device, dtype, progress)
@@ -179,11 +179,10 @@ def _require_decoder(config: Any, source: str) -> None:
 
 def _on_no_device(config: Any, source: str) -> Any:
     """Build the model without weights; raise an error if transformers builds another class than config.json names."""
-    from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
     try:
-        with init_empty_weights():
+        with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config)
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
