@@ -1,8 +1,6 @@
 """Weights in int8 against a twin without torchao: the same model with each matrix rounded by the formula."""
 
-import contextlib
 import copy
-import logging
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from transformers import AutoModelForCausalLM, MixtralConfig
 import squashlens as sl
 from squashlens import zoo
 from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.loading.quantized import require_quantizer, round_weights, stored_as, torchao_silenced
+from squashlens.engine.loading.quantized import require_quantizer, round_weights, stored_as
 from squashlens.engine.proving.fingerprint import fingerprint
 from squashlens.engine.proving.proof import prove, shared_copy
 from squashlens.engine.running.streamed import implementation, patterns_written
@@ -275,15 +273,3 @@ def test_what_is_missing_is_said_before_anything_is_loaded(monkeypatch: pytest.M
     with pytest.raises(ModelAccessError, match=r"needs torchao.*pip install squashlens\[quant\]"):
         sl.load("no/such-model", quantize="int8")
     require_quantizer(None, torch.float32)
-
-
-def test_loggers_are_left_as_they_were() -> None:
-    logger = logging.getLogger("torchao")
-    before = logger.level
-    heard = []
-    with contextlib.suppress(ZeroDivisionError), torchao_silenced():
-        heard += [logger.isEnabledFor(logging.WARNING), logger.isEnabledFor(logging.ERROR)]
-        raise ZeroDivisionError
-    assert heard == [False, True]
-    assert logger.level == before
-    assert logger.isEnabledFor(logging.WARNING)
