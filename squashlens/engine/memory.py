@@ -22,16 +22,15 @@ def available(device: torch.device) -> int:
 
 def device_named(given: str | torch.device) -> torch.device:
     """The device of this name; raises an error if this machine does not have it, or if it is the meta device."""
+    remedy = "Use 'cpu', or 'cuda'." if torch.cuda.is_available() else "Use 'cpu'."
     try:
         device = torch.device(given)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [""])[0][:120]
-        raise InputError(
-            f"device={short_repr(given)} is not available on this machine ({reason}).", _devices()
-        ) from error
+        raise InputError(f"device={short_repr(given)} is not available on this machine ({reason}).", remedy) from error
     if device.type == "meta":
-        raise InputError("device='meta' has no data.", _devices())
+        raise InputError("device='meta' has no data.", remedy)
     return device
 
 
@@ -47,11 +46,6 @@ def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
         for place, part in zip(places, flat.split([tensors[place].numel() for place in places]), strict=True):
             found[place] = part.reshape(tensors[place].shape)
     return found
-
-
-def _devices() -> str:
-    """The remedy that lists the devices of this machine."""
-    return "Use 'cpu', or 'cuda'." if torch.cuda.is_available() else "Use 'cpu'."
 
 
 def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:

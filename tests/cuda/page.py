@@ -26,7 +26,7 @@ def page(held: Mapping[str, Any]) -> str:
             f"Device: {about['device']}{memory}; PyTorch {about['torch']}{cuda}. {held['seconds']:.0f} s in all.",
             "",
         ]
-    lines += ["## Tests", "", tests(held.get("tests")), "", "## Times and memory", ""]
+    lines += ["## Tests", "", held.get("tests", "Not run."), "", "## Times and memory", ""]
     lines += [
         "A ratio is the time beside a plain fused forward pass of as many tokens. Memory is the peak beyond the",
         "weights; the factor is the measured peak over what squashlens expected.", "",
@@ -39,15 +39,6 @@ def page(held: Mapping[str, Any]) -> str:
     lines += ["", "## Failures", ""]
     lines += [f"- **{one['part']}**: {one['reason']}" for one in held["failures"]] or ["None."]
     return "\n".join(lines) + "\n"
-
-
-def tests(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return "Not run."
-    if found["collected"]:
-        return f"{len(found['collected'])} tests are marked `cuda`; a rehearsal collects them and runs none."
-    counts = f"{len(found['passed'])} passed, {len(found['failed'])} failed, {len(found['skipped'])} were skipped"
-    return f"{counts}; pytest {found['end']}."
 
 
 def row(part: Mapping[str, Any]) -> str:

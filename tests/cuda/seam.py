@@ -18,17 +18,12 @@ class Timed:
 
 
 class Cuda:
-    """A CUDA device. `api` is `torch.cuda`, or what stands in for it in a test."""
-
     name, dtype = "cuda", torch.bfloat16
 
-    def __init__(self, api: Any = torch.cuda) -> None:
-        self.api = api
-
     def about(self) -> dict[str, Any]:
-        properties = self.api.get_device_properties(0)
+        properties = torch.cuda.get_device_properties(0)
         return {
-            "device": self.api.get_device_name(0),
+            "device": torch.cuda.get_device_name(0),
             "memory": int(properties.total_memory),
             "cuda": torch.version.cuda,
             "torch": torch.__version__,
@@ -37,21 +32,21 @@ class Cuda:
     def free(self) -> None:
         """Give memory back that nothing uses, so that one work does not starve the next."""
         gc.collect()
-        self.api.empty_cache()
+        torch.cuda.empty_cache()
 
     def timed(self, work: Callable[[], Any], times: int) -> Timed:
         """Run a work several times. Kernels run after the call that starts them, so each run waits for the last."""
         self.free()
-        self.api.synchronize()
-        before = self.api.memory_allocated()
-        self.api.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
         seconds = []
         for _ in range(times):
             began = time.perf_counter()
             work()
-            self.api.synchronize()
+            torch.cuda.synchronize()
             seconds.append(time.perf_counter() - began)
-        return Timed(seconds, self.api.max_memory_allocated() - before)
+        return Timed(seconds, torch.cuda.max_memory_allocated() - before)
 
 
 class Cpu:

@@ -51,11 +51,10 @@ MODELS = ("gemma-2b", "gemma-7b", "gemma-3-4b")
 
 @dataclass(frozen=True)
 class Work:
-    """One thing that is timed: its kind, its number of tokens, and the seconds that all of it may take."""
+    """One thing that is timed: its kind, its number of tokens, and how often."""
 
     kind: str
     n: int
-    budget: float
     times: int = 1
 
     @property
@@ -67,12 +66,12 @@ def works(model: str, small: bool) -> list[Work]:
     """What is timed on a shape, what matters most first."""
     if small:
         kinds = ("forward", "bound", "collapse", "sketch", "exact", "profile")
-        return [Work(kind, 96, 60) for kind in kinds]
+        return [Work(kind, 96) for kind in kinds]
     long = {"gemma-2b": (2048, 8192, 32_768), "gemma-7b": (2048, 32_768), "gemma-3-4b": (2048, 8192)}[model]
     one = {"gemma-2b": 512, "gemma-7b": 128, "gemma-3-4b": 427}[model]
-    found = [Work(kind, n, 40, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
-    found += [Work("collapse", 1024, 30), Work("sketch", 2048, 40), Work("exact", one, 60), Work("profile", 1024, 40)]
-    return [*found, Work("blocks", long[-1], 40)]
+    found = [Work(kind, n, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
+    found += [Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("profile", 1024)]
+    return [*found, Work("blocks", long[-1])]
 
 
 class Subject:

@@ -6,14 +6,12 @@ failure keeps the next works going, and so does running out of memory.
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 from typing import Any
 
 MARK = "@squashlens "
-CAUSES = ("error", "memory", "exit", "hang")  # failures on purpose, to rehearse them
 
 
 def say(**what: Any) -> None:
@@ -24,20 +22,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--cpu", action="store_true", help="small shapes on the CPU")
-    parser.add_argument("--skip", nargs="*", default=[], help="works that were run already")
-    parser.add_argument("--break", dest="broken", default="", help="KIND=CAUSE: a work that fails on purpose")
     options = parser.parse_args(arguments)
     from tests.cuda import seam
 
-    run(options.model, seam.Cpu() if options.cpu else seam.Cuda(), options.skip, options.broken)
+    run(options.model, seam.Cpu() if options.cpu else seam.Cuda())
 
 
-def run(model: str, device: Any, skip: list[str], broken: str = "") -> None:
-    """Build the model and run its works, all but those that are skipped."""
+def run(model: str, device: Any) -> None:
+    """Build the model and run its works."""
     from tests.cuda.shapes import Subject, works
 
     small = device.name == "cpu"
-    say(begin="model", budget=200 if small else 90)
+    say(begin="model")
     began = time.perf_counter()
     subject = Subject(model, small, device.name, device.dtype)
     attention = subject.verify()
@@ -47,13 +43,8 @@ def run(model: str, device: Any, skip: list[str], broken: str = "") -> None:
     )  # fmt: skip
     plain: dict[int, float] = {}
     for work in works(model, small):
-        if work.name in skip:
-            continue
-        say(begin=work.name, budget=work.budget)
-        kind, _, cause = broken.partition("=")
+        say(begin=work.name)
         try:
-            if kind == work.kind:
-                fail(cause)
             say(done=work.name, n=work.n, kind=work.kind, **timed(subject, work, device, plain))
         except Exception as error:
             lines = str(error).splitlines() or ["no message"]
@@ -66,7 +57,7 @@ def timed(subject: Any, work: Any, device: Any, plain: dict[int, float]) -> dict
     from tests.cuda.shapes import Work
 
     if work.n not in plain:
-        forward = subject.call(Work("forward", work.n, 0))
+        forward = subject.call(Work("forward", work.n))
         forward()  # kernels are chosen and compiled at the first call
         plain[work.n] = statistics.median(device.timed(forward, 3).seconds)
     found = device.timed(subject.call(work), work.times)
@@ -87,19 +78,6 @@ def estimates(model: str) -> dict[str, Any]:
     real = Subject(model, False, "meta", torch.bfloat16)
     found = {work.name: real.estimate(work) for work in works(model, False)}
     return {"weights": real.weights, "works": found}
-
-
-def fail(cause: str) -> None:
-    """Fail on purpose."""
-    import torch
-
-    if cause == "exit":
-        os._exit(9)
-    if cause == "hang":
-        time.sleep(1e6)
-    if cause == "memory":
-        raise torch.OutOfMemoryError("out of memory, on purpose")
-    raise RuntimeError("failed on purpose")
 
 
 if __name__ == "__main__":

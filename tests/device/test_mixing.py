@@ -20,31 +20,16 @@ def x() -> Tensor:
 
 REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "sum with the CPU": lambda x: x + torch.ones(3),
-    "sum from the CPU": lambda x: torch.ones(3) + x,
-    "product": lambda x: torch.ones(3, 2) @ x,
     "another device": lambda x: x + x.to(THERE),
-    "concatenation": lambda x: torch.cat([x, torch.ones(1, 3)]),
-    "condition": lambda x: torch.where(torch.tensor([True, False, True]), x, 0.0),
     "gather": lambda x: x.gather(1, torch.zeros(2, 1, dtype=torch.long)),
-    "rows by number": lambda x: x.index_select(0, torch.tensor([1])),
-    "embedding": lambda x: torch.nn.functional.embedding(torch.tensor([1]), x),
-    "values put on the CPU": lambda x: x.__setitem__(torch.tensor([0]), torch.ones(1, 3)),
-    "indices of a device for the CPU": lambda x: torch.ones(3)[torch.tensor([0], device=HERE)],
     "indices of another device": lambda x: x[torch.tensor([0], device=THERE)],
     "numpy": lambda x: x.numpy(),
     "random numbers": lambda x: torch.randn(3, device=HERE),
-    "random numbers in place": lambda x: x.uniform_(),
-    "a generator": lambda x: torch.Generator(HERE),
 }
 ALLOWED: dict[str, tuple[Callable[[Tensor], Tensor], list[Any]]] = {
     "a number of the CPU": (lambda x: x + torch.tensor(1.0), [[2.0, 3.0, 4.0], [5.0, 6.0, 7.0]]),
     "indices of the CPU in brackets": (lambda x: x[torch.tensor([1]), torch.tensor([2])], [6.0]),
-    "copies from the CPU": (lambda x: x.clone().copy_(torch.ones(2, 3)), [[1.0] * 3] * 2),
-    "in place": (lambda x: x.clone().mul_(2).add_(1), [[3.0, 5.0, 7.0], [9.0, 11.0, 13.0]]),
     "a view that is written to": (lambda x: _written(x.clone()), [[1.0, 2.0, 0.0], [4.0, 5.0, 0.0]]),
-    "zeros": (lambda x: torch.zeros_like(x[0]), [0.0, 0.0, 0.0]),
-    "numbers in order": (lambda x: torch.arange(3, device=x.device), [0, 1, 2]),
-    "an unfilled result": (lambda x: torch.sum(x, dim=1, out=torch.empty(2, device=HERE)), [6.0, 15.0]),
 }
 
 
@@ -78,15 +63,6 @@ def test_derivatives(device: str) -> None:
     torch.testing.assert_close(found.cpu(), expected)
 
 
-def test_a_weight_with_two_names_stays_one() -> None:
-    first, second = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
-    second.weight = first.weight
-    both = torch.nn.Sequential(first, second).to(HERE)
-    assert both[0].weight is both[1].weight
-    assert isinstance(both[0].weight, torch.nn.Parameter)
-    assert str(both[0].weight.device) == HERE
-
-
 def test_the_size_of_rounding_is_that_of_the_cpu() -> None:
     """Every result is moved by the same random numbers, on a device too."""
     x = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)
@@ -97,10 +73,3 @@ def test_the_size_of_rounding_is_that_of_the_cpu() -> None:
         assert not torch.equal(moved.cpu(), x.exp())
         found.append(moved.cpu())
     assert torch.equal(*found)
-
-
-def test_data_take_the_place_of_others() -> None:
-    x = torch.zeros(2, device=HERE)
-    x.data = torch.ones(3, device=HERE)
-    assert x.tolist() == [1.0, 1.0, 1.0]
-    assert x.shape == (3,)

@@ -156,11 +156,8 @@ def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
 @pytest.mark.parametrize(
     ("ask", "times"),
     [
-        (lambda x: x.sum().item(), 1), (lambda x: bool((x > 0).all()), 1), (lambda x: x.tolist(), 1),
-        (lambda x: x.cpu(), 1), (lambda x: (x > 1).nonzero(), 1), (lambda x: x[x > 1], 1),
-        (lambda x: torch.zeros(2).copy_(x), 1), (lambda x: torch.equal(x, x), 1),
-        (lambda x: (x + 1)[torch.tensor([0])].exp().sum(), 0), (lambda x: x.to("lazy:1"), 0),
-        (lambda x: x.where(x > 1, x), 0), (lambda x: torch.ones(2).to(x.device), 0),
+        (lambda x: bool((x > 0).all()), 1), (lambda x: x.cpu(), 1), (lambda x: x[x > 1], 1),
+        (lambda x: (x + 1)[torch.tensor([0])].exp().sum(), 0), (lambda x: torch.ones(2).to(x.device), 0),
     ],
 )  # fmt: skip
 def test_what_counts_as_a_round_trip(ask: Callable[[torch.Tensor], Any], times: int) -> None:

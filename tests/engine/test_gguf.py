@@ -166,12 +166,6 @@ def _patched_eos(path: Path) -> Path:
     return _written(path, whole.replace(b"add_bos_token", b"add_eos_token"))
 
 
-def _one_less(path: Path) -> Path:
-    whole = _llama(path).read_bytes()
-    (count,) = struct.unpack_from("<Q", whole, 8)
-    return _written(path, whole[:8] + struct.pack("<Q", count - 1) + whole[16:])
-
-
 def _biased(path: Path) -> Path:
     biased = LlamaConfig(**COMMON, attention_bias=True)
     return write_gguf(random_model(biased), path / "model.gguf", "llama")
@@ -179,13 +173,8 @@ def _biased(path: Path) -> Path:
 
 REFUSED: dict[str, Refused] = {
     "cut in the data": (lambda p: _cut(p, 0.9), "is truncated: it has .* bytes"),
-    "cut in the header": (lambda p: _cut(p, 0.02), "is damaged: its header ends early"),
-    "nothing": (lambda p: _written(p, b""), "is damaged"),
     "text": (lambda p: _written(p, b"hello" * 9), "is not a GGUF file"),
-    "another kind of file": (lambda p: _written(p, b"hello" * 9, "model.bin"), "is a file and no GGUF file"),
-    "an old version": (lambda p: _patched(p, 4, struct.pack("<I", 1)), "has version 1 of GGUF"),
     "big-endian": (lambda p: _patched(p, 4, struct.pack(">I", 3)), "big-endian"),
-    "10**15 tensors": (lambda p: _patched(p, 8, struct.pack("<Q", 10**15)), "claims 1000000000000000 tensors"),
     "an unknown entry": (lambda p: _llama(p, also={"attention.scale": 0.5}), r"says llama.attention.scale = 0.5"),
     "a window": (lambda p: _llama(p, also={"attention.sliding_window": 5}), "llama.attention.sliding_window = 5"),
     "windows in other blocks": (
@@ -211,7 +200,6 @@ REFUSED: dict[str, Refused] = {
     "EOS behind a text": (lambda p: _patched_eos(p), "puts EOS behind a text"),
     "2,000,000,000 blocks": (lambda p: _llama(p, also={"block_count": 2 * 10**9}), "not 3, of which it has tensors"),
     "a wide stream": (lambda p: _llama(p, also={"embedding_length": 2**20}), "not the width of its tensors"),
-    "a tensor not counted": (_one_less, "bytes at its end belong to no tensor"),
     "another rule": (
         lambda p: write_gguf(random_model(Qwen3(**COMMON)), p / "model.gguf", "qwen3", rule="gpt-2"),
         "splits text by the rule 'gpt-2' instead of 'qwen2'",
@@ -221,13 +209,8 @@ REFUSED: dict[str, Refused] = {
         lambda p: _llama(p, tensors={"output_norm.weight": np.full(16, np.nan, np.float32)}),
         r"model.norm.weight of .*model.gguf has 16 NaN",
     ),
-    "no blocks": (lambda p: _llama(p, also={"block_count": None}), "block_count = None, not a positive"),
     "a tensor less": (lambda p: _llama(p, without="blk.1.ffn_up"), r"lacks model.layers.1.mlp.up_proj"),
-    "a tensor more": (lambda p: _llama(p, tensors={"blk.0.odd.weight": np.ones(7, np.float32)}), "does not match"),
     "biases": (_biased, "does not match LlamaForCausalLM"),
-    "a larger tensor": (
-        lambda p: _llama(p, tensors={"blk.0.ffn_up.weight": np.ones((25, 16), np.float32)}), "does not match",
-    ),
     "a scale that is not said": (_deep, "has heads of 128 instead of 256"),
     "no space": (lambda p: _llama(p, space=False), "puts no space before a text"),
 }  # fmt: skip
@@ -282,7 +265,7 @@ def test_every_byte_of_the_header_matters_or_does_no_harm(tmp_path: Path) -> Non
             continue
 
 
-def test_a_file_is_converted_once_and_the_copy_is_checked(
+def test_a_file_is_converted_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = _llama(tmp_path)
@@ -300,14 +283,6 @@ def test_a_file_is_converted_once_and_the_copy_is_checked(
     model = sl.load(moved, device="cpu", progress=False)
     assert sl.results.provenance(sl.path_bound(model, "110"))["model"] == "renamed.gguf"
     assert AutoModelForCausalLM.from_pretrained(entry.path).config.squashlens_origin["quantization"] == "F32"
-
-    weights = entry.path / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-5] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(ModelAccessError, match=r"was changed since it was converted \(model.safetensors\)") as refusal:
-        sl.load(moved, progress=False)
-    assert f"--delete {entry.name}" in str(refusal.value)
     assert cache.delete("model").name == entry.name
     assert cache.entries() == []
     with pytest.raises(InputError, match="names 0 folders"):
@@ -330,38 +305,6 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
         sl.load(file, progress=False)
 
 
-def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
-    """Two tensors with one name, and two at one place."""
-    file = _llama(tmp_path)
-    whole = file.read_bytes()
-    first, second = b"blk.0.ffn_up.weight", b"blk.1.ffn_up.weight"
-    assert whole.count(first) == whole.count(second) == 1
-    file.write_bytes(whole.replace(second, first))
-    with pytest.raises(ModelAccessError, match="two of its tensors have the same name"):
-        read_header(file)
-    place = whole.index(second) + len(second) + 4 + 2 * 8 + 4  # dimensions, their sizes, and the number format
-    other = whole.index(first) + len(first) + 4 + 2 * 8 + 4
-    file.write_bytes(whole[:place] + whole[other : other + 8] + whole[place + 8 :])
-    with pytest.raises(ModelAccessError, match="overlaps another"):
-        read_header(file)
-
-
 def test_words_of_llama_3_are_kept_that_no_merge_makes(tmp_path: Path) -> None:
     model = sl.load(_llama(tmp_path, rule="llama-bpe"), device="cpu", progress=False)
     assert sl.prompts.tokenize(model, "cd").tolist() == [[len(WORDS) - 2]]
-
-
-def test_files_that_were_added_to_a_copy_are_noticed(tmp_path: Path) -> None:
-    file = _llama(tmp_path)
-    sl.load(file, device="cpu", progress=False)
-    (entry,) = cache.entries()
-    (entry.path / ".DS_Store").write_bytes(b"of a file manager")
-    sl.load(file, device="cpu", progress=False)
-    (entry.path / "added_tokens.json").write_text('{"hello": 7}')
-    with pytest.raises(ModelAccessError, match=r"was changed since it was converted \(added_tokens.json\)"):
-        sl.load(file, progress=False)
-    linked = entry.path.rename(tmp_path / "elsewhere")
-    entry.path.symlink_to(linked)
-    assert cache.delete("model").name == entry.name
-    assert linked.is_dir()
-    assert cache.entries() == []

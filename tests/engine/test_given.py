@@ -49,20 +49,16 @@ def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ([], "empty"), ((), "empty"), ([[]], "empty"), ([IDS, []], "empty"), (np.zeros((0, 3), dtype=int), "empty"),
+        ([[]], "empty"), ([IDS, []], "empty"), (np.zeros((0, 3), dtype=int), "empty"),
         ([2, 4.0], r"integers, got 4\.0 \(float\)"), ([2, True], r"got True \(bool\)"), ([2, None], "got None"),
-        ([2, float("nan")], "got nan"), ([2, np.bool_(True)], "bool"), (np.array(IDS) * 1.0, "integers, got float64"),
-        (np.array([True]), "integers, got bool"), ([2, -1], "run from -1"), ([2, 10**9], "to 1000000000"),
-        ([2, 10**30], "not a token id"),
+        (np.array(IDS) * 1.0, "integers, got float64"), (torch.tensor([True]), "integers, got torch.bool"),
+        ([2, -1], "run from -1"), ([2, 10**30], "not a token id"),
         (np.array([2, 2**63], dtype=np.uint64), "not a token id"), (np.ma.array([2, 4], mask=[0, 1]), "masked array"),
-        (["110 =", 2], "mixture of int and str"),
-        ([IDS, "110 ="], "mixture of a list and"),
-        ([IDS, 2], "mixture of a list and int"), ([[IDS]], "a list inside a list"), (np.array([[[2]]]), "3 axes"),
-        ([IDS, [2, 4]], "2 to 5 tokens"), ({2, 4}, "are of type set"), ({"a": 1}, "are of type dict"),
-        (b"110 =", "are of type bytes"),
-        (None, "are of type NoneType"), (7, "are of type int"), (np.array(7), "0 axes"),
-        (np.array([IDS], dtype=object), "object"),
-        (["1", "2 2"], "2 to 3 tokens"), ([torch.tensor([IDS, IDS])], "2 rows"), (iter(IDS), "no order of tokens"),
+        (["110 =", 2], "mixture of int and str"), ([IDS, "110 ="], "mixture of a list and"),
+        ([[IDS]], "a list inside a list"), (np.array([[[2]]]), "3 axes"), (np.array(7), "0 axes"),
+        ({2, 4}, "are of type set"), (b"110 =", "are of type bytes"), (None, "are of type NoneType"),
+        (np.array([IDS], dtype=object), "object"), ([torch.tensor([IDS, IDS])], "2 rows"),
+        (iter(IDS), "no order of tokens"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,  # addresses differ between workers
 )  # fmt: skip

@@ -238,15 +238,6 @@ def test_names_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert str(caught.value).count("local folder") == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [("BF16", "bf16"), ("half", "float16"), ("torch.float32", "float32"), ("double", "float64"), (" fp32", "fp32")],
-)
-def test_a_dtype_by_another_name_gets_its_own(given: str, meant: str) -> None:
-    with pytest.raises(InputError, match=f"Did you mean '{meant}'"):
-        sl.load("tiny-gemma", dtype=given)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
 def test_a_device_that_is_not_here_is_not_advised() -> None:
     with pytest.raises(InputError, match="Use 'cpu'.$"):

@@ -191,10 +191,8 @@ def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any
 @pytest.mark.parametrize(
     ("option", "kind"),
     [
-        ({"lengths": [2]}, "prompt"), ({"baselines": ["contrast"]}, "prompt"), ({"noise_lengths": 2}, "prompt"),
-        ({"passes": "separate"}, "prompt"), ({"tokens_per_pass": 4}, "prompt"), ({"n_samples": 2}, "prompt"),
-        ({"seed": 1}, "prompt"),
-        ({"layers": [0]}, "sequence"), ({"out": "run"}, "sequence"), ({"bos": "none"}, "sequence"),
+        ({"lengths": [2]}, "prompt"), ({"seed": 1}, "prompt"), ({"layers": [0]}, "sequence"),
+        ({"out": "run"}, "sequence"),
     ],
     ids=str,
 )  # fmt: skip
@@ -203,12 +201,6 @@ def test_options_of_the_other_kind_are_refused(option: Any, kind: str, bridge_of
     given = tail(model) if kind == "sequence" else torch.tensor([2, 5, 11, 7])
     with pytest.raises(InputError, match=f"and a {kind} was given"):
         sl.capture(model, given, progress=False, **option)
-
-
-def test_a_sequence_is_kept_with_its_residual_streams(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    with pytest.raises(InputError, match=r"keep='patterns' leaves out .* Add 'residuals'\."):
-        sl.capture(model, tail(model), keep="patterns", progress=False)
 
 
 def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:

@@ -225,11 +225,6 @@ def test_what_a_shared_pass_is_compared_on(bridge_of: Any) -> None:
     assert [len(plan.branches[i]) for i in passes._sample(plan)] == [2, 6, 24]
 
 
-def test_the_trunk_is_a_pass_of_its_own_length(bridge_of: Any) -> None:
-    """A prompt that leaves a trunk of 8 tokens has 9: the trunk before the switch, the prompt behind it."""
-    assert passes._pass_lengths(planned(bridge_of, tuple(range(3, 27)), [Branch(8, (5,))])) == {8, 9}
-
-
 def test_each_trunk_is_compared_for_itself(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, model, branches = [], bridge_of("qwen3"), [Branch(n, (5,)) for n in range(1, 9)]
     honest = passes._one_by_one

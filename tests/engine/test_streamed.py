@@ -157,9 +157,6 @@ def test_only_known_masks_are_taken() -> None:
     wrong: list[dict[str, Any]] = [
         {"mask_function": bidirectional_mask_function},
         {"mask_function": chunked, "local_size": 4},
-        {"mask_function": chunked},
-        {"mask_function": sliding_window_causal_mask_function(4)},
-        {"local_size": 4},
         {"mask_function": sliding_window_causal_mask_function(4), "local_size": 5},
         {"q_offset": 3, "kv_length": 12},
         {"attention_mask": torch.tensor([[False] + [True] * 8])},

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.tasks import Task, copying, counting, reading
-from squashlens.zoo import curriculum
 from tests.references import raw
+from training.gemma import curriculum
 
 # Appendix C.1 as it is printed, slips and all: what stands before the sequence and what after it.
 SUM = (

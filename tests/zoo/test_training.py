@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GemmaForCausalLM
 
-from squashlens.zoo.curriculum import CYCLES, PATTERNS, TASKS, draw, spell, training_batch
+from squashlens.zoo.curriculum import PATTERNS, TASKS, spell
 from training.gemma import train as training
+from training.gemma.curriculum import CYCLES, draw, training_batch
 from training.gemma.tokenizer import build_tokenizer
 
 

@@ -17,7 +17,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from squashlens.zoo.curriculum import CYCLES, MAX_TRAINED, TASKS, Example, draw
+from squashlens.zoo.curriculum import MAX_TRAINED, TASKS
+from training.gemma.curriculum import CYCLES, Example, draw
 from training.gemma.train import BATCH, SEED, pack
 
 LENGTHS = (*range(1, MAX_TRAINED + 1), 52, 56, 60, 64, 80, 96)

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from squashlens.zoo.curriculum import CYCLES, END, Example, cycle_of, training_batch
+from squashlens.zoo.curriculum import END
+from training.gemma.curriculum import CYCLES, Example, cycle_of, training_batch
 from training.gemma.tokenizer import build_tokenizer, vocabulary
 
 SEED = 20240607

@@ -37,21 +37,14 @@ class _Wide(TorchFunctionMode):
         args = [torch.float64 if a is torch.float32 else a for a in args]
         named = {k: torch.float64 if a is torch.float32 else a for k, a in (kwargs or {}).items()}
         found = (Tensor.double if func is Tensor.float else func)(*args, **named)
-        if isinstance(found, Tensor) and _is_narrow(found) and args and _is_wide(args[0]):
+        narrow = isinstance(found, Tensor) and found.is_floating_point() and found.dtype != torch.float64
+        if narrow and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             raise UnsoundModelError(
                 f"This model, or a hook on it, computes in {dtype_name(found.dtype)} "
                 f"({resolve_name(func)}) even when given float64 tensors, so its derivative cannot be certified.",
                 "If a hook rounds, write it with `squashlens.hooks.rounding`; otherwise use `jacobian_norms`.",
             )
         return found
-
-
-def _is_narrow(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype != torch.float64
-
-
-def _is_wide(argument: Any) -> bool:
-    return isinstance(argument, Tensor) and argument.dtype == torch.float64
 
 
 class Jittered(TorchFunctionMode):

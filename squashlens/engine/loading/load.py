@@ -4,10 +4,9 @@ The model has its raw weights, eager attention, eval mode and no gradients on pa
 no code from the checkpoint is run.
 """
 
-import difflib
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
 from squashlens.engine.loading.hub import access_error, require_reachable
-from squashlens.engine.loading.quantized import require_quantizer, round_weights, torchao_silenced
+from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoint
@@ -96,7 +95,7 @@ def load(
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = _dtype_to_run_in(dtype)
     require_quantizer(quantize, dtype)
-    with torchao_silenced(), _transformers_silenced(progress):
+    with _libraries_silenced(progress):
         found = source_of(name, progress=progress)
         source = found.path
         require_revisions(name, source, revision)
@@ -106,7 +105,7 @@ def load(
             require_readable(Path(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
-        require_plausible(config, source, dtype, device)
+        require_plausible(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
             _require_fit(empty, found.label, device, dtype, progress)
@@ -128,28 +127,26 @@ def load(
 
 
 @contextmanager
-def _transformers_silenced(progress: bool) -> Iterator[None]:
-    """Silence the warnings of transformers while loading, and its progress bars without `progress`; then restore both.
+def _libraries_silenced(progress: bool) -> Iterator[None]:
+    """Silence the warnings of libraries while loading, and progress bars without `progress`; then restore both.
 
-    The problems that its loading report warns of raise errors here, and so do weights that accelerate offloads.
+    The problems that transformers' loading report warns of raise errors here, and so do weights that accelerate
+    offloads. torchao warns of CUDA kernels that int8 weights do not use.
     """
     from transformers.utils import logging as transformers_logging
 
-    accelerate_logger = logging.getLogger("accelerate")
-    bars, verbosity, level = (
-        transformers_logging.is_progress_bar_enabled(),
-        transformers_logging.get_verbosity(),
-        accelerate_logger.level,
-    )
+    loggers = [logging.getLogger(name) for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    bars = transformers_logging.is_progress_bar_enabled()
     if not progress:
         transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    accelerate_logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(verbosity)
-        accelerate_logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if bars:
             transformers_logging.enable_progress_bar()
 
@@ -179,11 +176,10 @@ def _require_decoder(config: Any, source: str) -> None:
 
 def _on_no_device(config: Any, source: str) -> Any:
     """Build the model without weights; raise an error if transformers builds another class than config.json names."""
-    from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
     try:
-        with init_empty_weights():
+        with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config)
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
@@ -208,18 +204,9 @@ def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     named = {dtype_name(dtype): dtype for dtype in TOLERANCE}
     dtype = named.get(full_name(given)) if isinstance(given, str) else given
     if dtype not in TOLERANCE:
-        near = _dtype_meant(given, (*named, *SHORT)) if isinstance(given, str) else None
-        meant = "" if near is None else f"Did you mean {near!r}? "
         allowed = ", ".join((*named, *SHORT))
-        raise InputError(f"dtype={short_repr(given)} is not supported.", f"{meant}Use one of {allowed}.")
+        raise InputError(f"dtype={short_repr(given)} is not supported.", f"Use one of {allowed}.")
     return dtype
-
-
-def _dtype_meant(given: str, allowed: Iterable[str]) -> str | None:
-    """The allowed dtype name that is most similar to what was given, if any."""
-    plain = given.strip().lower().removeprefix("torch.")
-    others = {"half": "float16", "float": "float32", "double": "float64", "brain": "bfloat16"}
-    return next(iter(difflib.get_close_matches(others.get(plain, plain), list(allowed), n=1, cutoff=0.6)), None)
 
 
 def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:

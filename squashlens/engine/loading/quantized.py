@@ -9,10 +9,8 @@ Activations are not rounded: y = s · (Q x) in the run's dtype. Q is constant, s
 model. Embeddings, the output head, norms and biases are not quantized.
 """
 
-import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,17 +91,3 @@ def stored_as(model: Bridge) -> str | None:
     names = {type(p).__name__.lower() for p in parameters(model) if type(p) not in PLAIN}
     formats = {found.group() for name in names if (found := _FORMAT.search(name))}
     return ", ".join(sorted(formats)) or quantization(model)
-
-
-@contextmanager
-def torchao_silenced() -> Iterator[None]:
-    """Silence torchao's messages about CUDA kernels that this machine cannot use; int8 weights use none of them."""
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -4,8 +4,8 @@ import difflib
 import hashlib
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,11 +113,8 @@ def _packaged(name: str, progress: bool) -> Source:
     if progress:
         print(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
 
-    def make(folder: Path) -> None:
-        with _told(name, progress):
-            model.convert(folder)
-
-    return Source(str(cache.kept(name, digest, make)), name, model.file)
+    folder = _converted(name, name, digest, model.convert, progress)
+    return Source(folder, name, model.file)
 
 
 def _from_file(path: Path, progress: bool) -> Source:
@@ -126,23 +123,23 @@ def _from_file(path: Path, progress: bool) -> Source:
     digest = cache.digest_of([path])
 
     def make(folder: Path) -> None:
-        with _told(path.name, progress):
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            convert(path, sha256, folder)
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        convert(path, sha256, folder)
 
-    return Source(str(cache.kept(path.stem, digest, make)), str(path), path.name)
+    return Source(_converted(path.name, path.stem, digest, make, progress), str(path), path.name)
 
 
-@contextmanager
-def _told(name: str, progress: bool) -> Iterator[None]:
-    """Say that a file is being converted, or leave out the bar of transformers too, which has no setting."""
-    if progress:
-        print(f"{name}: converting it once, which may take a minute, into {cache.location()}")
-        yield
-    else:
-        with redirect_stderr(io.StringIO()):
-            yield
+def _converted(name: str, label: str, digest: str, make: Callable[[Path], None], progress: bool) -> str:
+    """The folder that `make` writes. Without `progress`, the bar of transformers is left out too: it has no setting."""
+
+    def told(folder: Path) -> None:
+        if progress:
+            print(f"{name}: converting it once, which may take a minute, into {cache.location()}")
+        with nullcontext() if progress else redirect_stderr(io.StringIO()):
+            make(folder)
+
+    return str(cache.kept(label, digest, told))
 
 
 def _remedy(folder: Path) -> str:

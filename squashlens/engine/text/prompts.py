@@ -19,6 +19,7 @@ ALLOWED = (
     "lists."
 )
 WIDEST = 2**63  # larger ids do not fit into a tensor
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def each_of(prompts: Any) -> list[str] | list[list[int]]:
@@ -34,12 +35,14 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
     """
     if isinstance(prompts, str):
         return [prompts]
-    if hasattr(prompts, "__array__") and not isinstance(prompts, np.ndarray | np.generic | Tensor):
-        prompts = _as_array(prompts)  # pandas, xarray
-    if isinstance(prompts, np.ndarray) and (prompts.dtype.kind in "UT" or _is_text(prompts)):
-        prompts = prompts.tolist()
-    if isinstance(prompts, np.ndarray | Tensor):
+    if isinstance(prompts, Tensor):
         return _rows(prompts)
+    if hasattr(prompts, "__array__"):  # NumPy, pandas, xarray
+        array = np.asanyarray(prompts)
+        texts = array.dtype.kind in "UT" or (array.dtype == object and all(isinstance(one, str) for one in array.flat))
+        if not texts:
+            return _rows(array)
+        prompts = array.tolist()
     if not isinstance(prompts, list | tuple):
         raise InputError(
             f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.", remedy(prompts)
@@ -61,17 +64,6 @@ def remedy(prompts: object) -> str:
     return ALLOWED
 
 
-def _as_array(prompts: Any) -> Any:
-    try:
-        return np.asarray(prompts)
-    except (TypeError, ValueError, RuntimeError):
-        return prompts
-
-
-def _is_text(array: np.ndarray) -> bool:
-    return array.dtype == object and array.ndim == 1 and all(isinstance(one, str) for one in array)
-
-
 def _holds_ids(one: object) -> bool:
     """Whether this can be the ids of one prompt: a sequence, not a number in a zero-dimensional tensor."""
     return isinstance(one, list | tuple) or (isinstance(one, np.ndarray | Tensor) and one.ndim > 0)
@@ -79,8 +71,7 @@ def _holds_ids(one: object) -> bool:
 
 def _rows(array: np.ndarray | Tensor) -> list[list[int]]:
     """The rows of an array of ids of shape (position) or (prompt, position)."""
-    whole = array.dtype.kind in "iu" if isinstance(array, np.ndarray) else _whole(array)
-    if not whole:
+    if array.dtype not in INTEGERS if isinstance(array, Tensor) else array.dtype.kind not in "iu":
         raise InputError(f"Token ids must be integers, got {array.dtype}.", "Pass text, or convert the ids.")
     if array.ndim not in (1, 2):
         raise InputError(
@@ -91,10 +82,6 @@ def _rows(array: np.ndarray | Tensor) -> list[list[int]]:
     if isinstance(array, np.ndarray) and array.size and array.max() >= WIDEST:
         raise InputError(f"{array.max()} is not a token id.", ALLOWED)
     return array.tolist() if array.ndim == 2 else [array.tolist()]
-
-
-def _whole(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def _row(one: Any) -> list[int]:

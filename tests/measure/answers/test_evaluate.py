@@ -22,8 +22,8 @@ from squashlens.measure.answers._questions import prepare_questions
 from squashlens.measure.answers.frequencies import scored
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
-from squashlens.zoo import curriculum
 from tests.references import fingerprint, raw
+from training.gemma import curriculum
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 CARD = pd.read_csv(sl.zoo.folder("tiny-gemma") / "accuracy.csv")

@@ -1,10 +1,9 @@
-"""The cache: folders that were converted from other files, each made once and checked at every use.
+"""The cache: folders that were converted from other files, each made once.
 
 It is `$SQUASHLENS_CACHE` if that is set, else `squashlens` in `$XDG_CACHE_HOME` or `~/.cache`. `squashlens cache` lists
 the folders and deletes them. What an interrupted conversion leaves is never taken for a whole folder.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -15,9 +14,8 @@ from pathlib import Path
 
 import xxhash
 
-from squashlens.errors import InputError, ModelAccessError, OutputError
+from squashlens.errors import InputError, OutputError
 
-DIGESTS = "squashlens_digests.json"  # in each folder: the digest of every other file
 PARTIAL, STALE = ".partial-", 24 * 3600  # folders that are being written, and the seconds after which none is
 PIECE = 2**24
 
@@ -52,12 +50,10 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
     """The folder that `make` wrote for files of this digest, now or at an earlier call.
 
     Raises:
-        ModelAccessError: a file of the folder was changed since.
         OutputError: the cache cannot be written.
     """
     root = location()
     if found := next(root.glob(f"*-{digest}"), None):
-        _require_unchanged(found)
         return found
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -69,7 +65,6 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
         ) from error
     try:
         make(partial)
-        (partial / DIGESTS).write_text(json.dumps(_digests(partial)), encoding="utf-8")
         final = root / f"{label}-{digest}"
         try:
             partial.rename(final)
@@ -88,7 +83,7 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
 
 def entries() -> list[Kept]:
     """The folders of the cache by name."""
-    folders = [path for path in location().glob("*") if (path / DIGESTS).is_file()]
+    folders = [path for path in location().glob("*") if not path.name.startswith(".") and path.is_dir()]
     return [Kept(path.name, path, sum(f.stat().st_size for f in path.iterdir())) for path in sorted(folders)]
 
 
@@ -101,25 +96,6 @@ def delete(name: str) -> Kept:
     path = found[0].path
     path.unlink() if path.is_symlink() else shutil.rmtree(path)
     return found[0]
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """The digest of each file by its name; hidden files, which file managers leave, are read by nothing."""
-    files = (file for file in sorted(folder.iterdir()) if file.name != DIGESTS and not file.name.startswith("."))
-    return {file.name: digest_of([file]) for file in files}
-
-
-def _require_unchanged(folder: Path) -> None:
-    try:
-        expected, found = json.loads((folder / DIGESTS).read_text(encoding="utf-8")), _digests(folder)
-        changed = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        changed = [str(error)]
-    if changed:
-        raise ModelAccessError(
-            f"{folder} was changed since it was converted ({', '.join(changed)}).",
-            f"Run `squashlens cache --delete {folder.name}`, and load the model again.",
-        )
 
 
 def _sweep(root: Path) -> None:

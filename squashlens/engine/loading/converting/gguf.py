@@ -201,8 +201,6 @@ def _require_said(said: Mapping[str, Any], header: Header, file: Path) -> None:
     eps = said.get("attention.layer_norm_rms_epsilon")
     if not isinstance(eps, float) or not 0 < eps < 1:
         raise _impossible(file, "attention.layer_norm_rms_epsilon", eps, "a number between 0 and 1")
-    if not 0 < said.get(THETA, 1.0) < math.inf:
-        raise _impossible(file, THETA, said[THETA], "a positive number")
     blocks = len({tensor.name.split(".")[1] for tensor in header.tensors if tensor.name.startswith("blk.")})
     if said["block_count"] != blocks:  # also before a model of a damaged size is built
         raise _impossible(file, "block_count", said["block_count"], f"{blocks}, of which it has tensors")
