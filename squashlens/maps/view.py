@@ -17,7 +17,7 @@ from squashlens.maps.live import Measure, widget
 from squashlens.maps.page import frame, page, section
 from squashlens.maps.payload import payload
 from squashlens.measure.measurement import measurement
-from squashlens.measure.squashing.maps.measured import Method, check, joined, measure
+from squashlens.measure.squashing.maps.measured import Method, joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 from squashlens.theory.probes import seed_of
@@ -145,7 +145,6 @@ def squash_map(
     >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0, progress=False))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
-    check(method, norm, n_replacements)
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
         refuse_options(method, norm, certified, n_replacements, spans, seed, bos)

@@ -1,6 +1,6 @@
 """The session of a measurement: it checks the model and the prompt, and labels the result with its provenance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Target, dtype_name
+from squashlens._typing import Bos, Bridge, Target, dtype_name, short_repr
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.loading.converting.gguf import ORIGIN
@@ -98,12 +98,34 @@ class Session:
     def query(self, query: int, argument: str = "query") -> int:
         """A position as an index from the start. Raises, naming the argument, if it is outside the prompt."""
         n = self.positions
-        if isinstance(query, bool) or not isinstance(query, int) or not -n <= query < n:
+        if not -n <= query < n:
             raise InputError(
                 f"{argument}={query!r} is not a position of the prompt.",
                 f"Use 0 to {n - 1}, or -{n} to -1 to count from the end.",
             )
         return query % n
+
+    def queries(self, given: Iterable[int], argument: str) -> list[int]:
+        """Different positions in ascending order, of which negative ones count from the end. Raises as `query` does."""
+        found = sorted(self.query(one, argument) for one in given)
+        if not found or len({*found}) < len(found):
+            raise InputError(
+                f"{argument}={short_repr(given)} has no position, or one twice.", "Give different positions."
+            )
+        return found
+
+    def require_one(self, tokens: int = 1) -> None:
+        """Raise unless there is a single prompt, of at least this number of tokens."""
+        if len(self.ids) != 1 or self.positions < tokens:
+            name, least = self.facts["call"]["function"], f" of at least {tokens} tokens" if tokens > 1 else ""
+            raise InputError(
+                f"{name} takes a single prompt{least}, and not {len(self.ids)} × {self.positions} tokens.",
+                f"Call {name} for each prompt.",
+            )
+
+    def knowing(self, **facts: Any) -> "Session":
+        """The session with further facts for the provenance."""
+        return replace(self, facts={**self.facts, **facts})
 
     def spans(self, from_layer: int, to_layer: Any) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
@@ -146,6 +168,23 @@ class Session:
         """The dimensions of values per token, and the coordinates that label the tokens."""
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, display_tokens(self.model, self.ids))
+
+
+def require_places(positions: Sequence[int], first: int, last: int) -> None:
+    """Raise unless there is at least one position, all of them from `first` to `last`."""
+    if not positions or not first <= min(positions) <= max(positions) <= last:
+        raise InputError(
+            f"positions={short_repr(positions)} are not positions from {first} to {last}.",
+            f"Give at least one position from {first} to {last}.",
+        )
+
+
+def different(positions: Sequence[int], last: int) -> list[int]:
+    """The positions. Raises if there are none, for one that is given twice, and for one that is beyond `last`."""
+    require_places(positions, 0, last)
+    if len({*positions}) < len(positions):
+        raise InputError(f"positions={short_repr(positions)} has a position twice.", "Give different positions.")
+    return [*positions]
 
 
 def require_seen(model: Bridge, what: str) -> None:

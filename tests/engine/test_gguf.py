@@ -305,6 +305,19 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
         sl.load(file, progress=False)
 
 
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    """Two tensors at one place, which would give wrong weights."""
+    file = _llama(tmp_path)
+    whole = file.read_bytes()
+    first, second = b"blk.0.ffn_up.weight", b"blk.1.ffn_up.weight"
+    assert whole.count(first) == whole.count(second) == 1
+    place = whole.index(second) + len(second) + 4 + 2 * 8 + 4  # dimensions, their sizes, and the number format
+    other = whole.index(first) + len(first) + 4 + 2 * 8 + 4
+    file.write_bytes(whole[:place] + whole[other : other + 8] + whole[place + 8 :])
+    with pytest.raises(ModelAccessError, match="overlaps"):
+        read_header(file)
+
+
 def test_words_of_llama_3_are_kept_that_no_merge_makes(tmp_path: Path) -> None:
     model = sl.load(_llama(tmp_path, rule="llama-bpe"), device="cpu", progress=False)
     assert sl.prompts.tokenize(model, "cd").tolist() == [[len(WORDS) - 2]]

@@ -13,7 +13,6 @@ from squashlens.theory.distances import (
     distance,
     divergence,
     identical,
-    rms,
     shares,
     total_variation,
     ulp,
@@ -26,10 +25,6 @@ V, W = torch.tensor([[1.0, -2.0, 4.0]]), torch.tensor([[1.5, 1.0, 0.0]])
 @pytest.mark.parametrize(("norm", "expected"), [("linf", 4.0), ("l1", 7.5), ("l2", math.sqrt(0.25 + 9 + 16))])
 def test_norms_by_hand(norm: str, expected: float) -> None:
     assert distance(V, W, norm).item() == pytest.approx(expected, rel=1e-15)
-
-
-def test_rms_by_hand() -> None:
-    assert rms(V).item() == pytest.approx(math.sqrt(7), rel=1e-15)
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,10 +92,3 @@ def test_shares_are_the_derivative_of_the_norm(seed: int, n_parts: int, norm: st
     order = {"linf": float("inf"), "l1": 1.0, "l2": 2.0}[norm]
     torch.linalg.vector_norm((scales[:, None] * parts).sum(0), ord=order).backward()
     torch.testing.assert_close(found, scales.grad / size, rtol=1e-8, atol=1e-10)
-
-
-def test_shares_by_hand() -> None:
-    parts = torch.tensor([[3.0, 0.0], [1.0, 2.0], [0.0, 1.0]])
-    assert shares(parts, "linf")[0].tolist() == pytest.approx([3 / 4, 1 / 4, 0])
-    assert shares(parts, "l1")[0].tolist() == pytest.approx([3 / 7, 3 / 7, 1 / 7])
-    assert shares(parts, "l2")[0].tolist() == pytest.approx([12 / 25, 10 / 25, 3 / 25])

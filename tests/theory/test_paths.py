@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.theory.bounds.paths import Uniform, Visible, sweep, uniform_attention
+from squashlens.theory.attention import Attention
+from squashlens.theory.bounds.paths import Uniform, Visible, compositions, sweep
 from tests.references import path_sum
 
 
@@ -57,20 +58,6 @@ def test_half_steps_stay_a_probability_and_causal(n: int, blocks: int, seed: int
     assert (row >= 0).all()
 
 
-def test_null_closed_form() -> None:
-    expected = np.tril(np.ones((6, 6))) / np.arange(1, 7)[:, None]
-    np.testing.assert_allclose(uniform_attention(6).numpy(), expected, rtol=1e-15)
-
-
-@given(n=st.integers(1, 15), window=st.integers(1, 20))
-def test_null_window_counts_the_query_itself(n: int, window: int) -> None:
-    null = uniform_attention(n, window).numpy()
-    for query in range(n):
-        seen = np.flatnonzero(null[query])
-        assert seen.tolist() == list(range(max(0, query - window + 1), query + 1))
-        np.testing.assert_allclose(null[query, seen], 1 / len(seen))
-
-
 @given(n=st.integers(1, 15), window=st.none() | st.integers(1, 20), seed=st.integers(0, 10**6))
 def test_products_without_a_matrix(n: int, window: int | None, seed: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((2, n))
@@ -80,6 +67,28 @@ def test_products_without_a_matrix(n: int, window: int | None, seed: int) -> Non
         np.testing.assert_allclose(pushed, rows @ matrix, rtol=0, atol=1e-13 * n)
 
 
-def test_null_favours_early_tokens_by_itself() -> None:
-    row = last_row([uniform_attention(10).numpy()] * 4, 9)
-    assert (np.diff(row[:9]) < 0).all()
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("kind", ["attention", "matrix", "uniform"])
+def test_many_queries_have_rows_of_the_product(kind: str, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, queries = 11, [0, 3, 4, 10]
+    generator = torch.Generator().manual_seed(0)
+    for small in ("LONGEST", "SHORTEST"):  # several blocks of rows
+        monkeypatch.setattr(f"squashlens.theory.attention.{small}", 3)
+    monkeypatch.setattr("squashlens.theory.bounds.paths.ROWS", 3)
+    places = np.arange(n)
+    seen = (places[None] <= places[:, None]) & (places[:, None] - places[None] < (window or n))
+    patterns, matrices = [], []
+    for _ in range(3):
+        q, k = (torch.randn(1, heads, n, 3, generator=generator, dtype=torch.float64) for heads in (4, 2))
+        scores = np.einsum("hqd,hkd->hqk", q[0].numpy(), np.repeat(k[0].numpy(), 2, axis=0)) * 0.7
+        weights = np.where(seen, np.exp(scores), 0)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        matrix = weights.mean(axis=0) if kind != "uniform" else seen / seen.sum(axis=1, keepdims=True)
+        matrices.append(matrix)
+        given = {"attention": Attention(q, k, 0.7, window=window), "matrix": torch.tensor(matrix)[None]}
+        patterns.append(given.get(kind, Uniform(window)))
+    found = list(compositions(torch.tensor(queries), n, patterns, 1.5))
+    product = np.eye(n)
+    for rows, matrix in zip(found, [None, *matrices], strict=True):
+        product = product if matrix is None else product @ (1.5 * (matrix + np.eye(n)))
+        np.testing.assert_allclose(rows, product[queries], rtol=1e-12, atol=1e-15)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens.theory import row_products
 from squashlens.theory.attention import Attention
-from squashlens.theory.row_products import LENGTH, WINDOW, kernel_of
+from squashlens.theory.row_products import LENGTH, kernel_of
 
 N = 11
 
@@ -131,25 +131,6 @@ def test_a_wrong_kernel_is_not_used_and_a_warning_says_so_once(fault: str, monke
     assert N not in kernel.lengths
 
 
-def test_a_kernel_that_is_wrong_for_one_kind_is_used_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"cap": {"cap": 2.0}, "window": {"window": 3}, "sinks": {"sinks": torch.zeros(4)}}
-    for kind, given in options.items():
-        row_products._agrees.cache_clear()
-        on_the_cpu(monkeypatch, Fake(lambda a, found, kind=kind: found if getattr(a, kind) is None else 2 * found))
-        with pytest.warns(UserWarning, match=f"head size 8, {kind}\\)"):
-            assert kernel_of(attention(**given)) is None
-        for other, value in options.items():
-            assert other == kind or kernel_of(attention(**value)) is not None
-        assert kernel_of(attention()) is not None
-
-
-def test_the_probe_has_what_it_is_to_find() -> None:
-    """Several blocks of keys and queries, and a window that ends within a block of another size."""
-    assert LENGTH > 2 * 128
-    assert LENGTH % 32
-    assert 64 < WINDOW < 128
-
-
 def test_without_triton_blocks_are_used_and_a_warning_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_products, "DEVICES", ("cpu",))
     monkeypatch.setitem(sys.modules, "triton", None)
@@ -157,15 +138,6 @@ def test_without_triton_blocks_are_used_and_a_warning_says_so_once(monkeypatch: 
     with pytest.warns(UserWarning, match=r"Triton cannot be imported \(import of triton halted") as found:
         assert [kernel_of(attention(window=window)) for window in (None, 3)] == [None, None]
     assert len(found) == 1
-
-
-def test_the_probe_is_drawn_on_the_cpu_whatever_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user may have made a device the default one; here it is one without numbers."""
-    on_the_cpu(monkeypatch, Fake())
-    one = attention()
-    with torch.device("meta"):
-        assert row_products._agrees(Fake(), torch.device("cpu"), torch.float32, 8, False, False, True)
-    assert kernel_of(one) is not None
 
 
 def test_a_device_without_memory_is_not_taken_for_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

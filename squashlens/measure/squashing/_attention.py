@@ -1,7 +1,6 @@
 """The attention patterns that path bounds multiply: those of the model, or uniform and topological nulls."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -14,7 +13,7 @@ from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, uniform_attention, visible_attention
+from squashlens.theory.bounds.paths import Pattern, Uniform, Visible
 from squashlens.theory.row_products import kernel_of
 
 
@@ -50,7 +49,7 @@ def noting_products(session: Session, patterns: Iterable[Pattern]) -> Session:
         return session
     some = "" if all(by_kernel) else f" in {sum(by_kernel)} of {len(by_kernel)} blocks"
     ran = f"{session.facts['attention_implementation']}, row products by a Triton kernel{some}"
-    return replace(session, facts={**session.facts, "attention_implementation": ran})
+    return session.knowing(attention_implementation=ran)
 
 
 def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
@@ -58,7 +57,7 @@ def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"
     n = session.positions
     require_room(n * n * 8, torch.device("cpu"), "A full attention pattern", "Use a shorter prompt.")
     if isinstance(pattern, Uniform | Visible):
-        return (uniform_attention if isinstance(pattern, Uniform) else visible_attention)(n, pattern.window)
+        return pattern.pushed(torch.eye(n, dtype=torch.float64))
     dense = pattern.averaged().cpu() if isinstance(pattern, Attention) else pattern
     return dense.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -18,7 +18,6 @@ from squashlens._typing import (
     Freezable,
     Pieces,
     Target,
-    one_of,
     positive,
 )
 from squashlens.checks.words import and_frozen
@@ -144,8 +143,6 @@ def path_bound(
     True
     """
     betas = _constants(constants)
-    one_of(attention, AttentionKind, "attention")
-    one_of(edges, Edges, "edges")
     positive(n_composed, "n_composed", "a number of blocks")
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
@@ -191,7 +188,6 @@ def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
     """The constants of the printed formula. Raises for an unknown name or an impossible value."""
     betas: dict[str, float] = {name: 1.0 for name in LETTERS}
     if isinstance(given, str):
-        one_of(given, Constants, "constants")
         return betas
     for name, value in given.items():
         if name not in betas:
@@ -291,7 +287,6 @@ def composition(
     >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    one_of(attention, Literal["model", "uniform"], "attention")
     session = Session.start(model, prompt, bos, "composition", attention=attention, query=query)
     top = n_blocks(session.model)
     patterns = patterns_of(session, attention, range(top))

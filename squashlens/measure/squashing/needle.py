@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Norm, one_of
+from squashlens._typing import Bos, Bridge, Norm
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
@@ -88,7 +88,6 @@ def needle(
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
     """
-    one_of(norm, Norm, "norm")
     counts = [len(given) for given in (prompt, positions, groups)]
     if len(set(counts)) != 1 or not counts[0]:
         raise InputError(

@@ -15,7 +15,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Pieces, one_of, short_repr
+from squashlens._typing import Pieces, short_repr
 from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
 from squashlens.engine.text.tokens import escape, require_tokenizer
 from squashlens.errors import InputError
@@ -43,10 +43,9 @@ class Spans:
                 "Measure prompts one by one: each has spans of its own.",
             )
         if isinstance(given, Mapping):
-            found = {str(name): _checked(session, str(name), positions) for name, positions in given.items()}
+            found = {str(name): session.queries(positions, f"spans[{name!r}]") for name, positions in given.items()}
             names, positions = list(found), list(found.values())
         else:
-            one_of(given, Pieces, "spans")
             first = session.facts["bos_count"]
             texts = texts_of(require_tokenizer(session.model), session.ids[0, first:].tolist())
             pieces = pieces_of("".join(texts), given)
@@ -116,16 +115,3 @@ def recorded(given: Given | None) -> dict[str, Any]:
         return {}
     plain = {str(name): list(inside) for name, inside in given.items()} if isinstance(given, Mapping) else given
     return {"spans": plain}
-
-
-def _checked(session: Session, name: str, positions: Sequence[int]) -> list[int]:
-    """The positions of a span that the user named."""
-    n = session.positions
-    wrong = [p for p in positions if isinstance(p, bool) or not isinstance(p, int) or not -n <= p < n]
-    found = sorted({p % n for p in positions if p not in wrong})
-    if wrong or not positions or len(found) < len(positions):
-        raise InputError(
-            f"spans={{{name!r}: {short_repr(list(positions))}}} has no position, one twice, or one outside the prompt.",
-            f"Give different positions from 0 to {n - 1}.",
-        )
-    return found

@@ -21,7 +21,7 @@ from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, require_places
 from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
@@ -135,20 +135,16 @@ def substitution_effect(
     }
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
     variables = {name: (dims, kept[name], *text) for name, text in texts.items() if name != "kl" or to_layer == "y"}
-    facts = {} if groups is None else groups.facts()
-    labelled = Session(session.model, session.ids, {**session.facts, **facts}, session.capture)
-    return labelled.dataset("substitution effect", coords, variables)
+    return session.knowing(**({} if groups is None else groups.facts())).dataset(
+        "substitution effect", coords, variables
+    )
 
 
 def _positions(given: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
-    """The positions that are replaced, each by itself."""
+    """The positions whose tokens are replaced, each by itself."""
     require_replaceable(first, query)
     chosen = list(range(first, query + 1) if given is None else given)
-    if not chosen or any(isinstance(p, bool) or not isinstance(p, int) or not first <= p <= query for p in chosen):
-        raise InputError(
-            f"positions={chosen!r} has a token that cannot be replaced." if chosen else "positions= is empty.",
-            f"Give at least one position from {first} to {query}.",
-        )
+    require_places(chosen, first, query)
     return {place: [place] for place in chosen}
 
 
@@ -174,8 +170,20 @@ def _within(groups: Spans, positions: Iterable[int] | None, first: int, query: i
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
-    """The candidate tokens. Raises if the only candidate for one of `places` is the token that is there."""
-    choices = _choices(session, candidates, session.facts["bos_count"])
+    """The candidate tokens: those given, or the distinct tokens of the prompts without BOS.
+
+    Raises if the only candidate for one of `places` is the token that is there.
+    """
+    vocabulary = int(session.model.cfg.d_vocab)
+    if candidates is None:
+        present = session.ids[:, session.facts["bos_count"] :]
+        choices = sorted({*present.flatten().tolist()} - {bos_id(session.model)})
+    elif not candidates or not 0 <= min(candidates) <= max(candidates) < vocabulary:
+        raise InputError(
+            f"candidates={list(candidates)!r} are not token ids.", f"Give at least one, from 0 to {vocabulary - 1}."
+        )
+    else:
+        choices = sorted({*candidates})
     for ids in session.ids.tolist():
         stuck = [place for place in places if choices == [ids[place]] or not choices]
         if stuck:
@@ -183,20 +191,6 @@ def require_choices(session: Session, candidates: Sequence[int] | None, places: 
                 f"No candidate differs from the token at position {stuck[0]}.", "Give other token ids in candidates=."
             )
     return choices
-
-
-def _choices(session: Session, candidates: Sequence[int] | None, first: int) -> list[int]:
-    """The candidate tokens: those given, or the distinct tokens of the prompts without BOS."""
-    vocabulary = int(session.model.cfg.d_vocab)
-    if candidates is None:
-        present = set(session.ids[:, first:].flatten().tolist())
-        return sorted(present - {bos_id(session.model)})
-    wrong = [t for t in candidates if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < vocabulary]
-    if wrong or not candidates:
-        raise InputError(
-            f"candidates={list(candidates)!r} are not token ids.", f"Give at least one, from 0 to {vocabulary - 1}."
-        )
-    return sorted(set(candidates))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Target, one_of, positive, short_repr
+from squashlens._typing import AttentionKind, Bos, Bridge, Target, positive, short_repr
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.errors import InputError
@@ -69,10 +69,10 @@ def hops(
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
-    one_of(attention, AttentionKind, "attention")
-    session = _one_prompt(
+    session = Session.start(
         model, prompt, bos, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
     )
+    session.require_one()
     (top,) = session.spans(from_layer, to_layer).values()
     patterns = patterns_of(session, attention, range(from_layer, top))
     session = noting_products(session, patterns.values())
@@ -134,20 +134,13 @@ def strongest_paths(
     >>> best["position_at"].sel(layer=6).values.tolist()   # all end at the query
     [13, 13, 13]
     """
-    one_of(attention, AttentionKind, "attention")
     positive(k, "k", "a number of paths")
-    session = _one_prompt(
-        model,
-        prompt,
-        bos,
-        "strongest_paths",
-        k=k,
-        attention=attention,
-        query=query,
-        from_layer=from_layer,
-        to_layer=to_layer,
+    session = Session.start(
+        model, prompt, bos, "strongest_paths",
+        k=k, attention=attention, query=query, from_layer=from_layer, to_layer=to_layer,
         **({"avoid": list(avoid)} if len(avoid) else {}),
-    )
+    )  # fmt: skip
+    session.require_one()
     avoided = [session.query(position, "avoid") for position in avoid]
     if any(position >= session.query(query) for position in avoided):
         raise InputError(
@@ -259,7 +252,8 @@ def depth_limit(
     positive(depth, "depth", "a number of layers")
     if depth < 4:
         raise InputError(f"depth={depth!r} is too small to estimate a rate.", "Give a whole number of at least 4.")
-    session = _one_prompt(model, prompt, bos, "depth_limit", depth=depth, query=query)
+    session = Session.start(model, prompt, bos, "depth_limit", depth=depth, query=query)
+    session.require_one()
     last, blocks = session.query(query), range(n_blocks(session.model))
     patterns = {b: written_out(session, p) for b, p in patterns_of(session, "model", blocks).items()}
     shares, rest, predicted, observed, absorbing = [], [], [], [], []
@@ -303,13 +297,3 @@ def _rate(rest: torch.Tensor) -> float:
         return math.nan
     start = clear - 1 - max(1, clear // 4)
     return float((rest[clear - 1] / rest[start]) ** (1 / (clear - 1 - start)))
-
-
-def _one_prompt(model: Bridge, prompt: PromptOrCapture, bos: Bos, function: str, **arguments: object) -> Session:
-    """The session of a measurement that takes a single prompt. Raises for several."""
-    session = Session.start(model, prompt, bos, function, **arguments)
-    if len(session.ids) != 1:
-        raise InputError(
-            f"{function} takes a single prompt, and {len(session.ids)} were given.", f"Call {function} for each prompt."
-        )
-    return session

@@ -6,6 +6,10 @@ needed, so a row vector is multiplied by the matrices from the top block to the 
 
 Source: Barbero et al. 2024, Theorem 5.1 / B.5. The printed sum has L interior nodes, but L matrices have L − 1; the
 proof supports the matrix product.
+
+For many queries at once (`compositions`) the product of two patterns is triangular too, since a query sees no later
+token. Rows of a pattern that are multiplied are computed once for all queries that see them: about n³/3 operations
+instead of n³ for each head.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +21,9 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens.theory.attention import nonzero_range
+from squashlens.theory.attention import Attention, nonzero_range
+
+ROWS = 256  # of a whole pattern that are multiplied together
 
 
 @runtime_checkable
@@ -85,13 +91,54 @@ def sweep(
         yield row
 
 
-def by_hops(
-    row: Float[Tensor, "*#prompt position"],
-    patterns: Iterable[Pattern],
-    *,
-    attention_scale: float = 1.0,
-    gain: float = 1.0,
-) -> Float[Tensor, "hop ..."]:
+def compositions(
+    queries: Int[Tensor, " chosen"], n: int, patterns: Iterable[Pattern], gain: float
+) -> Iterator[Float[Tensor, "chosen position"]]:
+    """The rows of some queries, in ascending order, of ``∏ gain (A + I)``: after no pattern, after one, after two, ….
+
+    The patterns are those of one prompt of n tokens, averaged over heads, from the top block down. The product of rows
+    with the queries and keys of a block is on the device of these.
+
+    >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    >>> [rows.tolist() for rows in compositions(torch.tensor([1]), 2, [A, A], 1.0)]
+    [[[0.0, 1.0]], [[0.5, 1.5]], [[1.75, 2.25]]]
+    """
+    rows = torch.nn.functional.one_hot(queries, n).double()
+    yield rows
+    for pattern in patterns:
+        added = _through(queries, rows, pattern)
+        rows = gain * (rows.to(added.device) + added)
+        yield rows
+
+
+def _through(
+    queries: Int[Tensor, " chosen"], rows: Float[Tensor, "chosen position"], pattern: Pattern
+) -> Float[Tensor, "chosen position"]:
+    """The product of rows, of which each is zero after its query, with a pattern."""
+    if isinstance(pattern, Attention):
+        blocks = ((here, keys, pattern.weights(here, keys)[0][0].mean(dim=(0, 1))) for here, keys in pattern.blocks())
+    elif isinstance(pattern, Tensor):
+        blocks = _parts(pattern.reshape(pattern.shape[-2:]))
+    else:
+        return pattern.pushed(rows)
+    # The rows go to the device, which nobody waits for; the pattern's rows would have to come from it, part by part.
+    rows = rows.to(pattern.queries.device if isinstance(pattern, Attention) else pattern.device)
+    found = torch.zeros_like(rows)
+    for here, keys, weights in blocks:
+        first = int(torch.searchsorted(queries, here.start))  # earlier queries do not see these rows
+        if first < len(queries):
+            found[first:, keys] += rows[first:, here] @ weights.to(rows.dtype)
+    return found
+
+
+def _parts(pattern: Float[Tensor, "query key"]) -> Iterator[tuple[slice, slice, Tensor]]:
+    """The rows of a whole pattern, with the keys that they may see."""
+    for start in range(0, len(pattern), ROWS):
+        stop = min(len(pattern), start + ROWS)
+        yield slice(start, stop), slice(0, stop), pattern[start:stop, :stop]
+
+
+def by_hops(row: Float[Tensor, "*#prompt position"], patterns: Iterable[Pattern]) -> Float[Tensor, "hop ..."]:
     """The last row of `sweep`, split by the number of times that a path goes through attention, from 0 to L hops.
 
     With tA in place of A, the product is a polynomial in t, and entry k of the result is the coefficient of t^k. The
@@ -103,36 +150,30 @@ def by_hops(
     """
     rows, n, within = row[None], row.shape[-1], _where(row)
     for pattern in patterns:
-        weighted = gain * rows
-        attended = pushed(weighted, pattern, within)
-        weighted = weighted.to(attended.device)
+        attended = pushed(rows, pattern, within)
+        rows = rows.to(attended.device)
         within = _after(pattern, within, n)
-        none = torch.zeros_like(weighted[:1])
-        rows = torch.cat([weighted, none]) + torch.cat([none, attention_scale * attended])
+        none = torch.zeros_like(rows[:1])
+        rows = torch.cat([rows, none]) + torch.cat([none, attended])
     return rows
 
 
 def heaviest_paths(
-    patterns: Sequence[Float[Tensor, "query key"]],
-    query: int,
-    k: int,
-    *,
-    attention_scale: float = 1.0,
-    gain: float = 1.0,
+    patterns: Sequence[Float[Tensor, "query key"]], query: int, k: int
 ) -> tuple[Float[Tensor, " path"], Int[Tensor, "path layer"]]:
     """The k paths into `query` with the largest weights: weights in descending order, and positions in each layer.
 
-    A path has one position for each layer, from the bottom up; its weight is the product of
-    ``gain (attention_scale α_ji + δ_ji)``. The k-best Viterbi algorithm works from the top: of all paths from a
-    position up to the query, only the k heaviest can be part of the result. The cost is O(L n² k). Paths of weight 0
-    are left out. The patterns are in descending order, as in `sweep`.
+    A path has one position for each layer, from the bottom up; its weight is the product of ``α_ji + δ_ji``. The k-best
+    Viterbi algorithm works from the top: of all paths from a position up to the query, only the k heaviest can be part
+    of the result. The cost is O(L n² k). Paths of weight 0 are left out. The patterns are in descending order, as in
+    `sweep`.
     """
     n = patterns[0].shape[-1]
     weights = torch.zeros(n, 1, dtype=torch.float64)
     weights[query] = 1.0
     backpointers: list[tuple[Tensor, Tensor]] = []
     for pattern in patterns:
-        edges = gain * (attention_scale * pattern.double() + torch.eye(n, dtype=torch.float64))
+        edges = pattern.double() + torch.eye(n, dtype=torch.float64)
         # (key, query, rank): every extension to a key of one of the best paths that end at a query
         longer = edges.T[:, :, None] * weights[None]
         best = longer.flatten(1).topk(min(k, longer[0].numel()), dim=1)
@@ -148,31 +189,16 @@ def heaviest_paths(
     return flat.values[flat.values > 0], torch.stack(walk, dim=1)
 
 
-def visible_attention(n: int, window: int | None = None) -> Float[Tensor, "query key"]:
-    """The pattern with 1 for every key that a query may see, else 0, so that the path sum counts paths."""
-    query, key = torch.arange(n)[:, None], torch.arange(n)[None, :]
-    visible = key <= query
-    if window is not None:
-        visible &= key > query - window
-    return visible.double()
-
-
-def uniform_attention(n: int, window: int | None = None) -> Float[Tensor, "query key"]:
-    """The uniform baseline: every query attends equally to all keys that it may see.
-
-    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself, as in
-    Hugging Face. Row-stochastic, float64.
-
-    >>> uniform_attention(3, window=2).tolist()
-    [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
-    """
-    seen = visible_attention(n, window)
-    return seen / seen.sum(dim=-1, keepdim=True)
-
-
 @dataclass(frozen=True)
 class Uniform:
-    """The uniform baseline ``α_ji = 1 / min(j + 1, w)``, without its matrix; a product with a row takes O(n)."""
+    """The uniform baseline, without its matrix: every query attends equally to all keys that it may see.
+
+    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself, as in
+    Hugging Face. A product with a row takes O(n).
+
+    >>> Uniform(window=2).pushed(torch.eye(3)).tolist()
+    [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
 
     window: int | None = None
 

@@ -82,12 +82,10 @@ def test_a_stream_below_y_is_not_unembedded_and_results_can_be_kept(tiny: Any, t
 
 def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, complaint in (
-        ({"positions": []}, "has no position"),
-        ({"positions": [1, 1]}, "one twice"),
-        ({"positions": [3], "query": 2}, "does not depend on"),
+        ({"positions": []}, "at least one position"),
+        ({"positions": [1, 1]}, "twice"),
+        ({"positions": [3], "query": 2}, "not positions from 0 to 2"),
         ({"k": 129}, "k="),
-        ({"k": 0}, "k="),
-        ({"to_layer": 9}, "to_layer"),
     ):
         with pytest.raises(InputError, match=complaint):
             raw(sl.jacobian)(tiny, "110 =", **arguments)

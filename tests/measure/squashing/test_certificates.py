@@ -57,7 +57,7 @@ def ratios(model: Any, truth: np.ndarray, edges: str, group: int, freeze: Any = 
         return np.nan_to_num(certified(model, edges, group, freeze, **more).values / truth, nan=np.inf)
 
 
-@pytest.mark.parametrize("family", [*EVERY])
+@pytest.mark.parametrize("family", few([*EVERY]))
 def test_the_twin_has_no_float32_inside(family: str) -> None:
     plain = random_model(EVERY[family])
     dtypes: set[torch.dtype] = set()
@@ -73,7 +73,6 @@ def test_the_twin_has_no_float32_inside(family: str) -> None:
         patterns = twin(IDS[None], use_cache=False, output_attentions=True).attentions
     assert dtypes == {torch.float64}
     assert max((p.sum(dim=-1) - 1).abs().max().item() for p in patterns) < 1e-15
-    assert torch.float32 is not torch.float64
 
 
 SAMPLE = [

@@ -51,7 +51,6 @@ def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
 def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_path: Path) -> None:
     ids = torch.randint(5, 60, (2, 16), generator=torch.Generator().manual_seed(0))
     table = medians(random_gemma(blocks, tmp_path), ids, range(1, 15), bos="as-given")
-    print(table.round(3).to_string())
     tight = table["tightness"]
     for name, (low, high) in {"analytic edges": analytic, "exact edges": exact, "two blocks composed": two}.items():
         assert low <= tight[name] <= high, name
@@ -67,7 +66,6 @@ def test_the_bundled_model(tiny: Any) -> None:
     )
     content = [sequence.position(k) for k in range(1, 13)]
     table = medians(tiny, sl.prompts.stacked([sequence]), content)
-    print(table.round(3).to_string())
     assert 200 <= table["tightness"]["exact edges"] <= 3_000
     assert 10 <= table["tightness"]["two blocks composed"] <= 150
     assert 3 <= table["tightness"]["sketch of 16, certified"] <= 7

@@ -137,26 +137,6 @@ def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
         np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
 
 
-def test_attention_only_net_with_identity_values_equals_the_path_bound() -> None:
-    """Where the theorem's premises hold exactly, its sum is the Jacobian."""
-    from squashlens.theory.bounds.paths import sweep
-
-    torch.manual_seed(0)
-    n, d, blocks = 6, 4, 3
-    patterns = [torch.tril(torch.rand(n, n, dtype=torch.float64)) for _ in range(blocks)]
-    patterns = [p / p.sum(dim=1, keepdim=True) for p in patterns]
-
-    def net(v: torch.Tensor) -> torch.Tensor:
-        for pattern in patterns:
-            v = pattern @ v + v
-        return v[-1]
-
-    jacobian = torch.func.jacrev(net)(torch.randn(n, d, dtype=torch.float64)).transpose(0, 1)
-    row = torch.eye(n, dtype=torch.float64)[-1]
-    bound = [row, *sweep(row, reversed(patterns))][-1]
-    np.testing.assert_allclose(norms_of(jacobian)["spectral"], bound.numpy(), rtol=1e-12)
-
-
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Estimates without bias for the square, lower bounds below, upper bounds above, at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
@@ -197,7 +177,6 @@ def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [
-        ({"norm": "nuclear"}, InputError, "'spectral', 'frobenius'"),
         ({"n_probes": 0}, InputError, "a number of directions"),
         ({"freeze": "softmax"}, InputError, "'attention', 'norms', 'gates'"),
         ({"vjp_batch_size": 0}, InputError, "batch size"),

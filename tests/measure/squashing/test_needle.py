@@ -93,8 +93,6 @@ def test_refusals(tiny: Any, bridge_of: Callable[..., Any]) -> None:
         raw(sl.needle)(model, PROMPTS[:2], [AT[0], 99], [("a", 1), ("a", 2)], **shared)
     with pytest.raises(InputError, match="Stack sequences of one length"):
         sl.prompts.stacked([sl.prompts.repeated(tiny, "1", n) for n in (2, 3)])
-    with pytest.raises(InputError, match="cannot be replaced"):
-        raw(sl.substitution_effect)(tiny, "110 =", positions=[0])
 
 
 def test_a_position_given_twice_is_replaced_as_often_as_one(tiny: Any) -> None:

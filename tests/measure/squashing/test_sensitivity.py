@@ -9,7 +9,6 @@ import torch
 from scipy.stats import spearmanr
 
 import squashlens as sl
-from squashlens.errors import InputError
 
 PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 
@@ -53,16 +52,3 @@ def test_too_few_tokens_give_no_correlation(tiny: Any) -> None:
     ds = sl.sensitivity(tiny, "1 =", progress=False)
     assert int(ds["compared_tokens"]) == 1
     assert ds["rank_agreement"].isnull().all()
-
-
-def test_next_token_is_the_plain_models(tiny: Any) -> None:
-    from transformers import AutoModelForCausalLM
-
-    plain = AutoModelForCausalLM.from_pretrained(sl.zoo.folder("tiny-gemma")).eval()
-    with torch.no_grad():
-        probabilities = plain(sl.prompts.tokenize(tiny, PROMPT)).logits[0, -1].double().softmax(dim=-1)
-    answer = sl.top_tokens(tiny, PROMPT, k=5)
-    np.testing.assert_allclose(answer.values, probabilities.topk(5).values.numpy(), rtol=1e-5)
-    assert answer["token_id"].values.tolist() == probabilities.topk(5).indices.tolist()
-    with pytest.raises(InputError, match="Give a number from 1 to 99"):
-        sl.top_tokens(tiny, PROMPT, k=0)

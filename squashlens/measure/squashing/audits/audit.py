@@ -15,14 +15,14 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, dtype_name, positive, short_repr
+from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.results import require_reference, takes
 from squashlens.engine.anatomy import dtype_of, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, require_places
 from squashlens.measure.squashing.audits.attributions import captum_for
 from squashlens.measure.squashing.audits.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
@@ -176,12 +176,8 @@ def _content(session: Session, positions: Iterable[int] | None, query: int) -> l
     """The positions over which agreement is computed."""
     if positions is None:
         return list(range(session.facts["bos_count"], query))
-    places = sorted(set(positions))
-    if not places or any(isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= query for p in places):
-        raise InputError(
-            f"positions={short_repr(places)} are not positions up to the query.",
-            f"Give at least one from 0 to {query}.",
-        )
+    places = sorted({*positions})
+    require_places(places, 0, query)
     return places
 
 

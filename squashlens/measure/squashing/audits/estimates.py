@@ -8,16 +8,23 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import xarray as xr
 
-from squashlens._typing import Attribution, Bridge, Freezable, Target, choices_of
+from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, Target, choices_of
 from squashlens.checks.words import and_frozen
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.unembed import logits_of, require_understood
 from squashlens.errors import InputError
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.audits.attributions import attribution
-from squashlens.measure.squashing.audits.proxies import one_cotangent, rollout
-from squashlens.measure.squashing.bound import path_bound
+from squashlens.measure.squashing.bound import composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.measure.squashing.jacobians.rows import norms_at
 from squashlens.measure.squashing.substitution import substitution_effect
+from squashlens.theory.norms import spectral_norms
 
 TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
 ATTRIBUTIONS: dict[str, Attribution] = {
@@ -117,3 +124,44 @@ def chosen(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estim
     kept = {r.name for r in estimates if r.name.startswith(tuple(wanted))} | {TRUTH, NULL}
     kept |= {r.bounds for r in estimates if r.name in kept and r.bounds}
     return [r for r in estimates if r.name in kept]
+
+
+@measured
+def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
+    """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
+    return composition(model, prompts, query=query, bos=bos).sel(layer=0, drop=True).rename("rollout")
+
+
+@measured
+def one_cotangent(
+    model: Bridge,
+    prompts: PromptOrCapture,
+    *,
+    of: Proxy = "ones",
+    query: int = -1,
+    from_layer: int = 0,
+    to_layer: Target = "y",
+    bos: Bos = "family",
+) -> xr.DataArray:
+    """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
+    session = Session.start(
+        model, prompts, bos, "one_cotangent", of=of, query=query, from_layer=from_layer, to_layer=to_layer
+    )
+    n, top = session.query(query), session.spans(from_layer, to_layer)[to_layer]
+    rows = []
+    for ids in session.ids:
+        span = open_spans(session.model, ids[None], [], [from_layer], top)[from_layer]
+        output = span.outputs[to_layer]
+        direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
+        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
+    return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
+
+
+def _top_logit(session: Session, y: torch.Tensor) -> torch.Tensor:
+    """The gradient of the largest logit at y."""
+    require_understood(session.model)
+    with differentiable():
+        leaf = leaf_of(y)
+        logits = logits_of(session.model, leaf)
+        (gradient,) = torch.autograd.grad(logits.max(), leaf)
+    return gradient

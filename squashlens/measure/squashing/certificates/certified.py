@@ -6,7 +6,7 @@ edge. The last block includes the final norm and ends at y, so that the final no
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,16 +104,6 @@ def certified_bounds(
     freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int, progress: bool,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
-    require_one_device(session.model)
-    with certifying(session.model):
-        return _in_float64(session, spans, from_layer, query, freeze, edges, group, chunk, seed, progress)
-
-
-def _in_float64(
-    session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
-    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int, progress: bool,
-) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
-    """The bounds and their certificate, for a model that runs in float64."""
     stretches: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in spans.items()}
     # Row `query` of the product needs all edges, except in the last stretch, where it needs only those into the query.
     wanted: dict[Stretch, range] = {}
@@ -124,21 +114,20 @@ def _in_float64(
     n, steps = query + 1, max(map(len, stretches.values()))
     each = 2 if edges == "local" else n  # norms per query
     total = len(session.ids) * sum(len(queries) * each for queries in wanted.values())
-    work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed, progress)
-    size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
-    if size is None:
-        _check_cost(session, group, wanted, n, progress)
-    found: dict[Target, Tensor] = {to: torch.zeros(session.ids.shape, dtype=torch.float64) for to in spans}
-    for prompt in range(len(session.ids)):
-        rows: dict[Target, Tensor] = {to: one_hot(session, query)[prompt].double() for to in spans}
-        made = _local(work, prompt, size) if size is not None else _matrices(work, prompt, edges, group, chunk)
-        for stretch, matrix in made:
-            for to in spans:
-                if stretch in stretches[to]:
-                    rows[to] = pushed(rows[to][None], matrix)[0]
-            del matrix
-        for to in spans:
-            found[to][prompt] = rows[to]
+    found: dict[Target, Tensor] = {to: one_hot(session, query) for to in spans}
+    require_one_device(session.model)
+    with certifying(session.model):
+        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed, progress)
+        size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
+        if size is None:
+            _check_cost(session, group, wanted, n, progress)
+        for prompt in range(len(session.ids)):
+            made = _local(work, prompt, size) if size is not None else _matrices(work, prompt, edges, group, chunk)
+            for stretch, matrix in made:
+                for to in spans:
+                    if stretch in stretches[to]:
+                        found[to][prompt] = pushed(found[to][prompt][None], matrix)[0]
+                del matrix
     return found, work.certificate()
 
 
@@ -235,52 +224,42 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
     blocks = range(bottoms[0], max(tops.values()))
     seen = visibilities(model, ids, hooks, blocks)
+    allowed = suppress(UnsoundModelError) if edges == "exact" else nullcontext()  # blocks of another form
     cut: dict[int, OpenBlock] = {}
     if group == 1 and len(blocks):
-        with _allowed_where(edges == "exact"):
+        with allowed:
             cut = open_blocks(model, ids, hooks, blocks, batch)
-    jittered = _jittered(work, ids, hooks, bottoms, max(tops.values())) if group == 1 else {}
+    jittered: dict[int, Span] = {}
+    if group == 1:
+        jittered = open_spans(model, ids, hooks, bottoms, max(tops.values()), within=work.jitter())
     for bottom, to in _top_down(wanted, work.progress):
         queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
-        jittered_span = jittered.get(bottom) or _jittered(work, ids, hooks, [bottom], tops[to])[bottom]
+        moved = jittered.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to], within=work.jitter())[bottom]
         found: Tensor | None = None
         if bottom in cut:
-            with _allowed_where(edges == "exact"):
+            with allowed:
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
                 derived = edges_of(maps, edges, queries, norms)
-                lost = missing(bottom, jittered_span, to, maps.pulled, derived, queries, work.chance, batch, work.seed)
+                lost = missing(bottom, moved, to, maps.pulled, derived, queries, work.chance, batch, work.seed)
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)
         if found is None:
             if work.progress and group == 1 and bottom < n_blocks(model):
                 tqdm.write(f"path bound: block {bottom} has an unknown form; its edges are computed by autograd")
-            found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], jittered_span, batch)
+            found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], moved, batch)
         leading = tokens_reaching(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
         yield (bottom, to), with_rounding(found, leading, rounding)
 
 
-def _jittered(
-    work: _Work, ids: Tensor, hooks: Sequence[Hook | Recipe], bottoms: Sequence[int], top: int
-) -> dict[int, Span]:
-    """The spans of a forward pass with jittered results, which differs from an ordinary pass by rounding."""
-    return open_spans(work.session.model, ids, hooks, bottoms, top, within=work.jitter())
-
-
 def _by_autograd(
-    work: _Work,
-    hooks: Sequence[Hook | Recipe],
-    ids: Tensor,
-    stretch: Stretch,
-    top: int,
-    jittered_span: Span,
-    batch: int,
+    work: _Work, hooks: Sequence[Hook | Recipe], ids: Tensor, stretch: Stretch, top: int, jittered: Span, batch: int
 ) -> Float[Tensor, "query key"]:
     """The edges of a stretch of any form by autograd, plus an allowance for rounding."""
     (bottom, to), queries = stretch, work.wanted[stretch]
     span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
     found = edges_by_autograd(span, to, queries, work.norms, batch, work.progress)
     known = pulled_through(span, to, batch)
-    lost = missing(bottom, jittered_span, to, known, found, queries, work.chance, batch, work.seed)
+    lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.seed)
     require_digits(share_of(lost, found))
     return work.completed(found, lost)
 
@@ -297,8 +276,8 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
     for bottom, to in _top_down(wanted, work.progress):
         queries = wanted[bottom, to]
         if bottom == top:  # this stretch has only the final norm
-            jittered_span = _jittered(work, ids, hooks, [bottom], top)[bottom]
-            found = _by_autograd(work, hooks, ids, (bottom, to), top, jittered_span, size)
+            moved = open_spans(model, ids, hooks, [bottom], top, within=work.jitter())[bottom]
+            found = _by_autograd(work, hooks, ids, (bottom, to), top, moved, size)
             here = torch.eye(session.positions, dtype=torch.bool)
             yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
             continue
@@ -340,16 +319,6 @@ def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stret
     """The stretches from the top down, with a progress bar."""
     stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
     yield from bar(stretches, desc="path bound", unit="stretch", progress=progress)
-
-
-@contextmanager
-def _allowed_where(agnostic: bool) -> Iterator[None]:
-    """A context that suppresses the error about a block of an unknown form if `agnostic`, for edges by autograd."""
-    try:
-        yield
-    except UnsoundModelError:
-        if not agnostic:
-            raise
 
 
 def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chunk: int | None) -> int:

@@ -20,9 +20,9 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.unembed import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, different
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.records.results import Variable
 
@@ -100,7 +100,9 @@ def jacobian(
         query=query, positions=given, k=k, freeze=parts,
         from_layer=from_layer, to_layer=to_layer,
     )  # fmt: skip
-    places, n, d = _places(session, query, given), session.query(query), width(session.model)
+    session.require_one()
+    n, d = session.query(query), width(session.model)
+    places = sorted(range(n + 1) if given is None else different(given, n))
     positive(k, "k", "a number of directions", most=d)
     (top,) = session.spans(from_layer, to_layer).values()
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
@@ -134,26 +136,7 @@ def jacobian(
     if why is None:
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
     ran = {"attention_implementation": products.attention, "unembedded": why or "yes"}
-    labelled = Session(session.model, session.ids, {**session.facts, **ran}, session.capture)
-    return labelled.dataset("Jacobian of the query's representation", coords, variables)
-
-
-def _places(session: Session, query: int, given: list[int] | None) -> list[int]:
-    """The positions in ascending order. Raises for several prompts, and for a position that is not up to the query."""
-    if len(session.ids) != 1:
-        raise InputError(
-            f"jacobian takes a single prompt, and not {len(session.ids)}.",
-            "Give one; use `jacobian_norms` for several.",
-        )
-    n = session.query(query)
-    places = list(range(n + 1)) if given is None else given
-    wrong = [p for p in places if isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= n]
-    if wrong or not places or len(set(places)) < len(places):
-        raise InputError(
-            f"positions={places!r} has no position, one twice, or one that the query does not depend on.",
-            f"Give different positions from 0 to {n}.",
-        )
-    return sorted(places)
+    return session.knowing(**ran).dataset("Jacobian of the query's representation", coords, variables)
 
 
 def _leading(

@@ -8,7 +8,7 @@ long prompt needs the memory of one block only. A sketch takes fewer than d prod
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import xarray as xr
@@ -24,7 +24,6 @@ from squashlens._typing import (
     OneByOne,
     Pieces,
     Target,
-    one_of,
     positive,
 )
 from squashlens.checks.words import and_frozen
@@ -142,8 +141,6 @@ def jacobian_norms(
     >>> bool((spectral <= frobenius).all())
     True
     """
-    one_of(norm, Norm, "norm")
-    one_of(method, Literal[Method, OneByOne], "method")
     positive(n_probes, "n_probes", "a number of directions")
     _require_goal(method, norm, rtol, tightness)
     _require_lanczos(method, norm, positions, spans)

@@ -22,8 +22,8 @@ from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
-from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session
+from squashlens.errors import UnsoundModelError
+from squashlens.measure.session import Session, different
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.theory.lanczos import certified_spectral_norms
 
@@ -84,7 +84,8 @@ def lanczos_norms(
 
     The upper bounds hold together, also with those for the other ones of `targets`.
     """
-    places = _places(session, products.query, positions)
+    session.require_one()
+    places = [products.query] if positions is None else different(positions, products.query)
     ahead = Forward(session, hooks, from_layer, to, products.query, places)
     allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
     rows, at = torch.arange(len(places)), torch.tensor(places)
@@ -122,17 +123,3 @@ def lanczos_norms(
         "rtol": inflation, "failure_probability": bounds.failure_probability,
     }  # fmt: skip
     return spread[0], {"low": spread[1]}, {"lanczos": facts}
-
-
-def _places(session: Session, query: int, positions: Sequence[int] | None) -> list[int]:
-    """The positions. Raises for several prompts, and for a position that is not up to the query."""
-    if len(session.ids) != 1:
-        raise InputError(f"method='lanczos' is for a single prompt, and not {len(session.ids)}.", REMEDY)
-    places = [query] if positions is None else [*positions]
-    wrong = [p for p in places if isinstance(p, bool) or not isinstance(p, int) or not 0 <= p <= query]
-    if wrong or not places or len(set(places)) < len(places):
-        raise InputError(
-            f"positions={places!r} has no position, one twice, or one that the query does not depend on.",
-            f"Give different positions from 0 to {query}.",
-        )
-    return places

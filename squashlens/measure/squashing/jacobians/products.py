@@ -11,19 +11,14 @@ from tqdm.auto import tqdm
 from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import width
-from squashlens.engine.budget import cotangents, cotangents_on_graph, require_products
-from squashlens.engine.differentiating.replay import record, replayable
-from squashlens.engine.differentiating.spans import open_spans
 from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.running.streamed import implementation
 from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.jacobians.rows import (
     Batches,
     Spectral,
     Storage,
     Way,
-    at_query,
-    causal,
     cost_message,
     frobenius_of,
     spectral_of,
@@ -38,41 +33,22 @@ ByToken = Float[Tensor, "prompt position"]
 
 
 class Products:
-    """Products uᵀJ_i for cotangents u at one token, block by block if the model allows it, else on the whole graph."""
+    """Products uᵀJ_i for cotangents u at one token, and the norms of J_i that follow from them."""
 
     def __init__(
         self, session: Session, hooks: Sequence[Hook | Recipe], from_layer: int, top: int, to: Target, query: int,
         batch_size: int | None, progress: bool, spans: Spans | None = None,
     ) -> None:  # fmt: skip
-        model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
         self.session, self.query, self.progress, self.spans = session, query, progress, spans
-        blockwise = top > from_layer and replayable(model, hooks)
-        if blockwise:
-            batch = batch_size or cotangents(model, prompts, n)
-            require_products(model, prompts, n, batch)
-            replay = record(model, ids, hooks, from_layer, top)
-            self.attention = "streamed, block by block"
-
-            def products(directions: Float[Tensor, "cotangent d"]) -> Iterator[Tensor]:
-                entering = replay.calls[from_layer][0]
-                cotangents_of_all = directions.to(entering.device, entering.dtype)[:, None].expand(-1, prompts, -1)
-                return replay.gradients(query, to, cotangents_of_all, batch)
-        else:
-            self.attention = implementation(model)
-            batch = batch_size or cotangents_on_graph(model, prompts, n)
-            span = open_spans(model, ids, hooks, [from_layer], top)[from_layer]
-
-            def products(directions: Float[Tensor, "cotangent d"]) -> Iterator[Tensor]:
-                return at_query(span.outputs[to], query, span.leaf, directions, batch)()
-
-        self._products = products
+        self.pullback = Pullback(session, [from_layer], hooks, top, to, batch_size)
+        self.attention = self.pullback.attention
 
     def along(self, directions: Float[Tensor, "cotangent d"]) -> Batches:
         """A function that computes the products along `directions` in batches, anew at each call."""
 
         def again() -> Iterator[Tensor]:
             with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as progress_bar:
-                for rows in causal(self._products(directions), self.query):
+                for rows in self.pullback.batches(self.query, directions):
                     yield rows
                     progress_bar.update(len(rows))
 

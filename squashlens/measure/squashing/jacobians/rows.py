@@ -8,7 +8,7 @@ blocks of a few positions and repeats the products for the next ones.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -165,30 +165,20 @@ def norms_at(
     norm: Norm, directions: Float[Tensor, "cotangent d"], batch: int, norms: Spectral,
 ) -> Float[Tensor, "prompt position"]:  # fmt: skip
     """Norms of the derivative of `output` at the query with respect to each token of the leaf, on an existing graph."""
-    batches, reach = at_query(output, query, leaf, directions, batch), query + 1
+    with differentiable():
+        alone = output[:, query]
+    cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, *alone.shape)
+
+    def batches() -> Iterator[Batch]:
+        check = causality("The model", query)
+        for (rows,) in vjps(alone, [leaf], cotangents, batch):
+            yield require_causal(rows, query, check)
+        check.require()
+
+    reach = query + 1
     if norm == "frobenius":
         return frobenius_of(batches)
     return spectral_of(batches, Storage("hold", 0, reach), reach, len(directions), norms, progress=False)
-
-
-def at_query(
-    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"],
-    directions: Float[Tensor, "cotangent d"], batch: int,
-) -> Batches:  # fmt: skip
-    """A function that computes the products of one token's output with each direction, `batch` at a time."""
-    with differentiable():
-        alone = output[:, query]
-    # Prompts do not interact, so one backward pass serves all of them.
-    cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, *alone.shape)
-    return lambda: causal((rows for (rows,) in vjps(alone, [leaf], cotangents, batch)), query)
-
-
-def causal(batches: Iterable[Batch], query: int) -> Iterator[Batch]:
-    """Rows of the model's derivative at the query, of which none may be that of a later token."""
-    check = causality("The model", query)
-    for rows in batches:
-        yield require_causal(rows, query, check)
-    check.require()
 
 
 def causality(what: str, query: int) -> Deferred:

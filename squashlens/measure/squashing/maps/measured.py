@@ -6,19 +6,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
-from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Norm, one_of, positive
+from squashlens._typing import Bos, Bridge, Norm, positive
 from squashlens.engine.anatomy import n_blocks, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.maps.spread import spread
 from squashlens.measure.squashing.maps.traces import LONGEST, traces
 from squashlens.measure.squashing.profiles.profile import profile
-from squashlens.measure.squashing.profiles.pullbacks import Pullback, Rows, norms_of, require_held
+from squashlens.measure.squashing.profiles.pullbacks import norms_of, require_held
 from squashlens.measure.squashing.spans import Given, Spans, recorded
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.records.results import Variable, provenance, signed
@@ -55,17 +54,13 @@ def measure(
     With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
     raise. `tick` is called with the share of the Jacobian's rows that are done.
     """
-    check(method, norm, n_replacements)
+    positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     session = Session.start(
         model, prompt, bos, "squash_map",
         query=query, method=method, norm=norm, certified=certified, n_replacements=n_replacements, seed=seed,
         **recorded(spans),
     )  # fmt: skip
-    if len(session.ids) != 1 or session.positions < 2:
-        raise InputError(
-            f"squash_map takes a single prompt of at least 2 tokens, and not {len(session.ids)} × {session.positions}.",
-            "Give one prompt; make a map for each of several.",
-        )
+    session.require_one(tokens=2)
     if accept is not None:
         accept(session.facts, session.ids[0].tolist())
     groups = Spans.of(session, spans)
@@ -99,13 +94,6 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
     for k, inside in enumerate(groups.positions):
         number[inside], name[inside] = k, groups.names[k]
     return {"span": ("position", number), "span_name": ("position", name)}
-
-
-def check(method: str, norm: str, n_replacements: int) -> None:
-    """Raise for choices that do not exist."""
-    one_of(method, Method, "method")
-    one_of(norm, Norm, "norm")
-    positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
 
 
 def of_profile(found: xr.Dataset) -> xr.Dataset:
@@ -144,31 +132,9 @@ def _jacobian(
         require_held(session, layers, opened + 1, width(session.model))
     unit = torch.eye(width(session.model), dtype=torch.float64)
     values = np.full((len(queries), len(layers), session.positions), np.nan)
-    pullback = _Ticking(session, layers, tick)
+    pullback = Pullback(session, layers, tick=tick)
     values[queries.index(opened)] = norms_of(pullback, opened, norm, unit).numpy()
     return BY_QUERY, values, f"{norm} norm of the Jacobian", "1"
-
-
-class _Ticking(Pullback):
-    """A pullback that says after each batch of rows how many are done."""
-
-    def __init__(self, session: Session, layers: list[int], tick: Callable[[float], None] | None) -> None:
-        super().__init__(session, layers)
-        self.tick = tick
-
-    def rows(
-        self, query: int | None, directions: Float[Tensor, "cotangent *query d"], take: Callable[[int, Rows], None]
-    ) -> None:
-        done = 0
-
-        def counted(layer: int, rows: Rows) -> None:
-            nonlocal done
-            take(layer, rows)
-            done += len(rows)
-            if self.tick is not None:
-                self.tick(done / (len(directions) * len(self.layers)))
-
-        super().rows(query, directions, counted)
 
 
 def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:

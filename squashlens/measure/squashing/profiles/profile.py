@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Bos, Bridge, Norm, one_of, positive
+from squashlens._typing import Bos, Bridge, Norm, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -24,10 +24,11 @@ from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_rows
-from squashlens.measure.squashing.profiles.pullbacks import Pullback, Sketch, norms_of, require_held
+from squashlens.measure.squashing.jacobians.pullback import Pullback
+from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.records.results import Variable
-from squashlens.theory.bounds.compositions import compositions
+from squashlens.theory.bounds.paths import compositions
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
 
@@ -126,9 +127,6 @@ def profile(
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
-    one_of(method, Ways, "method")
-    one_of(norm, Norm, "norm")
-    one_of(keep, Kept, "keep")
     positive(n_probes, "n_probes", "a number of directions")
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     seed = seed_of(seed, certifies=certified or method == "sketch_upper")
@@ -137,31 +135,16 @@ def profile(
         queries=queries, layers=layers, method=method, norm=norm, n_probes=n_probes, certified=certified, keep=keep,
         n_random_models=n_random_models, seed=seed,
     )  # fmt: skip
-    models = 1 + n_random_models
-    asked, wanted = _queries(session, queries), _layers(session, layers)
-    work = _Work(session, asked, wanted, method, norm, n_probes, keep, seed, models)
+    session.require_one(tokens=2)
+    asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
+    wanted = _layers(session, layers)
+    work = _Work(session, asked, wanted, method, norm, n_probes, keep, seed, models=1 + n_random_models)
     work.require_fits(progress)
     own = work.measured(progress, certified=certified)
     random = [
         work.of(with_random_weights(session.model, k)).measured(progress, null=False) for k in range(n_random_models)
     ]
     return work.result(own, random)
-
-
-def _queries(session: Session, given: Literal["all"] | Sequence[int]) -> Int[Tensor, " query"]:
-    """The query positions in ascending order. Raises unless there is one prompt, of two tokens at least."""
-    if len(session.ids) != 1 or session.positions < 2:
-        raise InputError(
-            f"profile takes a single prompt of at least 2 tokens, and not {len(session.ids)} × {session.positions}.",
-            "Give one prompt; join results of several with `squashlens.results.concat`.",
-        )
-    if isinstance(given, str):
-        one_of(given, Literal["all"], "queries")
-        return torch.arange(session.positions)
-    found = [session.query(query) for query in given]
-    if not found or len(set(found)) < len(found):
-        raise InputError(f"queries={list(given)!r} has no query, or one twice.", "Give different positions, or 'all'.")
-    return torch.tensor(sorted(found))
 
 
 def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
@@ -329,8 +312,7 @@ class _Work:
             "quantity": list(sums), "block": np.arange(n_blocks(self.session.model)),
             "head": np.arange(int(self.session.model.cfg.n_heads)),
         }  # fmt: skip
-        facts = {**self.session.facts, **own.facts, "random_model_seeds": list(range(len(random)))}
-        labelled = Session(self.session.model, self.session.ids, facts, self.session.capture)
+        labelled = self.session.knowing(**own.facts, random_model_seeds=list(range(len(random))))
         return labelled.dataset("influence, heads and representations of a prompt", coords, variables)
 
 

@@ -1,7 +1,7 @@
 """Norms of the Jacobian of chosen queries at all layers, from the same vector–Jacobian products."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,11 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Norm
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
-from squashlens.engine.budget import cotangents, cotangents_on_graph
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered
-from squashlens.engine.differentiating.replay import record, replayable
-from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.differentiating.visibility import (
     derivative_rounding,
     require_digits,
@@ -22,80 +19,13 @@ from squashlens.engine.differentiating.visibility import (
 )
 from squashlens.engine.memory import require_room, to_cpu
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.rows import causality, require_causal
+from squashlens.measure.squashing.jacobians.pullback import Pullback
+from squashlens.measure.squashing.jacobians.rows import Batch
 from squashlens.measure.squashing.jacobians.upper import EVENTS, FAILURE, Ends, Measure
 from squashlens.theory.norms import missing_sizes, sketch_factors, spectral_norms, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 
 ByLayer = Float[Tensor, "layer position"]
-Rows = Float[Tensor, "cotangent prompt position in"]
-
-
-class Pullback:
-    """Cotangents at a query's y, pulled back to the streams of several layers; one forward pass serves all queries."""
-
-    def __init__(self, session: Session, layers: Sequence[int]) -> None:
-        model, ids, n = session.model, session.ids, session.positions
-        self.session, self.layers, self.top = session, [*layers], n_blocks(model)
-        self.bottom = min(*layers, self.top - 1)
-        self.replay = record(model, ids, (), self.bottom, self.top) if replayable(model, ()) else None
-        if self.replay is not None:
-            self.batch = cotangents(model, 1, n)
-            return
-        self.batch = cotangents_on_graph(model, 1, n)
-        self.streams: dict[int, Tensor] = {}
-        above = range(self.bottom + 1, self.top + 1)
-        also = [(residual_site(layer, model), self._kept(layer)) for layer in above]
-        span = open_spans(model, ids, (), [self.bottom], self.top, also)[self.bottom]
-        self.streams[self.bottom], self.output = span.leaf, span.outputs["y"]
-
-    def _kept(self, layer: int) -> Callable[[Tensor], None]:
-        return lambda tensor: self.streams.update({layer: tensor})
-
-    def rows(
-        self, query: int | None, directions: Float[Tensor, "cotangent *query d"], take: Callable[[int, Rows], None]
-    ) -> None:
-        """Call `take` with each layer and the gradients there, for every batch of cotangents at one query or at all."""
-
-        check = causality("The model", -1 if query is None else query)
-
-        def checked(layer: int, rows: Rows) -> None:
-            if layer in self.layers:
-                with torch.no_grad():
-                    take(layer, rows if query is None else require_causal(rows, query, check))
-
-        if self.replay is None:
-            alone = self.output if query is None else self.output[:, query]
-            cotangents_of_all = directions.to(alone.device, alone.dtype)[:, None]
-            for found in vjps(alone, [self.streams[layer] for layer in self.layers], cotangents_of_all, self.batch):
-                for layer, rows in zip(self.layers, found, strict=True):
-                    checked(layer, rows)
-            check.require()
-            return
-        entering = self.replay.calls[self.bottom][0]
-        cotangents_of_all = directions.to(entering.device, entering.dtype)[:, None]
-        for part in cotangents_of_all.split(self.batch):
-            if self.top in self.layers:
-                self._final(query, part, checked)
-            for _ in self.replay.gradients(query, "y", part, self.batch, checked):
-                pass
-        check.require()
-
-    def _final(
-        self, query: int | None, part: Float[Tensor, "cotangent 1 *query d"], take: Callable[[int, Rows], None]
-    ) -> None:
-        """The gradients at v⁽ᴸ⁾, through the final norm only."""
-        model, replay = self.session.model, self.replay
-        if replay is None:
-            return
-        with replay.running(), torch.no_grad():
-            _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
-        with differentiable(), replay.running():
-            leaf = left.detach().clone().requires_grad_()
-            alone = model.ln_final(leaf)
-            alone = alone if query is None else alone[:, query]
-            for (rows,) in vjps(alone, [leaf], part.to(alone.device), len(part)):
-                take(self.top, rows)
 
 
 def norms_of(pullback: Pullback, query: int, norm: Norm, directions: Float[Tensor, "cotangent d"]) -> ByLayer:
@@ -104,11 +34,12 @@ def norms_of(pullback: Pullback, query: int, norm: Norm, directions: Float[Tenso
     if norm == "frobenius":
         squares: dict[int, Tensor] = {}
 
-        def add(layer: int, rows: Rows) -> None:
+        def add(layer: int, rows: Batch) -> None:
             more = squared_frobenius(rows)[0]
             squares[layer] = squares[layer] + more if layer in squares else more
 
-        pullback.rows(query, directions, add)
+        for _ in pullback.batches(query, directions, add):
+            pass
         return torch.stack(to_cpu([squares[layer] for layer in layers])).sqrt()
     every = _held(pullback, query, directions)
     found = to_cpu([torch.stack([spectral_norms(block) for block in rows.unbind(1)]) for rows in every])
@@ -121,7 +52,8 @@ def _held(
     """All rows of the blocks of one query, or of the sum of all queries, layer by layer."""
     held: dict[int, list[Tensor]] = {layer: [] for layer in pullback.layers}
     seen = slice(None if query is None else query + 1)
-    pullback.rows(query, directions, lambda layer, rows: held[layer].append(rows[:, 0, seen]))
+    for _ in pullback.batches(query, directions, lambda layer, rows: held[layer].append(rows[:, 0, seen])):
+        pass
     return [torch.cat(held[layer]) for layer in pullback.layers]
 
 
