@@ -90,7 +90,7 @@ def test_every_damage_is_refused_by_name(family: str, folder_of: Callable[[str],
         ),
         "infinite": (put(matrix, with_row(-float("inf"))), rf"{matrix} of \S* has \d+ NaN or infinite entries of \d+"),
         "two names": (lambda w: w.update({key(w, matrix).split(".", 1)[1]: w[key(w, matrix)] + 1}), "two names: "),
-        "all gone": (lambda w: w.clear(), "has no tensors"),
+        "all gone": (lambda w: w.clear(), "missing: "),
     }
     for name, (change, complaint) in cases.items():
         with pytest.raises(ModelAccessError, match=complaint):
@@ -207,12 +207,6 @@ def test_files_that_are_cut_off_or_no_checkpoint(folder_of: Callable[[str], Path
         (tmp_path / name / "model.safetensors").write_bytes(content)
         with pytest.raises(ModelAccessError, match="damaged or truncated"):
             load(tmp_path / name)
-    shutil.copytree(folder_of("llama"), tmp_path / "ranks")
-    shutil.copy(
-        folder_of("llama") / "model.safetensors", tmp_path / "ranks/shard-00000-model-00001-of-00001.safetensors"
-    )
-    with pytest.raises(ModelAccessError, match="one weight file for each process"):
-        load(tmp_path / "ranks")
 
 
 def test_an_adapter_is_not_left_out_in_silence(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -248,25 +242,11 @@ def test_shards(shards: Path, folder_of: Callable[[str], Path], tmp_path: Path) 
         name, tensor = next(iter(load_file(folder / first).items()))
         save_file(load_file(folder / second) | {name: tensor + 1}, folder / second, {"format": "pt"})
 
-    def swapped(content: dict[str, Any]) -> None:
-        name = next(name for name, file in content["weight_map"].items() if file == first)
-        content["weight_map"][name] = second
-
     cases: dict[str, tuple[Callable[[Path], Any], str]] = {
         "lost": (lambda f: (f / second).unlink(), f"lacks {second}"),
         "cut": (lambda f: (f / second).write_bytes((f / second).read_bytes()[:-9]), "damaged or truncated"),
-        "absent tensor": (
-            lambda f: index(f, lambda c: c["weight_map"].update({"model.x": first})),
-            "lists tensors that are not in their files: model.x",
-        ),
-        "swapped": (lambda f: index(f, swapped), "lists tensors that are not in their files"),
         "twice": (twice, f"twice, in {first} and {second}"),
         "no mapping": (lambda f: index(f, lambda c: [c]), "not a valid index of weight files"),
-        "nothing mapped": (lambda f: index(f, lambda c: {"weight_map": {}, "metadata": {}}), "has no tensors"),
-        "no metadata": (
-            lambda f: index(f, lambda c: {"weight_map": c["weight_map"]}),
-            "not a valid index of weight files",
-        ),
         "no json": (
             lambda f: (f / "model.safetensors.index.json").write_text("{"),
             "not a valid index of weight files",

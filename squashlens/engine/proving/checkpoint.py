@@ -1,8 +1,8 @@
 """Read from the headers of the weight files which tensors a checkpoint has, before a model is built.
 
 A checkpoint in safetensors is one file, or several files (shards) with an index that assigns each tensor to a shard.
-These cases raise an error: no safetensors files, a truncated or damaged file, a missing shard, an index entry that its
-shard does not have, a tensor in two shards, an adapter next to the weights.
+These cases raise an error: no safetensors files, a truncated or damaged file, a missing shard, a tensor in two shards,
+an adapter next to the weights.
 """
 
 import json
@@ -20,8 +20,6 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
 FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-# transformers reads files of this form, one for each process, instead of model.safetensors.
-_BY_RANK = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -35,22 +33,21 @@ class Stored:
 def read_checkpoint(source: str, revision: str | None, config: Any) -> dict[str, Stored]:
     """Every tensor that transformers will read for this folder or hub name; missing files are downloaded."""
     refuse_adapter(source, revision)
-    if Path(source).is_dir() and any(_BY_RANK.fullmatch(path.name) for path in Path(source).iterdir()):
-        raise ModelAccessError(
-            f"{source} has one weight file for each process of a training run.",
-            "Load it with transformers and save it again with `save_pretrained`.",
-        )
-    named = getattr(config, "transformers_weights", None)
-    single = _file(source, named or SINGLE, revision)
-    if single is not None and single.suffix == ".safetensors":
-        return _filled(dict(_tensors(single)), single)
-    index = single or _file(source, INDEX, revision)
-    if index is None:
+    named = getattr(config, "transformers_weights", None) or SINGLE
+    file = _file(source, named, revision) or _file(source, INDEX, revision)
+    if file is None:
         raise ModelAccessError(
             f"{source} has no weights in safetensors.",
             "Convert the weights with `save_pretrained`; pickled weights can run code and are not opened.",
         )
-    return _sharded(source, revision, index)
+    tensors: dict[str, Stored] = {}
+    for shard in [file] if file.suffix == ".safetensors" else _shards(source, revision, file):
+        for name, stored in _tensors(shard):
+            if name in tensors:
+                both = f"{tensors[name].file.name} and {shard.name}"
+                raise ModelAccessError(f"{source} has the tensor {name} twice, in {both}.", AGAIN)
+            tensors[name] = stored
+    return tensors
 
 
 def refuse_adapter(source: str, revision: str | None) -> None:
@@ -65,9 +62,8 @@ def refuse_adapter(source: str, revision: str | None) -> None:
 
 def commit_of(stored: Mapping[str, Stored]) -> str | None:
     """The commit of the hub model, from the name of its folder in the cache; None for a local folder."""
-    file = next(iter(stored.values())).file
-    found = re.search(r"/snapshots/([0-9a-f]{40})/", file.as_posix())
-    return None if found is None else found.group(1)
+    found = [re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix()) for each in stored.values()]
+    return next((match.group(1) for match in found if match), None)
 
 
 def read_tensor(name: str, stored: Stored) -> Tensor:
@@ -89,36 +85,15 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _sharded(source: str, revision: str | None, index: Path) -> dict[str, Stored]:
+def _shards(source: str, revision: str | None, index: Path) -> list[Path]:
     try:
-        described = json.loads(index.read_text(encoding="utf-8"))
-        shard_of, _ = described["weight_map"], described["metadata"]  # transformers needs the metadata too
-        shards = sorted(set(shard_of.values()))
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelAccessError(f"{index} is not a valid index of weight files ({error!r}).", AGAIN) from error
-    files = {shard: _file(source, shard, revision) for shard in shards}
-    absent = [shard for shard, file in files.items() if file is None]
-    if absent:
+    files = {name: _file(source, name, revision) for name in names}
+    if absent := [name for name, file in files.items() if file is None]:
         raise ModelAccessError(f"{source} lacks {listed(absent)}, listed in {index.name}.", AGAIN)
-    tensors: dict[str, Stored] = {}
-    for file in files.values():
-        for name, stored in _tensors(file):  # pyright: ignore[reportArgumentType]
-            if name in tensors:
-                both = f"{tensors[name].file.name} and {stored.file.name}"
-                raise ModelAccessError(f"{source} has the tensor {name} twice, in {both}.", AGAIN)
-            tensors[name] = stored
-    wrong = [name for name, shard in shard_of.items() if name not in tensors or tensors[name].file != files[shard]]
-    if wrong:
-        raise ModelAccessError(
-            f"{index.name} of {source} lists tensors that are not in their files: {listed(wrong)}.", AGAIN
-        )
-    return _filled(tensors, index)
-
-
-def _filled(tensors: dict[str, Stored], file: Path) -> dict[str, Stored]:
-    if not tensors:
-        raise ModelAccessError(f"{file} has no tensors.", AGAIN)
-    return tensors
+    return [file for file in files.values() if file is not None]
 
 
 def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:

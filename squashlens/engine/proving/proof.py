@@ -14,10 +14,10 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.agreement import agree, difference
+from squashlens.engine.agreement import agree, difference, same_frequencies
 from squashlens.engine.anatomy import device_of, dtype_of, modules_of, n_blocks, pattern_site, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
 from squashlens.engine.locks import require_bridge
@@ -26,7 +26,7 @@ from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
-from squashlens.engine.proving.parts import require_same_parts
+from squashlens.engine.proving.fingerprint import BOOKKEEPING
 from squashlens.engine.proving.premises import require_premises
 from squashlens.errors import InputError, UnsoundModelError
 
@@ -35,6 +35,7 @@ _PROOF = "agrees with the plain model"
 # were not compared.
 VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
 OWN_MODULE = "verified against its own module"
+_SETTING = bool | int | float | str | None
 
 
 def shared_copy(model: Any) -> Any:
@@ -220,3 +221,42 @@ def _keep(seen: dict[str, Tensor], site: str) -> Any:
         seen[site] = tensor.detach().clone()
 
     return keep
+
+
+def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
+    """Compare settings and buffers of each module of a bridged model with those of a newly built model.
+
+    A short prompt does not show every difference: a slightly larger epsilon changes it by less than rounding.
+    """
+    # A module and the bridge around it have the same name here; the module comes later and is kept.
+    ours = {name.replace("._original_component", ""): module for name, module in inner.named_modules()}
+    for name, theirs in plain.named_modules():
+        module = ours.get(name)
+        if module is None or type(module).__module__.startswith("transformer_lens"):
+            continue  # the bridge has its own module there, which the logits test
+        if type(module) is not type(theirs) and not (
+            isinstance(module, nn.ModuleList) and type(theirs) is nn.ModuleList
+        ):
+            _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
+        settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
+        for key in settings.keys() - BOOKKEEPING:
+            if (now := vars(module).get(key)) != settings[key]:
+                _refuse(plain, f"{name}.{key}", f"is {now!r} instead of {settings[key]!r}")
+        for key, buffer in theirs._buffers.items():
+            if buffer is not None and not _same(key, module._buffers.get(key), buffer):
+                _refuse(plain, f"{name}.{key}", "has other values")
+
+
+def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
+    if ours is None or key.endswith("inv_freq"):  # must not be rounded: late positions multiply the error
+        return ours is not None and same_frequencies(ours, theirs)
+    # The new model is in float32, whatever the dtype of the run.
+    narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
+    return ours.shape == theirs.shape and torch.equal(ours.to(narrower), theirs.to(narrower))
+
+
+def _refuse(plain: nn.Module, what: str, difference: str) -> None:
+    raise UnsoundModelError(
+        f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
+        "Change the configuration and load the model again, in the dtype of the run.",
+    )

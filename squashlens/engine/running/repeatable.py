@@ -22,7 +22,7 @@ from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.canonical import digest
 from squashlens.engine.hooking.edits import edits
-from squashlens.engine.hooking.hook import Hook, ambient, attached, users_functions, with_hooks
+from squashlens.engine.hooking.hook import Hook, ambient, attached, standing, with_hooks
 from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError
 
@@ -35,7 +35,7 @@ def repeatable(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> 
     call = call_of(model)
     # A certificate moves rounding at random, within a mode of PyTorch.
     moved = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
-    functions = users_functions(model) if call is not None and not moved else []
+    functions = [hook.name for hook in standing(model) if hook.is_a_users] if call is not None and not moved else []
     if call is None or not functions:
         yield
         return
