@@ -331,31 +331,6 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     np.testing.assert_allclose(norms.values, truth, rtol=loose, atol=loose * truth.max())
 
 
-def test_what_is_too_long_or_unknown_is_refused(model: Any) -> None:
-    long = torch.zeros(int(model.cfg.n_ctx) + 1, dtype=torch.long)
-    with pytest.raises(InputError, match="context"):
-        sl.path_bound(model, long)
-    with pytest.raises(InputError, match="tokenizer"):
-        sl.path_bound(model, "some text")
-    with pytest.raises(InputError, match="vocabulary"):
-        sl.path_bound(model, torch.tensor([int(model.cfg.d_vocab)]))
-
-
-@pytest.mark.parametrize("kind", [pytest.param("attention_only", marks=pytest.mark.slow), "program"])
-def test_other_verbs_run(kind: str) -> None:
-    model, few = native(kind), IDS[:4]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        table = sl.audit(model, few, estimates=["paper form", "local edges", "top-logit gradient"], progress=False)
-    assert np.isfinite(table["value"]).any()
-    for verb in (sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit):
-        verb(model, few)
-    sl.needle(model, [[1, 2, 0]], [1], [("a", 1)], progress=False)
-    sl.separator_ablation(model, sl.prompts.repeated(model, 1, 4, separator=2, every=2), progress=False)
-    window = {"window": sl.hooks.sliding_window(2)}
-    sl.compare(model, sl.prompts.repeated(model, 1, 3), window, lengths=[3], progress=False)
-
-
 def test_bridges_of_other_modules_are_refused() -> None:
     model = native()
     model.original_model.__class__ = type("Strange", (torch.nn.Module,), {})
