@@ -11,6 +11,7 @@ nothing. This is tested before anything is measured:
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -180,11 +181,15 @@ def _prove(model: Bridge, plain: Any) -> None:
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
     seen: dict[str, Tensor] = {}
+
+    def keep(site: str) -> Callable[[Tensor], None]:
+        return lambda tensor: seen.update({site: tensor.detach().clone()})
+
     forget_lengths(model)  # the plain model has had no pass yet
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [pattern_site(block) for block in range(n_blocks(model))]
-    with torch.no_grad(), attached(model, *(Hook("read", s, _keep(seen, s)) for s in (*streams, *patterns))):
+    with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False)
         truth = (
             plain_outputs(plain, ids)
@@ -199,28 +204,17 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
     pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
     for what, ours, theirs in pairs:
-        _require_close(what, ours, theirs, name, dtype_of(model))
-
-
-def _require_close(what: str, ours: Tensor, theirs: Tensor, name: str, dtype: torch.dtype) -> None:
-    if agree(ours, theirs, dtype):
-        return
-    if ours.shape != theirs.shape:
-        problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
-    else:
-        error, allowed = difference(ours, theirs, dtype)
-        problem = f"is off by {error:.2g} (allowed {allowed:.2g})"
-    raise UnsoundModelError(
-        f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {what} {problem}.",
-        "Use another model, or report the model's configuration to TransformerLens.",
-    )
-
-
-def _keep(seen: dict[str, Tensor], site: str) -> Any:
-    def keep(tensor: Tensor) -> None:
-        seen[site] = tensor.detach().clone()
-
-    return keep
+        if agree(ours, theirs, dtype_of(model)):
+            continue
+        if ours.shape != theirs.shape:
+            problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+        else:
+            error, allowed = difference(ours, theirs, dtype_of(model))
+            problem = f"is off by {error:.2g} (allowed {allowed:.2g})"
+        raise UnsoundModelError(
+            f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {what} {problem}.",
+            "Use another model, or report the model's configuration to TransformerLens.",
+        )
 
 
 def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
