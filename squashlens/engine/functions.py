@@ -5,6 +5,7 @@ continues with its result, so it must be a tensor of the same shape, dtype and d
 numbers, or an error far from the hook.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -14,8 +15,6 @@ import torch
 from torch import Tensor
 
 from squashlens.errors import InputError
-
-_ANYTHING = object()
 
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
@@ -28,22 +27,14 @@ def takes_point(function: Callable[..., Any], name: str) -> bool:
         signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
     except (ValueError, TypeError):
         return False
-    if _binds(signature, hook=_ANYTHING):
-        return True
-    if _binds(signature):
-        return False
+    for options in ({"hook": None}, {}):
+        with contextlib.suppress(TypeError):
+            signature.bind(None, **options)
+            return bool(options)
     raise InputError(
         f"{name}: a hook is called as fn(tensor) or fn(tensor, hook=…), but this function takes {signature}.",
         "Give it one parameter, or name the second one `hook`; set other parameters with `functools.partial`.",
     )
-
-
-def _binds(signature: inspect.Signature, **options: object) -> bool:
-    try:
-        signature.bind(_ANYTHING, **options)
-    except TypeError:
-        return False
-    return True
 
 
 def function_name(function: object) -> str:
@@ -70,7 +61,7 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
         return
     if not isinstance(after, Tensor):
         raise InputError(
-            f"The hook {name} at {site} returned {_with_article(after)}, not a tensor.",
+            f"The hook {name} at {site} returned a {type(after).__name__}, not a tensor.",
             "Return the tensor that the model should continue with, or None to keep the given one.",
         )
     for what in ("shape", "dtype", "device", "layout"):
@@ -95,11 +86,6 @@ def has_nan(tensor: Tensor) -> bool:
         return False
     tensor = tensor.detach()
     return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
-
-
-def _with_article(value: object) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _plain(value: object) -> str:

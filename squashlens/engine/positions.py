@@ -11,6 +11,8 @@ positions) depend only on positions.
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import torch
+
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import context_length, modules_of, text_config
 
@@ -45,8 +47,8 @@ def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
 
 
 def forget_lengths(model: Bridge) -> None:
-    """Reset "dynamic" frequencies as in a new model, so that they depend only on the next pass."""
-    if not any(DYNAMIC in kind for kind, _ in length_dependent_encodings(model)):
+    """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
+    if not length_dependent_encodings(model):
         return
     for module in _rotary(model):
         kinds = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
@@ -54,9 +56,11 @@ def forget_lengths(model: Bridge) -> None:
             prefix = "" if layer_type is None else f"{layer_type}_"
             original = getattr(module, f"{prefix}original_inv_freq", None)
             now = getattr(module, f"{prefix}inv_freq", None)
-            if DYNAMIC in str(kind) and original is not None and now is not None:
-                module.register_buffer(f"{prefix}inv_freq", original.to(now.device), persistent=False)
+            if (str(kind) == LONG or DYNAMIC in str(kind)) and original is not None and now is not None:
+                with torch.inference_mode(False):
+                    module.register_buffer(f"{prefix}inv_freq", original.to(now.device).clone(), persistent=False)
                 setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+                setattr(module, f"{prefix}long_inv_freq", None)  # made again by the next pass that needs it
 
 
 def _rotary(model: Bridge) -> Iterator[Any]:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import validated
@@ -43,7 +42,7 @@ def constant_gate(factor: float, blocks: Iterable[int] | None = None) -> Recipe:
     >>> sl.hooks.constant_gate(0.5)
     constant_gate(0.5)
     """
-    if isinstance(factor, bool) or not 0 < factor < 1:
+    if not 0 < factor < 1:
         raise InputError(f"constant_gate: factor={factor!r} is not a possible value of a gate.", "Use 0 < factor < 1.")
     chosen = None if blocks is None else tuple(blocks)
     name, gate = f"constant_gate({factor!r})", math.log(factor / (1 - factor))
@@ -53,17 +52,12 @@ def constant_gate(factor: float, blocks: Iterable[int] | None = None) -> Recipe:
         gated = [block for block in range(count) if GATES.format(block=block) in points]
         missing = [block for block in chosen or () if block not in gated]
         if missing or not gated:
-            what = f"in block {missing[0]}" if gated else "in any block"
+            where = f"in block {missing[0]}" if gated else "in any block"
+            others = f"Its blocks with a gate are {', '.join(map(str, gated))}."
             raise InputError(
-                f"{name}: {type(model.original_model).__name__} has no gate on the outputs of attention {what}.",
-                "Leave this hook out, or use a model with such a gate: Qwen3-Next or Qwen 3.5."
-                if not gated
-                else f"Its blocks with a gate are {', '.join(map(str, gated))}.",
+                f"{name}: {type(model.original_model).__name__} has no gate on the outputs of attention {where}.",
+                others if gated else "Leave this hook out, or use a model with such a gate: Qwen3-Next or Qwen 3.5.",
             )
-        return [Hook(name, GATES, lambda gates: _filled(gates, gate), tuple(chosen or gated))]
+        return [Hook(name, GATES, lambda gates: torch.full_like(gates, gate), tuple(chosen or gated))]
 
     return Recipe(name, make)
-
-
-def _filled(gates: Tensor, gate: float) -> Tensor:
-    return torch.full_like(gates, gate)

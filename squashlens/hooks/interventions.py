@@ -9,7 +9,7 @@ h // (heads / kv_heads).
 
 import math
 from collections.abc import Callable, Iterable
-from numbers import Real
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -128,7 +128,7 @@ def scale_attention(
     Returns:
         The hook, for `squashlens.applied`.
     """
-    if isinstance(factor, bool) or not (isinstance(factor, Real) and 0 <= factor < float("inf")):
+    if factor < 0:
         raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
     places, added = positions_of(positions, "scale_attention"), math.log(factor) if factor else -math.inf
 
@@ -176,12 +176,8 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: It
         The hook, for `squashlens.applied`.
     """
     places = positions_of(positions, "zero_values")
-
-    def change(values: Tensor) -> Tensor:
-        place = torch.arange(values.shape[1], device=values.device)
-        return values.masked_fill(_among(place, places)[:, None, None], 0.0)
-
-    return _in_heads(f"zero_values{listed(places)}", VALUES, change, blocks, kv_heads, dim=2, positional=True)
+    name, change = f"zero_values{listed(places)}", partial(_zeroed, places=places)
+    return _in_heads(name, VALUES, change, blocks, kv_heads, dim=2, positional=True)
 
 
 @validated
@@ -202,13 +198,7 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
     """
     chosen = heads_of(heads, "zero_heads")
     places = None if positions is None else positions_of(positions, "zero_heads")
-
-    def change(outputs: Tensor) -> Tensor:
-        if places is None:
-            return torch.zeros_like(outputs)
-        place = torch.arange(outputs.shape[1], device=outputs.device)
-        return outputs.masked_fill(_among(place, places)[:, None, None], 0.0)
-
+    change = torch.zeros_like if places is None else partial(_zeroed, places=places)
     name = f"zero_heads{listed(chosen)}{'' if places is None else f' at {listed(places)}'}"
     return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks, positional=places is not None)
 
@@ -225,12 +215,15 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         The hook, for `squashlens.applied`.
     """
     places = positions_of(positions, "zero_residual")
+    return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zeroed, places=places), blocks, positional=True)
 
-    def edit(stream: Tensor) -> Tensor:
-        place = torch.arange(stream.shape[1], device=stream.device)
-        return stream.masked_fill(_among(place, places)[:, None], 0.0)
 
-    return Hook(f"zero_residual{listed(places)}", STREAMS, edit, blocks, positional=True)
+def _zeroed(
+    tensor: Float[Tensor, "prompt position ..."], places: tuple[int, ...]
+) -> Float[Tensor, "prompt position ..."]:
+    """The tensor with 0 at the positions `places`."""
+    hidden = _among(torch.arange(tensor.shape[1], device=tensor.device), places)
+    return tensor.masked_fill(hidden.view(-1, *[1] * (tensor.ndim - 2)), 0.0)
 
 
 def _masked(
@@ -308,9 +301,9 @@ def heads_of(heads: Iterable[int], factory: str) -> tuple[int, ...]:
 
 
 def _counted(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:
-    """`numbers` as a tuple; an error unless they are one or more whole numbers of at least 0."""
+    """`numbers` as a tuple; an error unless they are one or more, of at least 0."""
     chosen = tuple(numbers)
-    if not chosen or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in chosen):
+    if not chosen or min(chosen) < 0:
         raise InputError(f"{where}{chosen!r} are not {what}.", f"Give at least one, {how}.")
     return chosen
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Over, one_of
+from squashlens._typing import Bos, Bridge, Over
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.hooking.hook import Hook, Recipe
@@ -71,14 +71,9 @@ def patch_residual(
         chosen = _blocks(model, what, STREAMS, blocks)
         found = activations(model, source, STREAMS, chosen, bos, what)
         _require_reach(found, there, what)
+        name = f"{what} of {found.name}"
         return [
-            Hook(
-                f"{what} of {found.name}",
-                STREAMS,
-                Replacement(found, block, here, there, what),
-                (block,),
-                positional=True,
-            )
+            Hook(name, STREAMS, Replacement(found, block, here, there, what), (block,), positional=True)
             for block in chosen
         ]
 
@@ -182,7 +177,6 @@ def mean_heads(
     ...     str(sl.top_tokens(model, prompts[7])["token"].values[0])  # the right answer is 7
     '0'
     """
-    one_of(over, Over, "over")
     chosen_heads = heads_of(heads, "mean_heads")
     here = None if positions is None else positions_of(positions, "mean_heads")
     what = f"mean_heads{listed(chosen_heads)}{'' if here is None else f' at {listed(here)}'}"

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from squashlens._typing import choices_of, dtype_name, full_name, one_of, short_repr
+from squashlens._typing import choices_of, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
@@ -45,9 +45,8 @@ def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: t
     Raises:
         RangeError: in the forward pass, if a number exceeds the range of the format.
     """
-    one_of(activation, Rounded, "activation")
     form = full_name(round_to)
-    if isinstance(form, bool) or not (form in choices_of(Stored) or (isinstance(form, int) and 0 <= form <= MOST_BITS)):
+    if not (0 <= form <= MOST_BITS if isinstance(form, int) else form in choices_of(Stored)):
         raise InputError(
             f"rounding: round_to={short_repr(round_to)} is not a format.",
             f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",

@@ -7,12 +7,11 @@ weights of a row change as ``α → α^β``, divided by their sum, where β is t
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from squashlens._typing import LogRule, one_of, positive
+from squashlens._typing import LogRule, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
@@ -39,7 +38,7 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
     Raises:
         RangeError: in the forward pass, if the divided logits exceed the range of the model's dtype.
     """
-    if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
+    if temperature <= 0:
         raise InputError(
             f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
         )
@@ -90,7 +89,6 @@ def log_scaling(
     >>> sl.hooks.log_scaling("qwen", 16)
     log_scaling(qwen, 16)
     """
-    one_of(rule, LogRule, "log_scaling: rule")
     positive(trained_length, "log_scaling: trained_length", "a number of tokens")
     if trained_length == 1 and rule in ("log", "qwen"):
         raise InputError("log_scaling: trained_length=1 has a logarithm of 0.", "Give at least 2 tokens.")
@@ -144,7 +142,7 @@ def adaptive_temperature(
     adaptive_temperature
     """
     weights = tuple(coefficients)
-    if not weights or any(isinstance(w, bool) or not isinstance(w, Real) or not math.isfinite(w) for w in weights):
+    if not weights:
         raise InputError(
             f"adaptive_temperature: coefficients={weights!r} are not coefficients.", "Give finite numbers."
         )

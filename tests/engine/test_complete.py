@@ -25,9 +25,6 @@ Change = Callable[[Weights], Any]
 # A matrix that is not square and the embeddings, by the end of their names; Gemma 2 and GPT-2 have tied heads.
 PLACES = {
     "gemma2": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
-    "llama": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
-    "qwen3": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
-    "olmo2": ("layers.1.mlp.up_proj.weight", "embed_tokens.weight"),
     "gpt2": ("h.1.mlp.c_fc.weight", "wte.weight"),
     "neox": ("layers.1.mlp.dense_h_to_4h.weight", "embed_in.weight"),
 }
@@ -73,28 +70,25 @@ def with_row(value: float) -> Callable[[Tensor], Tensor]:
     return change
 
 
-@pytest.mark.parametrize("family", PLACES)
+@pytest.mark.parametrize("family", ["gemma2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("gpt2", "neox"))])
 def test_every_damage_is_refused_by_name(family: str, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     matrix, embedding = PLACES[family]
-    cases: dict[str, tuple[Change, str]] = {
-        "dropped": (lambda w: w.pop(key(w, matrix)) is None, rf"missing: \S*{matrix}"),
-        "renamed": (lambda w: w.update({"x": w.pop(key(w, matrix))}), rf"missing: \S*{matrix}; left over: x"),
-        "transposed": (put(matrix, lambda t: t.T), rf"of another shape: \S*{matrix} \(stored"),
-        "left over": (lambda w: w.update({"model.layers.7.w": torch.ones(3)}), r"left over: model\.layers\.7\.w"),
-        "int8": (put(matrix, lambda t: (50 * t).to(torch.int8)), rf"{matrix} of \S* is stored as I8"),
-        "bool": (put(matrix, lambda t: t > 0), rf"{matrix} of \S* is stored as BOOL"),
-        "no embeddings": (lambda w: w.pop(key(w, embedding)) is None, rf"missing: .*{embedding}"),
-        "NaN": (
-            put(embedding, with_row(float("nan"))),
-            rf"{embedding} of \S* has 16 NaN or infinite entries of 960, .* \(3, 0\)",
-        ),
-        "infinite": (put(matrix, with_row(-float("inf"))), rf"{matrix} of \S* has \d+ NaN or infinite entries of \d+"),
-        "two names": (lambda w: w.update({key(w, matrix).split(".", 1)[1]: w[key(w, matrix)] + 1}), "two names: "),
-        "all gone": (lambda w: w.clear(), "has no tensors"),
-    }
-    for name, (change, complaint) in cases.items():
+    numbers = rf"{embedding} of \S* has 16 NaN or infinite entries of 960, .* \(3, 0\)"
+    cases: list[tuple[Change, str]] = [
+        (lambda w: w.pop(key(w, matrix)) is None, rf"missing: \S*{matrix}"),
+        (lambda w: w.update({"x": w.pop(key(w, matrix))}), rf"missing: \S*{matrix}; left over: x"),
+        (put(matrix, lambda t: t.T), rf"of another shape: \S*{matrix} \(stored"),
+        (lambda w: w.update({"model.layers.7.w": torch.ones(3)}), r"left over: model\.layers\.7\.w"),
+        (put(matrix, lambda t: (50 * t).to(torch.int8)), rf"{matrix} of \S* is stored as I8"),
+        (lambda w: w.pop(key(w, embedding)) is None, rf"missing: .*{embedding}"),
+        (put(embedding, with_row(float("nan"))), numbers),
+        (put(matrix, with_row(-float("inf"))), rf"{matrix} of \S* has \d+ NaN or infinite entries of \d+"),
+        (lambda w: w.update({key(w, matrix).split(".", 1)[1]: w[key(w, matrix)] + 1}), "two names: "),
+        (lambda w: w.clear(), "missing: "),
+    ]
+    for i, (change, complaint) in enumerate(cases):
         with pytest.raises(ModelAccessError, match=complaint):
-            load(damaged(folder_of(family), tmp_path / name, change))
+            load(damaged(folder_of(family), tmp_path / str(i), change))
 
 
 def test_heads_tied_and_not(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -144,14 +138,12 @@ def test_what_old_checkpoints_store_and_no_number_depends_on(folder_of: Callable
         assert torch.equal(plain(torch.tensor([[2, 5, 6]])), old(torch.tensor([[2, 5, 6]])))
     harmful: list[tuple[str, Weights]] = [
         ("gpt2", masks(gpt2, square.byte(), -1e4)),
-        ("gpt2", masks(gpt2, square.tril().byte(), 0.0)),
         (
             "gpt2",
             {"transformer.h.7.attn.c_attn.bias": torch.ones(48)},
         ),  # which transformers' pattern for masks fits too
         ("neox", {neox.format(1) + rotary: 1.001 * frequencies("neox")}),
         ("llama", {name: 1.01 * f for name, f in own.items()}),
-        ("llama", {"model.position_ids": torch.arange(64)[None].flip(1)}),
     ]
     for i, (family, extra) in enumerate(harmful):
         with pytest.raises(ModelAccessError, match="left over: "):
@@ -179,48 +171,32 @@ def test_a_model_by_its_own_names_or_its_bases_and_in_any_floating_format(
 
 def test_the_class_that_the_configuration_names(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     llama = folder_of("llama")
-    cases: dict[str, tuple[dict[str, Any], str]] = {
-        "foreign": ({"architectures": ["FooForCausalLM"]}, "builds LlamaForCausalLM .* names FooForCausalLM"),
-        "other type": ({"model_type": "mistral"}, "builds MistralForCausalLM .* names LlamaForCausalLM"),
-        "absent": ({"architectures": None}, "names no class under architectures"),
-        "empty": ({"architectures": []}, "names no class under architectures"),
-        "text": ({"architectures": "LlamaForCausalLM"}, "names no class under architectures"),
-        "own code": ({"auto_map": {"AutoModelForCausalLM": "mine.Llama2"}}, "its own Python code"),
-        "fewer": ({"num_hidden_layers": 2}, "left over: model.layers.2.*"),
-        "more": ({"num_hidden_layers": 4}, "missing: model.layers.3.* and 5 more"),
-    }
-    for name, (settings, complaint) in cases.items():
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"architectures": ["FooForCausalLM"]}, "builds LlamaForCausalLM .* names FooForCausalLM"),
+        ({"model_type": "mistral"}, "builds MistralForCausalLM .* names LlamaForCausalLM"),
+        ({"architectures": None}, "names no class under architectures"),
+        ({"auto_map": {"AutoModelForCausalLM": "mine.Llama2"}}, "its own Python code"),
+        ({"num_hidden_layers": 2}, "left over: model.layers.2.*"),
+        ({"num_hidden_layers": 4}, "missing: model.layers.3.* and 5 more"),
+    ]
+    for i, (settings, complaint) in enumerate(cases):
         with pytest.raises(ModelAccessError, match=complaint):
-            load(edited(llama, tmp_path / name, **settings))
+            load(edited(llama, tmp_path / str(i), **settings))
     load(edited(llama, tmp_path / "same", auto_map={"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}))
 
 
-def test_files_that_are_cut_off_or_no_checkpoint(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    whole = (folder_of("llama") / "model.safetensors").read_bytes()
-    for name, content in {
-        "cut": whole[:-40],
-        "header": whole[:60],
-        "empty": b"",
-        "text": b"\x10" + 7 * b"\0" + b"{?",
-    }.items():
-        shutil.copytree(folder_of("llama"), tmp_path / name)
+def test_files_that_are_cut_off_and_adapters(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    llama = folder_of("llama")
+    whole = (llama / "model.safetensors").read_bytes()
+    for name, content in {"cut": whole[:-40], "header": whole[:60], "empty": b""}.items():
+        shutil.copytree(llama, tmp_path / name)
         (tmp_path / name / "model.safetensors").write_bytes(content)
         with pytest.raises(ModelAccessError, match="damaged or truncated"):
             load(tmp_path / name)
-    shutil.copytree(folder_of("llama"), tmp_path / "ranks")
-    shutil.copy(
-        folder_of("llama") / "model.safetensors", tmp_path / "ranks/shard-00000-model-00001-of-00001.safetensors"
-    )
-    with pytest.raises(ModelAccessError, match="one weight file for each process"):
-        load(tmp_path / "ranks")
-
-
-def test_an_adapter_is_not_left_out_in_silence(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    shutil.copytree(folder_of("llama"), tmp_path / "both")
-    (tmp_path / "both/adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
+    shutil.copytree(llama, tmp_path / "both")
     (tmp_path / "alone").mkdir()
-    shutil.copy(tmp_path / "both/adapter_config.json", tmp_path / "alone")
     for name in ("both", "alone"):
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
         with pytest.raises(ModelAccessError, match="has an adapter"):
             load(tmp_path / name)
 
@@ -239,47 +215,28 @@ def test_shards(shards: Path, folder_of: Callable[[str], Path], tmp_path: Path) 
     assert torch.equal(load(shards)(ids), load(folder_of("llama"))(ids))
     first, second, *_ = sorted(path.name for path in shards.glob("model-*.safetensors"))
 
-    def index(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-        path = folder / "model.safetensors.index.json"
-        content = json.loads(path.read_text())
-        path.write_text(json.dumps(change(content) or content))
-
     def twice(folder: Path) -> None:
         name, tensor = next(iter(load_file(folder / first).items()))
         save_file(load_file(folder / second) | {name: tensor + 1}, folder / second, {"format": "pt"})
 
-    def swapped(content: dict[str, Any]) -> None:
-        name = next(name for name, file in content["weight_map"].items() if file == first)
-        content["weight_map"][name] = second
-
-    cases: dict[str, tuple[Callable[[Path], Any], str]] = {
-        "lost": (lambda f: (f / second).unlink(), f"lacks {second}"),
-        "cut": (lambda f: (f / second).write_bytes((f / second).read_bytes()[:-9]), "damaged or truncated"),
-        "absent tensor": (
-            lambda f: index(f, lambda c: c["weight_map"].update({"model.x": first})),
-            "lists tensors that are not in their files: model.x",
-        ),
-        "swapped": (lambda f: index(f, swapped), "lists tensors that are not in their files"),
-        "twice": (twice, f"twice, in {first} and {second}"),
-        "no mapping": (lambda f: index(f, lambda c: [c]), "not a valid index of weight files"),
-        "nothing mapped": (lambda f: index(f, lambda c: {"weight_map": {}, "metadata": {}}), "has no tensors"),
-        "no metadata": (
-            lambda f: index(f, lambda c: {"weight_map": c["weight_map"]}),
-            "not a valid index of weight files",
-        ),
-        "no json": (
-            lambda f: (f / "model.safetensors.index.json").write_text("{"),
-            "not a valid index of weight files",
-        ),
-    }
-    for name, (change, complaint) in cases.items():
-        shutil.copytree(shards, tmp_path / name)
-        change(tmp_path / name)
+    where = "model.safetensors.index.json"
+    cases: list[tuple[Callable[[Path], Any], str]] = [
+        (lambda f: (f / second).unlink(), f"lacks {second}"),
+        (lambda f: (f / second).write_bytes((f / second).read_bytes()[:-9]), "damaged or truncated"),
+        (twice, f"twice, in {first} and {second}"),
+        (lambda f: (f / where).write_text("[]"), "not a valid index of weight files"),
+        (lambda f: (f / where).write_text("{"), "not a valid index of weight files"),
+    ]
+    for i, (change, complaint) in enumerate(cases):
+        shutil.copytree(shards, tmp_path / str(i))
+        change(tmp_path / str(i))
         with pytest.raises(ModelAccessError, match=complaint):
-            load(tmp_path / name)
+            load(tmp_path / str(i))
 
 
-@pytest.mark.parametrize("family", EXPERTS)
+@pytest.mark.parametrize(
+    "family", ["mixtral", *(pytest.param(f, marks=pytest.mark.slow) for f in EXPERTS if f != "mixtral")]
+)
 def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
     """The experts of a mixture are stored one by one and stacked while loading."""
     whole = save_random(EXPERTS[family], tmp_path / "whole")
@@ -316,6 +273,7 @@ def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_p
         sl.load(folder_of("llama"), device=places, progress=False)
 
 
+@pytest.mark.slow
 def test_the_refusal_is_all_that_is_printed(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     """In a process of its own, where nothing has silenced transformers yet."""
     gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.update({"x": w.pop(key(w, "up_proj.weight"))}))

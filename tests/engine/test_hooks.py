@@ -10,73 +10,10 @@ from transformers import GPTNeoXConfig
 
 import squashlens as sl
 from squashlens.engine.proving import effective
-from squashlens.errors import InputError, UnsoundModelError
-from tests.cases import FAMILIES, few, save_random
+from squashlens.errors import UnsoundModelError
+from tests.cases import save_random
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
-
-
-def patterns(model: Any) -> dict[int, torch.Tensor]:
-    return sl.capture(model, IDS, keep="patterns", bos="as-given").patterns
-
-
-@pytest.mark.parametrize("family", few(FAMILIES))
-@pytest.mark.parametrize("places", [(0,), (2, 5), (0, 1, 7)])
-def test_masked_rows_renormalise_and_keep_their_diagonal(family: str, places: tuple[int, ...], bridge_of: Any) -> None:
-    """Block 0, whose inputs no mask changes: every weight is the old one over what is left of its row."""
-    model = bridge_of(family)
-    before = patterns(model)[0]
-    with sl.applied(model, sl.hooks.mask_tokens(places)):
-        after = patterns(model)
-    kept = torch.ones(8, 8).tril()
-    for place in places:
-        kept[place + 1 :, place] = 0
-    expected = before * kept / (before * kept).sum(dim=-1, keepdim=True)
-    torch.testing.assert_close(after[0], expected, rtol=1e-4, atol=1e-6)
-    for pattern in after.values():
-        assert pattern.isfinite().all()
-        assert (pattern[..., kept == 0] == 0).all()
-        assert (pattern.diagonal(dim1=-2, dim2=-1) > 0).all()
-
-
-def test_blocks_below_are_left_alone(bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    before = patterns(model)
-    with sl.applied(model, sl.hooks.mask_tokens((2,), blocks=(1, 2))):
-        after = patterns(model)
-    assert torch.equal(after[0], before[0])
-    assert (after[1][..., 3:, 2] == 0).all()
-
-
-@pytest.mark.parametrize("family", few(FAMILIES))
-def test_zeroed_values_leave_attention_and_give_nothing(family: str, bridge_of: Any) -> None:
-    model, seen = bridge_of(family), []
-    before = patterns(model)[0]
-    look = sl.hooks.Hook("look", "blocks.0.attn.hook_v", lambda v: seen.append(v[0].detach().clone()))
-    with sl.applied(model, look):
-        patterns(model)
-        with sl.applied(model, sl.hooks.zero_values((2, 5), blocks=(0,)), look):
-            assert torch.equal(patterns(model)[0], before)
-    plain, zeroed = seen[0], seen[-1]
-    assert (zeroed[[2, 5]] == 0).all()
-    assert (plain[[2, 5]] != 0).all()
-    others = [0, 1, 3, 4, 6, 7]
-    assert torch.equal(zeroed[others], plain[others])
-
-
-def test_positions_beyond_the_prompt_are_not_there(bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    with torch.no_grad():
-        logits = model(IDS)
-        with sl.applied(model, sl.hooks.mask_tokens((40,)), sl.hooks.zero_values((40,))):
-            assert torch.equal(model(IDS), logits)
-
-
-@pytest.mark.parametrize("factory", [sl.hooks.mask_tokens, sl.hooks.zero_values])
-@pytest.mark.parametrize("positions", [(), (-1,), (True,)])
-def test_positions_that_are_none(factory: Any, positions: Any) -> None:
-    with pytest.raises(InputError, match="are not positions|Give a whole number"):
-        factory(positions)
 
 
 def test_long_lists_are_named_in_short() -> None:

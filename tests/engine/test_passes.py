@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.engine.anatomy import pattern_site
-from squashlens.engine.hooking.edits import edits
 from squashlens.engine.running import passes
 from squashlens.engine.running.passes import read
+from squashlens.engine.running.repeatable import edits
 from squashlens.errors import CapacityError, InputError
 from squashlens.sequences import Branch
 from tests.cases import FAMILIES, few

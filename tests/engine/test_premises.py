@@ -45,7 +45,10 @@ def test_models_whose_tokens_are_connected_otherwise_are_refused(kind: str, tmp_
     assert proof.status(unverified) == "unverified"
 
 
-@pytest.mark.parametrize("family", LOADED)
+DAILY = ("sinks", "mixtral", "bloom", "neox")
+
+
+@pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in DAILY else pytest.mark.slow) for f in LOADED])
 def test_models_with_attention_alone_load(family: str, tmp_path: Path) -> None:
     """Also with position biases, attention sinks and experts."""
     assert proof.status(sl.load(save_random(LOADED[family], tmp_path), progress=False)) == "verified"

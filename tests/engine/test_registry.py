@@ -6,19 +6,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, Phi3Config
 
 import squashlens as sl
 from squashlens.engine import digests, locks
-from squashlens.engine.anatomy import modules_of, named_modules, parameters
 from squashlens.engine.digests import tensor_digest
 from squashlens.engine.hooking.hook import attached
 from squashlens.engine.proving import proof, registry
@@ -84,6 +81,7 @@ def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: P
         sl.search_separators(other, sequence, **options)
 
 
+@pytest.mark.slow
 def test_a_folder_has_one_fingerprint_in_every_process(folder_of: Any, own: Any, tmp_path: Path) -> None:
     folder = folder_of("gemma3")
     program = (
@@ -107,7 +105,9 @@ def test_the_last_pass_leaves_no_trace(kind: str, tmp_path: Path) -> None:
     registry.forget(model)
     proof.require_sound(model)  # built anew, the plain model has run nothing
     rotary: Any = next(m for m in model.original_model.modules() if "inv_freq" in m._buffers)
-    rotary.inv_freq[1] *= 1.01  # nothing that a pass would write
+    rotary.inv_freq[1] *= 1.01  # which is made again before every pass
+    assert fingerprint(model) == before
+    rotary.original_inv_freq[1] *= 1.01
     assert fingerprint(model) != before
 
 
@@ -135,49 +135,6 @@ def test_a_digest_sees_every_entry_and_its_place(
     assert len(set(found)) == len(found)
     assert tensor_digest(x.clone()) == found[0]
     assert tensor_digest(torch.cat([x[:1], x])[1:]) == found[0]  # a view that starts elsewhere
-
-
-@pytest.mark.parametrize("piece", [64, 2**24])
-def test_bytes_are_summed_once_and_every_write_is_seen(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A digest from memory is the computed one; a write that PyTorch does not count gives other bytes."""
-    monkeypatch.setattr(digests, "_PIECE", piece)
-    monkeypatch.setattr(digests, "_REMEMBERED", 2)
-    monkeypatch.setattr(digests, "_remembered", OrderedDict())
-    summed: list[int] = []
-    sums = digests._row_sums
-    monkeypatch.setattr(digests, "_row_sums", lambda flat: (summed.append(len(flat)), sums(flat))[1])
-    weight = torch.nn.Parameter(torch.randn(40, 50, generator=torch.Generator().manual_seed(1)))
-    first = tensor_digest(weight)
-    assert tensor_digest(weight) == tensor_digest(weight.clone()) == first
-    assert tensor_digest(weight.view(50, 40)) != first != tensor_digest(weight.view(torch.int32))
-    assert len(summed) == 1
-    version = weight._version
-    weight.detach().numpy()[39, 49] += 1
-    assert weight._version == version
-    assert tensor_digest(weight) != first
-    weight.detach().numpy()[39, 49] -= 1
-    tensor_digest(weight)
-    assert len(summed) == 2
-    others = [tensor_digest(torch.full((5,), float(number))) for number in range(3)]
-    assert len(set(others)) == 3
-    assert len(digests._remembered) == 2
-    assert tensor_digest(weight) == first
-    assert len(summed) == 6  # the weight was dropped, and is summed again
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_modules_are_walked_as_pytorch_walks_them(own: Any, family: str) -> None:
-    """The same names in the same order, a module with two names under the first, nothing for a module that is None."""
-    model = own(family)
-    shared = torch.nn.Linear(2, 2)
-    tied = torch.nn.Linear(2, 2)
-    tied.weight = shared.weight
-    odd = torch.nn.ModuleDict({"a": shared, "b": torch.nn.Sequential(torch.nn.ReLU(), shared, tied)})
-    odd.register_module("c", None)
-    for root in (model, model.original_model, odd):
-        assert list(named_modules(root)) == list(root.named_modules())
-        assert sorted(map(id, modules_of(root))) == sorted(map(id, root.modules()))
-        assert sorted(map(id, parameters(root))) == sorted(map(id, root.parameters()))
 
 
 # -- proofs lapse with what was proved ------------------------------------------------------------------------------
@@ -371,13 +328,6 @@ def test_weights_changed_by_a_hook_are_refused(own: Any) -> None:
         bound(model)
 
 
-def test_weights_changed_without_hooks_are_refused(own: Any) -> None:
-    """By another thread, for example."""
-    model = own("llama")
-    with pytest.raises(BusyModelError, match="changed during a measurement"), registry.steady(model), torch.no_grad():
-        model.blocks[2].mlp.out.weight.mul_(1.001)
-
-
 def test_an_entry_changed_past_pytorch_by_a_hook_is_refused(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch counts no write, and the entry is not among those that are sampled."""
     model = own("llama")
@@ -554,21 +504,6 @@ def test_copies_have_locks_and_proofs_of_their_own(own: Any) -> None:
 # -- what an attack found ---------------------------------------------------------------------------------------------
 
 
-def test_numpy_scalars_and_globals_are_part_of_a_model(own: Any) -> None:
-    model = own("llama")
-    module = next(m for m in model.original_model.modules() if "scaling" in vars(m))
-    module.scaling = np.float32(module.scaling)
-    before = fingerprint(model)
-    module.scaling = np.float32(module.scaling * 4)
-    assert fingerprint(model) != before
-    space: dict[str, Any] = {"FACTOR": 1.0}
-    exec("def forward(x):\n    return x * FACTOR", space)  # noqa: S102
-    module.other = space["forward"]
-    before = fingerprint(model)
-    space["FACTOR"] = 3.0
-    assert fingerprint(model) != before
-
-
 def test_a_module_of_another_class_is_refused(own: Any) -> None:
     """It may do the same to a short prompt and something else to a long one."""
     model = own("llama")
@@ -576,17 +511,6 @@ def test_a_module_of_another_class_is_refused(own: Any) -> None:
     module.__class__ = type("Other", (type(module),), {})
     with pytest.raises(UnsoundModelError, match="instead of a LlamaRMSNorm"):
         bound(model)
-
-
-def test_weights_that_a_hook_writes_past_pytorch_are_refused(own: Any) -> None:
-    model = own("llama")
-    weight = model.original_model.model.layers[1].mlp.down_proj.weight
-
-    def write(tensor: torch.Tensor) -> None:
-        weight.data.mul_(0.5)
-
-    with sl.applied(model, sl.hooks.Hook("write", "blocks.0.hook_mlp_out", write)), pytest.raises(BusyModelError):
-        sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
 
 
 def test_a_float64_model_is_proved_again_after_an_edit(tmp_path: Path) -> None:
@@ -608,26 +532,3 @@ def test_hooks_on_every_module_are_named(own: Any) -> None:
     finally:
         handle.remove()
     assert [name for name in named if name.startswith("every module (torch)") and name.endswith("triple")]
-
-
-def test_a_capture_is_of_one_function_not_of_its_name(own: Any, tmp_path: Path) -> None:
-    model = own("llama")
-
-    def scaled(factor: float) -> Any:
-        return lambda tensor, hook: tensor * factor
-
-    first, second = scaled(0.0), scaled(5.0)
-    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", first)]):
-        run = sl.capture(model, IDS, bos="as-given")
-        kept = sl.capture(model, IDS, bos="as-given", out=tmp_path / "run")
-        assert sl.path_bound(model, run).equals(sl.path_bound(model, kept))
-        assert sl.path_bound(model, run).equals(sl.path_bound(model, sl.Capture.open(tmp_path / "run")))
-    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", second)]), pytest.raises(StaleCaptureError, match="hooks"):
-        sl.path_bound(model, run)
-
-
-def test_an_entry_of_the_configuration_alone_is_part_of_a_model(own: Any) -> None:
-    model = own("llama")
-    before = fingerprint(model)
-    model.original_model.config.unheard_of = 1
-    assert fingerprint(model) != before

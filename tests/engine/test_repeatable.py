@@ -111,13 +111,6 @@ def test_a_function_that_changes_during_a_call_is_refused(bridge_of: Any) -> Non
         sl.sensitivity(model, IDS, **SHARED)
 
 
-def test_hooks_with_a_name_are_tested_too(bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    noise = sl.hooks.Hook("noise", SITE, lambda z: z + 0.1 * torch.randn_like(z))
-    with sl.applied(model, noise), pytest.raises(InputError, match="With noise the model gives other numbers"):
-        sl.path_bound(model, IDS, **SHARED)
-
-
 def test_functions_that_treat_prompts_alike_are_measured(bridge_of: Any) -> None:
     model = bridge_of("llama")
     both = torch.stack([IDS, IDS.flip(0)])

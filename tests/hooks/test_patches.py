@@ -217,25 +217,6 @@ def test_factors_multiply_and_none_is_a_mask(bridge_of: Callable[..., Any]) -> N
         torch.testing.assert_close(logits(model), twice, rtol=1e-4, atol=1e-4)
 
 
-def test_a_generator_of_ids_is_read_once(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("gpt2")
-    ids = OTHER[0].tolist()
-    for factory, first in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
-        hook, listed = raw(factory)(first, (one for one in ids), **GIVEN), raw(factory)(first, ids, **GIVEN)
-        for _ in range(2):
-            with sl.applied(model, hook):
-                found = logits(model)
-            with sl.applied(model, listed):
-                assert torch.equal(found, logits(model))
-
-
-@pytest.mark.parametrize("source", [object(), 3, b"x", None, {1}, True])
-def test_what_is_no_source_is_refused_when_the_hook_is_made(source: Any) -> None:
-    for factory in (change.patch_residual, change.patch_heads):
-        with pytest.raises(InputError, match="source="):
-            raw(factory)([0], source)
-
-
 def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
     model, short = bridge_of("llama"), IDS[:, :4]
@@ -282,11 +263,11 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
         (lambda: change.patch_residual([2], OTHER, from_positions=[1, 2]), "1 positions and 2 from_positions"),
         (lambda: change.patch_heads([2], OTHER, from_positions=[1]), "from_positions= is given without"),
         (lambda: raw(change.patch_heads)([], OTHER), "are not heads"),
-        (lambda: raw(change.mean_heads)([0], OTHER, over="tokens"), "over='tokens' is not a choice"),
+        (lambda: change.mean_heads([0], OTHER, over="tokens"), "over='tokens' is not a choice"),
         (lambda: raw(change.zero_heads)([-1]), "zero_heads: .* are not heads"),
         (lambda: change.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
         (lambda: change.scale_attention(float("nan"), [2]), "is not a factor|is not a finite"),
-        (lambda: raw(change.scale_attention)(True, [2]), "is not a factor|Give a finite number"),
+        (lambda: change.scale_attention(True, [2]), "is not a factor|Give a finite number"),
         (lambda: change.scale_attention(2.0, []), "are not positions"),
     ):
         with pytest.raises(InputError, match=complaint):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ import torch
 from transformer_lens import hook_points
 
 import squashlens as sl
-from squashlens.engine.hooking.hook import without_ambient
-from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
-from tests.odd import Unprintable
+from squashlens.errors import InputError, SquashlensError, StaleCaptureError
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -120,16 +117,6 @@ def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
         pass
 
 
-def test_pairs_are_probed(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("neox")
-    with (
-        pytest.raises(UnsoundModelError, match="have no effect"),
-        sl.applied(model, ("blocks.0.attn.hook_rot_q", alone)),
-    ):
-        pass
-    assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
-
-
 @pytest.mark.parametrize(
     "function",
     [lambda: 0, lambda a, b: a, lambda a, b, c: a, lambda *, tensor, hook: tensor],
@@ -155,41 +142,17 @@ def test_what_is_no_hook_is_refused(given: Any, bridge_of: Callable[..., Any]) -
     assert count(model) == before
 
 
-@pytest.mark.parametrize("given", [Unprintable(), [Unprintable()], (SITE, Unprintable())])
-def test_what_cannot_be_shown_is_refused_as_a_hook(given: Any, bridge_of: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="Unprintable object"), sl.applied(bridge_of("gpt2"), given):
-        pass
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("", SITE, alone), "name=''"),
-        ((3, SITE, alone), "name=3"),
-        (("mine", None, alone), "site=None"),
-        (("mine", SITE, "half"), "is not a function"),
-        (("mine", "blocks.{block}.attn.hook_z", alone, "12"), "are not block numbers"),
-        (("mine", "blocks.{block}.attn.hook_z", alone, (True,)), "are not block numbers"),
         (("mine", "blocks.{block}.attn.hook_z", alone, ()), "are not block numbers"),
         (("mine", SITE, alone, (2,)), "is a single hook point"),
     ],
 )
 def test_hooks_that_say_nothing_sensible(arguments: Any, complaint: str) -> None:
-    hook = object.__new__(sl.hooks.Hook)  # without the tests' own type checks, which would answer first
-    for field, value in zip(("name", "site", "edit", "blocks"), (*arguments, None), strict=False):
-        object.__setattr__(hook, field, value)
     with pytest.raises(InputError, match=complaint):
-        hook.__post_init__()
-
-
-def test_a_block_named_twice_is_hooked_once(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    once = sl.hooks.Hook("half", "blocks.{block}.attn.hook_z", alone, (1,))
-    twice = sl.hooks.Hook("half", "blocks.{block}.attn.hook_z", alone, [np.int64(1), 1])
-    with sl.applied(model, once):
-        expected = logits(model)
-    with sl.applied(model, twice):
-        assert torch.equal(logits(model), expected)
+        sl.hooks.Hook(*arguments)
 
 
 RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
@@ -203,7 +166,7 @@ RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", list(RETURNS))
-@pytest.mark.parametrize("site", [SITE, "blocks.1.hook_resid_pre", "blocks.1.attn.hook_attn_scores"])
+@pytest.mark.parametrize("site", [SITE, "blocks.1.attn.hook_attn_scores"])
 def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Callable[..., Any]) -> None:
     """Also of one that a user hung with `model.hooks`, in every kind of pass."""
     model, (function, complaint) = bridge_of("llama"), RETURNS[what]
@@ -240,16 +203,6 @@ def test_edits_in_place_and_infinities_that_mask_are_allowed(bridge_of: Callable
         for function in (in_place, returned):
             with sl.applied(model, (site, function)):
                 assert torch.equal(logits(model), expected)
-
-
-def test_a_row_that_sees_nothing_is_refused(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("gpt2")
-    blind = ("blocks.1.attn.hook_attn_scores", lambda s: s.index_fill(-2, torch.tensor([5]), -torch.inf))
-    with sl.applied(model, blind):
-        for measure in (sl.path_bound, sl.jacobian_norms, sl.top_tokens):
-            options = {k: v for k, v in AS_GIVEN.items() if k in inspect.signature(measure).parameters}
-            with pytest.raises(SquashlensError, match="computes NaN on this prompt with the hooks .*<lambda>"):
-                measure(model, IDS, **options)
 
 
 def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
@@ -365,12 +318,6 @@ def test_compare_takes_pairs(tiny: Any) -> None:
     assert (found.sel(change="pair") != found.sel(change="as it is")).any()
 
 
-def test_a_filter_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
-    refused = pytest.raises(InputError, match="The filter .*lambda.* failed on the name '.*': ZeroDivisionError")
-    with refused, sl.applied(bridge_of("llama"), (lambda name: 1 / 0, alone)):
-        pass
-
-
 def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..., Any]) -> None:
     """By the hook function itself, and in the body; TransformerLens's own contexts take off their own hooks alone."""
     model = bridge_of("llama")
@@ -410,16 +357,3 @@ def test_token_ids_are_no_activations(bridge_of: Callable[..., Any]) -> None:
     chosen = pytest.raises(InputError, match="the filter accepts only 'embed.hook_in'")
     with chosen, sl.applied(model, (lambda name: name == "embed.hook_in", look)):
         pass
-
-
-def test_a_model_without_ambient_hooks_has_none_on_the_whole_of_it(bridge_of: Callable[..., Any]) -> None:
-    model, calls = bridge_of("llama"), []
-    handle = model.original_model.register_forward_pre_hook(lambda *_: calls.append(1))
-    try:
-        with without_ambient(model):
-            logits(model)
-        assert not calls
-        logits(model)
-        assert calls
-    finally:
-        handle.remove()

@@ -43,13 +43,6 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
         assert torch.equal(logits(model), before)
 
 
-def test_the_prompt_itself_in_its_own_place_changes_nothing(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    before = logits(model)
-    with sl.applied(model, sl.hooks.mean_residual(range(10), IDS, bos="as-given")):
-        torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-5)
-
-
 def test_every_block_from_the_first_is_another_token(bridge_of: Callable[..., Any]) -> None:
     """Put in at block 0 alone, the other prompt's streams are its embeddings: as if that token stood there."""
     model = bridge_of("gemma3")
@@ -81,14 +74,6 @@ def test_nothing_depends_on_the_token_that_stands_there(bridge_of: Callable[...,
             swapped = IDS.clone()
             swapped[0, place] = 33
             assert torch.equal(model(swapped, use_cache=False)[:, -1], before) == (place in PLACES)
-
-
-def test_texts_as_reference(tiny: Any) -> None:
-    prompt = "What is the last digit in this sequence? 4,7 ="
-    others = [prompt.replace("7", digit) for digit in "0123456789"]
-    place = sl.hooks.find_positions(tiny, prompt, "7")
-    with sl.applied(tiny, sl.hooks.resample_residual(place, others[3:4], seed=0)):
-        assert str(sl.top_tokens(tiny, prompt)["token"].values[0]) == "3"
 
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge, short_repr, whole
+from squashlens._typing import Bridge, whole
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import modules_of, named_modules
-from squashlens.engine.canonical import Canonical
+from squashlens.engine.canonical import contents_of
 from squashlens.engine.functions import function_name, require_like, takes_point, without_partials
 from squashlens.engine.hooking.continued import WholePassesOnly
 from squashlens.engine.locks import locked
@@ -64,14 +64,17 @@ class Hook:
 
     def __post_init__(self) -> None:
         for what in ("name", "site"):
-            if not (isinstance(getattr(self, what), str) and getattr(self, what)):
-                raise InputError(f"Hook: {what}={short_repr(getattr(self, what))} is not a {what}.", "Give some text.")
-        if not callable(self.edit):
+            if not getattr(self, what):
+                raise InputError(f"Hook: {what}='' is not a {what}.", "Give some text.")
+        blocks = None if self.blocks is None else tuple(dict.fromkeys(whole(block) for block in self.blocks))
+        if blocks == ():
+            raise InputError(f"{self.name}: blocks=() are not block numbers.", "Give at least one, or None for all.")
+        if blocks is not None and "{block}" not in self.site:
             raise InputError(
-                f"{self.name}: edit={short_repr(self.edit)} is not a function.", "Give a function of a tensor."
+                f"{self.name}: blocks= is given, but the site {self.site!r} is a single hook point.",
+                "Write {block} in the site in place of the block number, or leave blocks= out.",
             )
-        object.__setattr__(self, "_with_point", takes_point(self.edit, self.name))
-        object.__setattr__(self, "blocks", _blocks(self))
+        vars(self).update(blocks=blocks, _with_point=takes_point(self.edit, self.name))
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
@@ -95,24 +98,6 @@ class Hook:
                 f"Use blocks 0 to {n_blocks - 1}.",
             )
         return [self.site.replace("{block}", str(b)) for b in blocks]
-
-
-def _blocks(hook: Hook) -> tuple[int, ...] | None:
-    """The blocks of a hook as a tuple without repeats."""
-    if hook.blocks is None:
-        return None
-    blocks = tuple(whole(b) for b in hook.blocks) if isinstance(hook.blocks, Iterable) else (hook.blocks,)
-    if not blocks or any(isinstance(b, bool | str) or not isinstance(b, int) for b in blocks):
-        raise InputError(
-            f"{hook.name}: blocks={short_repr(hook.blocks)} are not block numbers.",
-            "Give a tuple of whole numbers, from 0, or None for all blocks.",
-        )
-    if "{block}" not in hook.site:
-        raise InputError(
-            f"{hook.name}: blocks= is given, but the site {hook.site!r} is a single hook point.",
-            "Write {block} in the site in place of the block number, or leave blocks= out.",
-        )
-    return tuple(dict.fromkeys(blocks))
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,7 +142,7 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
         counting = [(hook.name, name) for hook, name in points if hook.positional]
         if counting:
             torch_hook(stack, model.original_model, WholePassesOnly(counting), before=True, with_kwargs=True)
-        attached_hooks: list[Hook] = []
+        added: list[Hook] = []
         for hook, name in points:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
@@ -165,13 +150,13 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
                     f"{hook.name}: this model has no hook point {name!r}.",
                     (f"Did you mean {near[0]!r}? " if near else "") + "`model.hook_dict` lists the hook points.",
                 )
-            # One object for each hook point, so that exactly this hook is removed.
-            added = _at_point(hook, name)
-            stack.callback(_remove, known[name], added)  # before adding, in case of an interruption
-            known[name].add_hook(added)
-            attached_hooks.append(added)
+            # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
+            added.append(copy.copy(hook))
+            vars(added[-1]).update(site=name, blocks=None)
+            stack.callback(_remove, known[name], added[-1])  # before adding, in case of an interruption
+            known[name].add_hook(added[-1])
         yield model
-        gone = [added for added in attached_hooks if all(h.user_hook is not added for h in known[added.site].fwd_hooks)]
+        gone = [hook for hook in added if all(h.user_hook is not hook for h in known[hook.site].fwd_hooks)]
         if gone:
             raise InputError(
                 f"The hook {gone[0].name} at {gone[0].site} was removed from the model while it was in use.",
@@ -180,43 +165,18 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             )
 
 
-def _at_point(hook: Hook, point: str) -> Hook:
-    """The hook at a single point; its parts are known to be sound, so they are not checked for every pass."""
-    found = copy.copy(hook)
-    for part, value in (("site", point), ("blocks", None)):
-        object.__setattr__(found, part, value)
-    return found
-
-
 def _remove(point: "HookPoint", hook: Hook) -> None:
     """Remove a hook from its point, also if TransformerLens was interrupted before it recorded the hook."""
-    for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
-        handle.hook.remove()
-        point.fwd_hooks[:] = [h for h in point.fwd_hooks if h is not handle]
+    point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
     for key, function in list(point._forward_hooks.items()):
-        if any(_holds(cell, hook) for cell in getattr(function, "__closure__", None) or ()):
+        if any(contents_of(cell) is hook for cell in getattr(function, "__closure__", None) or ()):
             del point._forward_hooks[key]
-
-
-def _holds(cell: Any, hook: Hook) -> bool:
-    try:
-        return cell.cell_contents is hook
-    except ValueError:  # an empty cell
-        return False
 
 
 def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any], *, before: bool, **how: bool) -> None:
     """Register a PyTorch hook before or after `module`, and remove it when `stack` is left."""
-    stack.callback(_unregister, module, function)  # before adding, in case of an interruption
-    (module.register_forward_pre_hook if before else module.register_forward_hook)(function, **how)
-
-
-def _unregister(module: nn.Module, function: Callable[..., Any]) -> None:
-    for kind in ("_forward_hooks", "_forward_pre_hooks"):
-        table = getattr(module, kind)
-        for key in [key for key, f in table.items() if f is function]:
-            del table[key]
-            getattr(module, f"{kind}_with_kwargs").pop(key, None)
+    register = module.register_forward_pre_hook if before else module.register_forward_hook
+    stack.callback(register(function, **how).remove)
 
 
 def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
@@ -224,84 +184,72 @@ def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
     return {p.name or name: p for name, p in model.hook_dict.items()}
 
 
-def ambient(model: Bridge) -> list[str]:
-    """The hooks that are on a model, as ``point: function``, for the provenance of a result.
-
-    These are the hooks on TransformerLens hook points, and PyTorch hooks that a user registered on a module.
-    """
-    return [name for name, _ in _edits(model)]
-
-
-def users_functions(model: Bridge) -> list[str]:
-    """The hooks on a model whose functions are not those of squashlens, so that they may do anything."""
-    return [name for name, edit in _edits(model) if is_a_users(edit)]
-
-
-def is_a_users(function: object) -> bool:
-    """Whether a hook's function is defined neither by squashlens nor by a library that runs the model."""
-    function = without_partials(function)
-    function = function.edit if isinstance(function, Hook) else function
-    return not str(getattr(function, "__module__", "")).startswith("squashlens.") and not belongs_to_a_library(function)
-
-
 @dataclass(frozen=True)
 class Standing:
-    """The hooks on a model: their names, all that they do as text, and the kinds of objects that it does not show.
+    """A hook that is on a model: its place as text, its function, and the table of PyTorch that holds it.
 
-    `mutable` are containers in users' functions, which these may change while they run.
+    A hook on every module has no module of its own.
     """
 
-    names: tuple[str, ...]
-    text: str
-    unseen: tuple[str, ...]
-    mutable: tuple[str, ...]
+    place: str
+    function: Any
+    module: nn.Module | None
+    table: str
+
+    @property
+    def name(self) -> str:
+        """``place: function``, for the provenance of a result."""
+        named = self.function.name if isinstance(self.function, Hook) else function_name(self.function)
+        return f"{self.place}: {named}"
+
+    @property
+    def edit(self) -> Any:
+        """The function itself, without a `Hook` around it."""
+        return self.function.edit if isinstance(self.function, Hook) else self.function
+
+    @property
+    def is_a_users(self) -> bool:
+        """Whether its function is defined neither by squashlens nor by a library that runs the model."""
+        function = without_partials(self.edit)
+        return not str(getattr(function, "__module__", "")).startswith(("squashlens.", *_LIBRARIES))
 
 
-def standing(model: Bridge) -> Standing:
-    """The hooks that are on a model, with what they close over."""
-    own, users, found = Canonical(), Canonical(), list(_edits(model))
-    lines = [f"{name} {(users if is_a_users(edit) else own).text(edit)}" for name, edit in found]
-    unseen = (*own.unseen, *users.unseen)
-    return Standing(tuple(name for name, _ in found), "\n".join(lines), unseen, tuple(users.mutable))
-
-
-def _edits(model: Bridge) -> Iterator[tuple[str, Any]]:
-    """Place and name, and the function, of every hook."""
-    for where, function, _ in _all_hooks(model):
-        own = isinstance(function, Hook)
-        yield (f"{where}: {function.name}", function.edit) if own else (f"{where}: {function_name(function)}", function)
+def ambient(model: Bridge) -> list[str]:
+    """The names of the hooks that are on a model, on hook points and as PyTorch hooks, for the provenance."""
+    return [hook.name for hook in standing(model)]
 
 
 def require_no_backward_hooks(model: Bridge) -> None:
     """Raise an error for backward hooks: they change derivatives, but not the model."""
-    for where in (where for where, _, backward in _all_hooks(model) if backward):
-        raise InputError(
-            f"The model has a backward hook at {where}, which changes derivatives but not the model's output.",
-            "Remove it, or edit the forward pass instead: the derivative then follows.",
-        )
+    for hook in standing(model):
+        if hook.table.startswith("_backward"):
+            raise InputError(
+                f"The model has a backward hook at {hook.place}, which changes derivatives but not the model's output.",
+                "Remove it, or edit the forward pass instead: the derivative then follows.",
+            )
 
 
-def _all_hooks(model: Bridge) -> Iterator[tuple[str, object, bool]]:
-    """Every hook on a model: its place, its function, and whether it acts only on derivatives."""
+def standing(model: Bridge) -> Iterator[Standing]:
+    """Every hook on a model, except those that libraries keep there as parts of the model."""
     known = model.hook_dict
     used = {point.name or name: point for name, point in known.items() if point.fwd_hooks or point.bwd_hooks}
     for name, point in sorted(used.items()):
         for function in (handle.user_hook for handle in point.fwd_hooks):
             # A `Hook` has the name of the point that its user gave.
             site = function.site if isinstance(function, Hook) else name
-            yield site if known.get(site) is point else name, function, False
-        yield from ((f"{name} (backward)", handle.user_hook, True) for handle in point.bwd_hooks)
-    tables = [(table, table.startswith("_backward")) for table in _TABLES]
-    if any(map(_of_a_user, all_modules(model))):  # without names, since most models have none
+            yield Standing(site if known.get(site) is point else name, function, point, "_forward_hooks")
+        for handle in point.bwd_hooks:
+            yield Standing(f"{name} (backward)", handle.user_hook, point, "_backward_hooks")
+    if any(_has_a_users(module) for module in all_modules(model)):  # without names, since most models have none
         names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in named_modules(model)}
         names |= {module: name for name, module in named_modules(model.original_model)}
         for module, name in names.items():
-            for table, backward in tables:
+            for table in _TABLES:
                 found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
-                yield from ((f"{name} (torch)", f, backward) for f in found)
-    for table, backward in tables:
+                yield from (Standing(f"{name} (torch)", f, module, table) for f in found)
+    for table in _TABLES:
         everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
-        yield from (("every module (torch)", f, backward) for f in everywhere)
+        yield from (Standing("every module (torch)", f, None, table) for f in everywhere)
 
 
 def all_modules(model: Bridge) -> set[nn.Module]:
@@ -309,8 +257,7 @@ def all_modules(model: Bridge) -> set[nn.Module]:
     return {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
 
 
-def _of_a_user(module: nn.Module) -> bool:
-    """Whether a module has a PyTorch hook that belongs to no library."""
+def _has_a_users(module: nn.Module) -> bool:
     held = vars(module)
     return any(not belongs_to_a_library(f) for table in _TABLES if held[table] for f in held[table].values())
 
@@ -328,20 +275,16 @@ def belongs_to_a_library(function: object) -> bool:
     return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
 
 
-def _part_of_the_model(function: object) -> bool:
-    """Whether a PyTorch hook stays active in `without_ambient`, because it belongs to a library."""
-    return belongs_to_a_library(function) and not isinstance(function, WholePassesOnly)
-
-
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
-        points, wanted = set(distinct_points(model).values()), {}
-        for place, hooks in hooks_as_now(model).items():
-            own = {} if place[0] in points else {k: f for k, f in hooks.items() if _part_of_the_model(f)}
-            wanted[place] = OrderedDict(own)
-        with with_hooks(model, wanted):
+        points, kept = set(distinct_points(model).values()), Tables()
+        for (module, table), hooks in hooks_as_now(model).items():
+            of_libraries = {key: f for key, f in hooks.items() if belongs_to_a_library(f)}
+            own = {key: f for key, f in of_libraries.items() if not isinstance(f, WholePassesOnly)}
+            kept[module, table] = OrderedDict({} if module in points else own)
+        with with_hooks(model, kept):
             yield
 
 

@@ -6,6 +6,7 @@ qualified name.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from squashlens._typing import Bridge, short_repr
@@ -63,26 +64,23 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
     name = function_name(function)
     if isinstance(where, str):
         return [Hook(name, where, function)]
-    chosen: dict[int, str] = {}  # each point once, under its first matching name
+    chosen: dict[Any, str] = {}  # each point once, under its first matching name
     for alias, point in model.hook_dict.items():
-        if _is_true(where, alias):
-            chosen.setdefault(id(point), alias)
+        try:
+            accepted = bool(where(alias))
+        except Exception as error:
+            raise InputError(
+                f"The filter {function_name(where)} failed on the name {alias!r}: {type(error).__name__}: {error}.",
+                "A filter gets the name of each hook point, and returns True or False.",
+            ) from error
+        if accepted:
+            chosen.setdefault(point, alias)
     if not chosen:
         raise InputError(
             f"{name}: the filter {function_name(where)} accepts no hook point of this model.",
             "`model.hook_dict` lists the names.",
         )
     return [FilteredHook(name, site, function) for site in chosen.values()]
-
-
-def _is_true(where: Callable[[str], Any], alias: str) -> bool:
-    try:
-        return bool(where(alias))
-    except Exception as error:
-        raise InputError(
-            f"The filter {function_name(where)} failed on the name {alias!r}: {type(error).__name__}: {error}.",
-            "A filter gets the name of each hook point, and returns True or False.",
-        ) from error
 
 
 @contextmanager
@@ -92,15 +90,11 @@ def checking_results(model: Bridge) -> Iterator[None]:
         for site, point in distinct_points(model).items():
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
-                torch_hook(stack, point, _Check(" or ".join(map(function_name, theirs)), site), before=False)
+                check = partial(_check, " or ".join(map(function_name, theirs)), site)
+                torch_hook(stack, point, check, before=False)
         yield
 
 
-class _Check:
-    """Compares the tensor that leaves a hook point with the tensor that entered it."""
-
-    def __init__(self, name: str, site: str) -> None:
-        self.name, self.site = name, site
-
-    def __call__(self, _point: object, entered: tuple[Any, ...], left: object) -> None:
-        require_like(entered[0], left, self.name, self.site)
+def _check(name: str, site: str, _point: object, entered: tuple[Any, ...], left: object) -> None:
+    """Compare the tensor that leaves a hook point with the tensor that entered it."""
+    require_like(entered[0], left, name, site)

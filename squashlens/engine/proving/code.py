@@ -11,7 +11,7 @@ and Python only the code counts, and not what they call. Built-in functions coun
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ LIBRARIES |= {"squashlens", *sys.stdlib_module_names}
 _START = ("__call__", "_call_impl", "_wrapped_call_impl", "forward")
 _OPERATORS = {f"__{r}{o}__" for o in ("matmul", "add", "sub", "mul", "truediv", "pow") for r in ("", "r", "i")}
 _OPERATORS |= {"__neg__", "__getitem__", "__setitem__"}
-_Found = tuple[str, Mapping[str, Any], str, Any]  # a label, where a name was looked up, the name, what it was
 
 
 @dataclass(frozen=True)
@@ -57,16 +56,15 @@ def code_of(walk: Walk) -> Code:
 class _Reading:
     """What was looked up while the code of some classes was read."""
 
-    found: list[_Found] = field(default_factory=list)
+    found: dict[tuple[str, str], tuple[Mapping[str, Any], Any]] = field(default_factory=dict)  # by label and name
     codes: dict[types.FunctionType, types.CodeType] = field(default_factory=dict)
     names: set[str] = field(default_factory=lambda: {*_START, *_OPERATORS})
     lines: list[str] = field(default_factory=list)
-    seen: set[tuple[str, str]] = field(default_factory=set)
     foreign: list[Any] = field(default_factory=list)
     code: Code = field(default_factory=lambda: Code("", ()))
 
     def holds(self) -> bool:
-        return all(where.get(name) is value for _, where, name, value in self.found) and all(
+        return all(where.get(name) is value for (_, name), (where, value) in self.found.items()) and all(
             function.__code__ is code for function, code in self.codes.items()
         )
 
@@ -81,24 +79,28 @@ class _Reading:
             for base in bases:
                 for name in sorted(reading.names & vars(base).keys()):
                     reading.look_up(_label(base), vars(base), name)
-        absent = sorted(reading.names - vars(torch.Tensor).keys())  # most methods of tensors are inherited
-        reading.found += [("torch.Tensor", vars(torch.Tensor), name, None) for name in absent]
-        origins = [(f"{label}.{name}", _foreign(label, value, name), value) for label, _, name, value in reading.found]
-        replaced = {f"{place}: {origin}": value for place, origin, value in origins if origin is not None}
+        tensors = vars(torch.Tensor)
+        for name in reading.names - tensors.keys():  # most methods of tensors are inherited
+            reading.found["torch.Tensor", name] = tensors, None
+        origins = {(label, name): _foreign(label, value, name) for (label, name), (_, value) in reading.found.items()}
+        replaced = {f"{'.'.join(at)}: {origin}": reading.found[at][1] for at, origin in origins.items() if origin}
         reading.foreign = [replaced[name] for name in sorted(replaced)]
         reading.code = Code(sha256("\n".join(sorted(reading.lines)))[:16], tuple(sorted(replaced)))
         return reading
 
-    def look_up(self, label: str, where: Mapping[str, Any], name: str) -> None:
-        """Follow a name in a module or class, once."""
-        if (label, name) in self.seen:
-            return
-        self.seen.add((label, name))
+    def look_up(
+        self, label: str, where: Mapping[str, Any], name: str, names: Set[str] = frozenset(), depth: int = 4
+    ) -> None:
+        """Follow a name in a module or class; if it is a module itself, the `names` in it, also in its modules."""
         value = where[name]
-        functions = list(_functions(value))
-        if not functions and (isinstance(value, type) or not callable(value)):
+        if isinstance(value, types.ModuleType):
+            for inner in sorted(names & vars(value).keys()) if depth else ():
+                self.look_up(value.__name__, vars(value), inner, names, depth - 1)
             return
-        self.found.append((label, where, name, value))
+        functions = _functions(value)
+        if (label, name) in self.found or (not functions and (isinstance(value, type) or not callable(value))):
+            return
+        self.found[label, name] = where, value
         self.lines.append(f"{label}.{name} = {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}")
         for function in functions:
             self.read(function, inside=_is_followed(function) or label.startswith("torch.nn.modules"))
@@ -109,48 +111,31 @@ class _Reading:
             return
         self.codes[function] = function.__code__
         self.lines.append(Canonical().code(function.__code__))
-        if not inside:
-            return
-        names = names_in(function.__code__)
-        self.names |= names
-        for name in sorted(names & function.__globals__.keys()):
-            value = function.__globals__[name]
-            if isinstance(value, types.ModuleType):
-                self._inside(value, names)
-            else:
-                self.look_up(str(function.__globals__.get("__name__")), function.__globals__, name)
-
-    def _inside(self, module: types.ModuleType, names: set[str], depth: int = 3) -> None:
-        """The functions of a module that code names as its attributes, also in its submodules."""
-        held = vars(module)
-        for name in sorted(names & held.keys()):
-            if isinstance(held[name], types.ModuleType) and depth:
-                self._inside(held[name], names, depth - 1)
-            else:
-                self.look_up(module.__name__, held, name)
+        if inside:
+            names, held = names_in(function.__code__), function.__globals__
+            self.names |= names
+            for name in sorted(names & held.keys()):
+                self.look_up(str(held.get("__name__")), held, name, names)
 
 
 _known: dict[frozenset[type], _Reading] = {}
 
 
-def _functions(value: Any, seen: set[int] | None = None) -> Iterator[types.FunctionType]:
+def _functions(value: Any) -> list[types.FunctionType]:
     """The functions in an attribute: of a property, a method, a decorator, a partial."""
-    seen = set() if seen is None else seen
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    inside: list[Any] = []
-    if isinstance(value, types.FunctionType):
-        yield value
-        inside = [contents_of(cell) for cell in value.__closure__ or ()]
-    elif isinstance(value, staticmethod | classmethod):
-        inside = [value.__func__]
-    elif isinstance(value, property):
-        inside = [value.fget, value.fset]
-    elif isinstance(value, functools.partial):
-        inside = [value.func]
-    for one in inside:
-        yield from _functions(one, seen)
+    found, waiting = dict[types.FunctionType, None](), [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, types.FunctionType) and one not in found:
+            found[one] = None
+            waiting += map(contents_of, one.__closure__ or ())
+        elif isinstance(one, staticmethod | classmethod):
+            waiting.append(one.__func__)
+        elif isinstance(one, property):
+            waiting += [one.fget, one.fset]
+        elif isinstance(one, functools.partial):
+            waiting.append(one.func)
+    return list(found)
 
 
 def _label(kind: type) -> str:

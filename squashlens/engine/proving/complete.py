@@ -4,8 +4,8 @@ transformers fills gaps in a checkpoint with random numbers, drops tensors that 
 floating point. The comparison of the bridge with the loaded model cannot detect this, so the loading report is checked
 here. Tied weights may be stored once. Only these stored tensors may be left over, since they change no number:
 
-* causal masks and mask values of old GPT-2 and GPT-NeoX checkpoints, if the mask is causal;
-* rotary frequencies and position ids of old checkpoints, if they equal the model's own;
+* masks of old GPT-2 and GPT-NeoX checkpoints, if they are causal, and mask values and position ids;
+* rotary frequencies of old checkpoints, if they equal the model's own;
 * additional blocks for multi-token prediction, if the model's class declares them, since the next token does not depend
   on them.
 """
@@ -113,25 +113,17 @@ def _is_causal_mask(mask: Tensor, model: Any) -> bool:
     return mask.ndim >= 2 and torch.equal(mask, torch.ones_like(mask).tril())
 
 
-def _is_mask_value(value: Tensor, model: Any) -> bool:
-    return value.numel() == 1 and float(value) <= -1e4  # -1e4 in GPT-2, -1e9 in GPT-NeoX, or the dtype's lowest number
-
-
 def _is_own_frequencies(stored: Tensor, model: Any) -> bool:
     """Whether these are rotary frequencies of the model, up to the rounding of their stored dtype."""
     own = (buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
     return stored.is_floating_point() and any(same_frequencies(buffer, stored, stored.dtype) for buffer in own)
 
 
-def _is_count(stored: Tensor, model: Any) -> bool:
-    return torch.equal(stored.flatten().long(), torch.arange(stored.numel()))
-
-
+# Buffers of old checkpoints. Mask values and position ids are made from nothing but the sizes of the model.
 _BUFFERS: dict[str, Callable[[Tensor, Any], bool]] = {
     r"\b(attn|attention)\.bias$": _is_causal_mask,
-    r"\bmasked_bias$": _is_mask_value,
     r"\brotary_emb\.inv_freq$": _is_own_frequencies,
-    r"\bposition_ids$": _is_count,
+    r"\b(masked_bias|position_ids)$": lambda stored, model: True,
 }
 
 

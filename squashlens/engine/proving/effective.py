@@ -18,6 +18,7 @@ from squashlens.engine.anatomy import context_length, device_of
 from squashlens.engine.hooking.hook import FilteredHook, Hook, attached, distinct_points, without_ambient
 from squashlens.engine.hooking.pairs import HookLike, expanded_hooks
 from squashlens.engine.locks import locked, require_bridge
+from squashlens.engine.proving.checkpoint import listed
 from squashlens.engine.proving.registry import proved, steady
 from squashlens.errors import InputError, UnsoundModelError
 
@@ -74,11 +75,10 @@ def _of_activations(model: Bridge, hooks: list[Hook]) -> list[Hook]:
     """The hooks without those that a filter of names placed at points of token ids."""
     if not any(isinstance(hook, FilteredHook) for hook in hooks):
         return hooks
-    others = proved(model, "points of ids", lambda: _points_of_ids(model))
-    skipped = {
-        id(hook) for hook in hooks if isinstance(hook, FilteredHook) and model.hook_dict[hook.site].name in others
-    }
-    kept = [hook for hook in hooks if id(hook) not in skipped]
+    of_ids = proved(model, "points of ids", lambda: _points_of_ids(model))
+    kept = [
+        hook for hook in hooks if not isinstance(hook, FilteredHook) or model.hook_dict[hook.site].name not in of_ids
+    ]
     if not kept:
         raise InputError(
             f"{hooks[0].name}: the filter accepts only {hooks[0].site!r}, where the tensor is token ids.",
@@ -136,18 +136,14 @@ def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
             f"Replacing {'activations at' if kind == REPLACED else f'the {kind}'} hooks of {name} fails: {error}.",
             remedy,
         ) from error
-    without_effect = [site for site, reached in fired.items() if not reached]
-    silent = [s for s in sites if s not in fired] if all_fire else []
-    if kind == REPLACED and (without_effect or silent):
-        ineffective = without_effect + silent
-        more = f" and {len(ineffective) - 4} more" if len(ineffective) > 4 else ""
+    wrong = [site for site in sites if not fired.get(site, not all_fire)]
+    if kind == REPLACED and wrong:
         raise UnsoundModelError(
-            f"Edits at {', '.join(ineffective[:4])}{more} have no effect in {name}: the model does not use what the "
-            "hook returns.",
+            f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.",
             "Choose other hook points, or a filter that leaves these out.",
         )
-    if without_effect or silent or not fired:
-        where = (without_effect + silent or [f"no {kind} hook at all"])[0]
+    if wrong or not fired:
+        where = (wrong or [f"no {kind} hook at all"])[0]
         raise UnsoundModelError(f"The {kind} hooks of {name} have no effect ({where}).", remedy)
 
 

@@ -1,24 +1,22 @@
 """A fingerprint of everything that determines what a model computes, equal in every process and on every device.
 
 It covers every parameter and buffer, the configuration, and the plain attributes of every module (an epsilon, a scale,
-the active adapter). It leaves out names and paths, hooks (results name them), the attention implementation, and
-attributes that only depend on the last pass.
+the active adapter). It leaves out names and paths, hooks (results name them) and the attention implementation. What a
+pass leaves in position encodings is reset first.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.agreement import same_frequencies
 from squashlens.engine.anatomy import named_modules
-from squashlens.engine.canonical import Canonical
+from squashlens.engine.canonical import Canonical, sha256
 from squashlens.engine.digests import tensor_digests
+from squashlens.engine.positions import forget_lengths
 
 # Entries of a configuration that change no number: labels, versions, return options, and what results state elsewhere.
 _LABELS = frozenset(
@@ -58,121 +56,51 @@ class Walk:
         """The modules as they are now."""
         from transformer_lens.hook_points import HookPoint
 
-        inner, bridge = list(named_modules(model.original_model)), list(named_modules(model))
-        own = {id(module) for _, module in inner}
-        kept = [(name, module) for name, module in inner if not isinstance(module, HookPoint)]
-        for name, module in bridge:
-            if id(module) not in own and not isinstance(module, HookPoint):
-                kept.append((f"bridge.{name}", module))
-        return cls(kept, {id(module): name for name, module in (*bridge, *inner)})
+        inner = {id(module): (name, module) for name, module in named_modules(model.original_model)}
+        bridge = {id(module): (f"bridge.{name}", module) for name, module in named_modules(model)}
+        every = inner | {key: found for key, found in bridge.items() if key not in inner}
+        kept = [found for found in every.values() if not isinstance(found[1], HookPoint)]
+        return cls(kept, {key: name for key, (name, _) in every.items()})
 
 
 def fingerprint(model: Bridge, walk: Walk | None = None) -> str:
     """The fingerprint: 16 hexadecimal digits made from parameters, buffers, configuration and module attributes."""
-    whole = hashlib.sha256()
-    for line in contents(model, walk or Walk.over(model)):
-        whole.update(f"{line}\n".encode())
-    return whole.hexdigest()[:16]
+    forget_lengths(model)  # what the last pass left follows from the configuration
+    return sha256("".join(f"{line}\n" for line in _contents(model, walk or Walk.over(model))))[:16]
 
 
-def contents(model: Bridge, walk: Walk) -> Iterator[str]:
+def _contents(model: Bridge, walk: Walk) -> Iterator[str]:
     """What the fingerprint covers: one line for each item, always in the same order."""
     inner: Any = model.original_model
     names = dict(walk.names)
     for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
         names[id(config)] = name  # many modules refer to it; it is written once
-    found = [(name, module, *_of_itself(module)) for name, module in walk.modules]
-    kept = {  # a tensor that has several names is read once, and all of them together
-        id(value): value
-        for _, _, attributes, tensors in found
-        for value in (*attributes.values(), *(tensor for _, tensor in tensors))
-        if isinstance(value, Tensor)
-    }
-    names |= dict(zip(kept, tensor_digests([*kept.values()]), strict=True))
+    found = [(name, module, _held(module)) for name, module in walk.modules]
+    # A tensor that has several names is read once, and all of them together.
+    tensors = {id(value): value for _, _, held in found for value in held.values() if isinstance(value, Tensor)}
+    names |= dict(zip(tensors, tensor_digests([*tensors.values()]), strict=True))
     text = Canonical(names, _LABELS).text
     yield f"configuration {configuration(inner)}"
     yield f"bridge {text(vars(model.cfg))}"
     if hasattr(inner, "cfg"):  # the blocks of a native model read it, and it may be another object
         yield f"native {text(vars(inner.cfg))}"
     yield f"ends {text(getattr(getattr(inner, 'generation_config', None), 'eos_token_id', None))}"
-    for name, module, attributes, tensors in found:
+    for name, module, held in found:
         yield f"{name}: {type(module).__module__}.{type(module).__qualname__}"
-        for key, value in sorted(attributes.items(), key=itemgetter(0)):
+        for key, value in sorted(held.items(), key=itemgetter(0)):
             yield f"{name}.{key} = {text(value)}"
-        for key, tensor in sorted(tensors, key=itemgetter(0)):
-            yield f"{name}.{key} {names[id(tensor)]}"
 
 
-def _of_itself(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, Tensor]]]:
-    """The attributes of a module, and its parameters and buffers, without those that only depend on the last pass."""
-    from_last_pass = names_from_last_pass(module)
-    attributes = _without(vars(module), BOOKKEEPING | from_last_pass if from_last_pass else BOOKKEEPING)
-    if str(getattr(attributes.get("forward"), "__module__", "")).startswith("squashlens."):
-        del attributes["forward"]  # set while one of our hooks is inside attention
-    both = (*module._parameters.items(), *module._buffers.items())
-    return attributes, [(key, tensor) for key, tensor in both if tensor is not None and key not in from_last_pass]
+def _held(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module itself, with its parameters and buffers."""
+    held = {key: value for key, value in vars(module).items() if key not in BOOKKEEPING}
+    if str(getattr(held.get("forward"), "__module__", "")).startswith("squashlens."):
+        del held["forward"]  # set while one of our hooks is inside attention
+    both = module._parameters | module._buffers
+    return held | {key: tensor for key, tensor in both.items() if tensor is not None}
 
 
 def configuration(inner: Any) -> str:
     """The configuration of a Hugging Face model as text, without entries that change no number."""
     config: Any = getattr(inner, "config", None)
     return Canonical(left_out=_LABELS).text(config.to_dict() if hasattr(config, "to_dict") else config)
-
-
-def _without(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in names}
-
-
-# transformers writes the rotary frequencies of the last pass into a buffer, for "dynamic" and "longrope". They follow
-# from the configuration and the length of the pass, so the fingerprint leaves them out, unless something else has
-# changed them.
-_LENGTH = "max_seq_len_cached"
-
-
-def names_from_last_pass(module: nn.Module) -> frozenset[str]:
-    """Names of the attributes and buffers of a module that follow from its configuration and its last pass."""
-    found: set[str] = set()
-    for prefix, layer_type, kind in _kinds(module):
-        names = {f"{prefix}inv_freq", f"{prefix}long_inv_freq", f"{prefix}{_LENGTH}"}
-        if _follow(module, prefix, layer_type, kind):
-            found |= names
-        found |= {_LENGTH, f"{prefix}{_LENGTH}"}
-    return frozenset(found)
-
-
-def _kinds(module: nn.Module) -> list[tuple[str, str | None, str]]:
-    """Name prefix, layer type and kind of each rotary embedding of a module that depends on the length of a pass."""
-    kind = vars(module).get("rope_type")
-    kinds = kind.items() if isinstance(kind, dict) else [(None, kind)]
-    return [
-        ("" if layer_type is None else f"{layer_type}_", layer_type, name)
-        for layer_type, name in kinds
-        if isinstance(name, str) and ("dynamic" in name or name == "longrope")
-    ]
-
-
-def _follow(module: Any, prefix: str, layer_type: str | None, kind: str) -> bool:
-    """Whether the frequencies are the original ones, or those that the configuration gives for some length."""
-    now, original = module._buffers.get(f"{prefix}inv_freq"), getattr(module, f"{prefix}original_inv_freq", None)
-    if not isinstance(now, Tensor) or not isinstance(original, Tensor):
-        return False
-    if kind == "longrope":
-        long = _frequencies(module, kind, layer_type, _limit(module, layer_type) + 1)
-        kept = vars(module).get(f"{prefix}long_inv_freq")
-        return (kept is None or same_frequencies(kept, long)) and (
-            same_frequencies(now, original) or same_frequencies(now, long)
-        )
-    length = int(getattr(module, f"{prefix}{_LENGTH}", getattr(module, _LENGTH, 0)))
-    return same_frequencies(now, original) or same_frequencies(now, _frequencies(module, kind, layer_type, length))
-
-
-def _limit(module: Any, layer_type: str | None) -> int:
-    given = module.config.rope_parameters
-    return int((given if layer_type is None else given[layer_type])["original_max_position_embeddings"])
-
-
-def _frequencies(module: Any, kind: str, layer_type: str | None, length: int) -> Tensor:
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    options = {} if layer_type is None else {"layer_type": layer_type}
-    return ROPE_INIT_FUNCTIONS[kind](module.config, torch.device("cpu"), seq_len=length, **options)[0]

@@ -11,13 +11,14 @@ nothing. This is tested before anything is measured:
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.agreement import agree, difference
+from squashlens.engine.agreement import agree, difference, same_frequencies
 from squashlens.engine.anatomy import device_of, dtype_of, modules_of, n_blocks, pattern_site, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
 from squashlens.engine.locks import require_bridge
@@ -26,7 +27,7 @@ from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
-from squashlens.engine.proving.parts import require_same_parts
+from squashlens.engine.proving.fingerprint import BOOKKEEPING
 from squashlens.engine.proving.premises import require_premises
 from squashlens.errors import InputError, UnsoundModelError
 
@@ -35,6 +36,7 @@ _PROOF = "agrees with the plain model"
 # were not compared.
 VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
 OWN_MODULE = "verified against its own module"
+_SETTING = bool | int | float | str | None
 
 
 def shared_copy(model: Any) -> Any:
@@ -179,11 +181,15 @@ def _prove(model: Bridge, plain: Any) -> None:
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
     seen: dict[str, Tensor] = {}
+
+    def keep(site: str) -> Callable[[Tensor], None]:
+        return lambda tensor: seen.update({site: tensor.detach().clone()})
+
     forget_lengths(model)  # the plain model has had no pass yet
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [pattern_site(block) for block in range(n_blocks(model))]
-    with torch.no_grad(), attached(model, *(Hook("read", s, _keep(seen, s)) for s in (*streams, *patterns))):
+    with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False)
         truth = (
             plain_outputs(plain, ids)
@@ -198,25 +204,53 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
     pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
     for what, ours, theirs in pairs:
-        _require_close(what, ours, theirs, name, dtype_of(model))
+        if agree(ours, theirs, dtype_of(model)):
+            continue
+        if ours.shape != theirs.shape:
+            problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+        else:
+            error, allowed = difference(ours, theirs, dtype_of(model))
+            problem = f"is off by {error:.2g} (allowed {allowed:.2g})"
+        raise UnsoundModelError(
+            f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {what} {problem}.",
+            "Use another model, or report the model's configuration to TransformerLens.",
+        )
 
 
-def _require_close(what: str, ours: Tensor, theirs: Tensor, name: str, dtype: torch.dtype) -> None:
-    if agree(ours, theirs, dtype):
-        return
-    if ours.shape != theirs.shape:
-        problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
-    else:
-        error, allowed = difference(ours, theirs, dtype)
-        problem = f"is off by {error:.2g} (allowed {allowed:.2g})"
+def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
+    """Compare settings and buffers of each module of a bridged model with those of a newly built model.
+
+    A short prompt does not show every difference: a slightly larger epsilon changes it by less than rounding.
+    """
+    # A module and the bridge around it have the same name here; the module comes later and is kept.
+    ours = {name.replace("._original_component", ""): module for name, module in inner.named_modules()}
+    for name, theirs in plain.named_modules():
+        module = ours.get(name)
+        if module is None or type(module).__module__.startswith("transformer_lens"):
+            continue  # the bridge has its own module there, which the logits test
+        if type(module) is not type(theirs) and not (
+            isinstance(module, nn.ModuleList) and type(theirs) is nn.ModuleList
+        ):
+            _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
+        settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
+        for key in settings.keys() - BOOKKEEPING:
+            if (now := vars(module).get(key)) != settings[key]:
+                _refuse(plain, f"{name}.{key}", f"is {now!r} instead of {settings[key]!r}")
+        for key, buffer in theirs._buffers.items():
+            if buffer is not None and not _same(key, module._buffers.get(key), buffer):
+                _refuse(plain, f"{name}.{key}", "has other values")
+
+
+def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
+    if ours is None or key.endswith("inv_freq"):  # must not be rounded: late positions multiply the error
+        return ours is not None and same_frequencies(ours, theirs)
+    # The new model is in float32, whatever the dtype of the run.
+    narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
+    return ours.shape == theirs.shape and torch.equal(ours.to(narrower), theirs.to(narrower))
+
+
+def _refuse(plain: nn.Module, what: str, difference: str) -> None:
     raise UnsoundModelError(
-        f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {what} {problem}.",
-        "Use another model, or report the model's configuration to TransformerLens.",
+        f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
+        "Change the configuration and load the model again, in the dtype of the run.",
     )
-
-
-def _keep(seen: dict[str, Tensor], site: str) -> Any:
-    def keep(tensor: Tensor) -> None:
-        seen[site] = tensor.detach().clone()
-
-    return keep

@@ -26,7 +26,7 @@ from torch import nn
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
 from squashlens.engine.anatomy import parameters
-from squashlens.engine.canonical import sha256
+from squashlens.engine.canonical import Canonical, sha256
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.hooking.hook import Tables, ambient, hooks_as_now, standing
 from squashlens.engine.locks import locked, run_within
@@ -128,8 +128,12 @@ class RunState:
 
 def run_state(model: Bridge) -> RunState:
     """What would run now."""
-    now, code = standing(model), code_in(model)
-    return RunState(now.names, sha256(f"{code.digest} {now.text}")[:16], (*code.unseen, *now.unseen), now.mutable)
+    own, users, code, found = Canonical(), Canonical(), code_in(model), list(standing(model))
+    lines = [code.digest]
+    for hook in found:
+        lines.append(f"{hook.name} {(users if hook.is_a_users else own).text(hook.edit)}")
+    names, unseen = tuple(hook.name for hook in found), (*code.unseen, *own.unseen, *users.unseen)
+    return RunState(names, sha256("\n".join(lines))[:16], unseen, tuple(users.mutable))
 
 
 def call_of(model: Bridge) -> Call | None:

@@ -9,20 +9,22 @@ passes with the same prompts, both must be edited or neither. Functions that onl
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.canonical import digest
-from squashlens.engine.hooking.edits import edits
-from squashlens.engine.hooking.hook import Hook, ambient, attached, users_functions, with_hooks
+from squashlens.engine.digests import tensor_digest
+from squashlens.engine.hooking.hook import Hook, ambient, attached, standing, torch_hook, with_hooks
+from squashlens.engine.locks import locked
 from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError
 
@@ -35,7 +37,7 @@ def repeatable(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> 
     call = call_of(model)
     # A certificate moves rounding at random, within a mode of PyTorch.
     moved = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
-    functions = users_functions(model) if call is not None and not moved else []
+    functions = [hook.name for hook in standing(model) if hook.is_a_users] if call is not None and not moved else []
     if call is None or not functions:
         yield
         return
@@ -91,3 +93,40 @@ def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: 
     with with_hooks(model, call.at_begin), attached(model, look), torch.inference_mode(False), torch.no_grad():
         logits = run(model, ids.clone())
     return [seen[0], logits]
+
+
+@contextmanager
+def edits(model: Bridge) -> Iterator[set[str]]:
+    """Collect, while the body runs, the kinds of modules where one of a user's hooks edits.
+
+    A hook edits if the tensors are not, bit for bit, what they were before it. Backward hooks do not act in a forward
+    pass. A hook on every module counts as one that edits.
+    """
+    users = [hook for hook in standing(model) if hook.is_a_users and hook.table.startswith("_forward")]
+    found = {hook.place for hook in users if hook.module is None}
+    with locked(model), ExitStack() as stack:
+        for module, table in dict.fromkeys((hook.module, hook.table) for hook in users):
+            if module is not None:
+                _compare_around(stack, module, found, table == "_forward_pre_hooks")
+        yield found
+
+
+def _compare_around(stack: ExitStack, module: nn.Module, found: set[str], entering: bool) -> None:
+    """Compare tensors before the first and after the last of a module's hooks, at its input or its output."""
+    seen: list[list[object]] = []
+
+    def before(_module: nn.Module, args: object, rest: object) -> None:
+        seen.append(_leaves((args, rest) if entering else rest))
+
+    def after(_module: nn.Module, args: object, rest: object) -> None:
+        if seen.pop() != _leaves((args, rest) if entering else rest):
+            found.add(type(module).__name__)
+
+    options = {"with_kwargs": True} if entering else {}
+    for look, first in ((before, True), (after, False)):
+        torch_hook(stack, module, look, before=entering, prepend=first, **options)
+
+
+def _leaves(value: object) -> list[object]:
+    """Every object in nested containers by its identity, and every tensor by its content."""
+    return [tensor_digest(leaf) if isinstance(leaf, Tensor) else id(leaf) for leaf in tree_leaves(value)]
