@@ -323,17 +323,6 @@ def test_a_cut_never_changes_a_sequence(value: str, after: str) -> None:
     cuts_agree(reading.digits, text, COPIED, value)
 
 
-@settings(deadline=None)
-@given(
-    value=st.lists(st.sampled_from(["tree", "old", "1"]), min_size=1, max_size=4).map(" ".join),
-    after=st.sampled_from(["", "\n", "\nThat is it."]),
-)
-def test_a_cut_never_changes_words(value: str, after: str) -> None:
-    text = f"'{COPIED} <ANSWER>'\n{COPIED} {value}{after}"
-    check(reading.words, text, COPIED, value)
-    cuts_agree(reading.words, text, COPIED, value)
-
-
 @pytest.mark.parametrize("whole", ["2 * 5 + 2 = 12", "12 ones", "12.5", "12 or 13", "3/4"])
 def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
     for end in range(len(whole) + 1):
@@ -342,43 +331,6 @@ def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
     assert reading.digit(f"{MATHS} one ", MATHS, False).why == "cut", "it may be one hundred"
     assert reading.digits(f"{MATHS} 101 ", MATHS, False).why == "cut"
     assert reading.number(f"{MATHS} '", MATHS, False).why == "cut", "a quotation mark that opens closes nothing"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1" * 5000, "long"),
-        ("1" * 15, "1" * 15),
-        ("1" * 16, "long"),
-        ("1٢", "form"),
-        (f"{MATHS} {MATHS} 12", "12"),
-        (f"I end with '{MATHS}'.\n{MATHS} 12", "12"),
-        (f"{MATHS} 12', where 'xxxx' is your answer", "form"),
-        (f"{MATHS} 5 xxxx\n{MATHS} 12", "several"),
-        (f"{MATHS}\u00a012", "12"),
-    ],
-)
-def test_odd_things_models_say(text: str, expected: str) -> None:
-    check(reading.number, text, MATHS, expected)
-
-
-@pytest.mark.parametrize(
-    ("read", "text", "expected"),
-    [
-        (reading.digit, f"{COPIED} 0\n\nConsider the following sequence: 1110", "0"),
-        (reading.digit, f"{COPIED} 0\n\nConsider the following sequence: 111", "0"),
-        (reading.number, f"{MATHS} 5\nThere are 5", "5"),
-        (reading.number, f"{MATHS} 5\n5", "5"),
-        (reading.digits, f"{COPIED} 10\nThe number 10", "10"),
-        (reading.words, f"{COPIED} a\nThat is a", "a"),
-        (reading.number, f"{MATHS} 5 ones\nThere are 5 ones", "form"),
-        (reading.number, f"{MATHS} 5\n{MATHS} 5", "cut"),
-        (reading.number, f"5\n{MATHS} 5", "cut"),
-    ],
-)
-def test_a_closed_answer_may_be_said_again(read: Reader, text: str, expected: str) -> None:
-    """What follows the new line may have the same text; only the same sentence again is an answer again."""
-    check(read, text, MATHS if MATHS in text else COPIED, expected, ended=False)
 
 
 @settings(deadline=None, max_examples=300)

@@ -28,8 +28,13 @@ class Questions:
     prefill: bool
 
     def ids(self, model: Bridge, question: Question) -> Ids:
-        """The token ids of the prompt of a question."""
-        return _ids(model, self.task, question, self.template, self.prefill)
+        """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
+        opening = self.task.opening if self.prefill else ""
+        if self.template == "none":
+            text = f"{question.prompt} {opening}" if opening else question.prompt
+            return tuple(tokenize(model, text)[0].tolist())
+        ids = encode(model, as_chat(model, question.prompt) + opening)
+        return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
 
 
 def prepare_questions(
@@ -38,35 +43,26 @@ def prepare_questions(
 ) -> tuple[Session, Questions]:  # fmt: skip
     """The session and the questions of a measurement of answers, all checked before anything is run.
 
-    `sampled` says that answers are sampled at a temperature, so that answers to one question differ between seeds.
-    `n_seeds` is the default number of seeds if questions or answers differ between them.
+    `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
     chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, sampled, n_seeds), "mode": several(mode)}
     questions = tuple(task.asked(**chosen))
     chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
-    given = [list(_ids(sound, task, question, template, prefill)) for question in questions]
+    prepared = Questions(task, questions, template, prefill)
+    given = [list(prepared.ids(sound, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
     call = {**chosen, "template": template, "prefill": prefill, **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
     session = replace(session, facts={**session.facts, "task": described(task), "token_ids": given})
-    return session, Questions(task, questions, template, prefill)
+    return session, prepared
 
 
 def answers_file(session: Session, task: Task, path: str | Path | None, temperature: float = 0.0) -> Journal:
     """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
     facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "token_ids")}
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
-
-
-def _ids(model: Bridge, task: Task, question: Question, template: Template, prefill: bool) -> Ids:
-    """The token ids of a prompt, with the first words of the answer if `prefill`."""
-    opening = task.opening if prefill else ""
-    if template == "none":
-        return tuple(tokenize(model, f"{question.prompt} {opening}" if opening else question.prompt)[0].tolist())
-    ids = encode(model, as_chat(model, question.prompt) + opening)
-    return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
 
 
 def _seeds(given: int | Iterable[int] | None, task: Task, sampled: bool, n_seeds: int) -> list[int]:

@@ -147,11 +147,7 @@ def verdicts(
     data: Answers, right: np.ndarray, same_bits: np.ndarray, differ: np.ndarray, random: bool, n_random_models: int,
     probe: Mapping[str, np.ndarray], r2_threshold: float,
 ) -> list[Judgement]:  # fmt: skip
-    """The verdict and its reason for each length.
-
-    Over (length, seed): `right`; `same_bits`, whether a pair is bit-identical; `differ`, whether its right answers
-    differ.
-    """
+    """The verdict and its reason for each length; `right`, `same_bits` and `differ` are over (length, seed)."""
 
     def at_length(at: int) -> Callable[[str], float]:
         return lambda name: float(probe[name][at]) if name in probe else float("nan")

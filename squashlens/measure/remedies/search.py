@@ -106,10 +106,11 @@ def search_separators(
         raise InputError(f"n_placements={n_placements} are too few for an interval.", f"Give at least {FEWEST}.")
     tokens = {str(token): one_token(model, token) for token in several(separator)}
     periods = several(every)
-    if not tokens or not periods:
-        raise InputError("separator= or every= is empty.", "Give at least one separator and one number of tokens.")
-    if len(set(periods)) < len(periods):
-        raise InputError(f"every={periods} has a number twice.", "Give each number of tokens once.")
+    if not tokens or not periods or len(set(periods)) < len(periods):
+        raise InputError(
+            f"separator= is empty, or every={periods} is empty or has a number twice.",
+            "Give at least one separator, and different numbers of tokens.",
+        )
     plain = sequence_of(sequence).separated((), ())
     comparison = Comparison(plain, answer, n_samples, seed)
     # The sequence that is run has no separators, so the lengths of a capture must be taken from the capture itself.
@@ -121,8 +122,7 @@ def search_separators(
         n_samples=n_samples, norm=norm, scale=scale, seed=seed,
     )  # fmt: skip
     designs = _designs(plain, tokens, periods, chosen[-1])
-    identity = {"lengths": chosen}
-    journal = session.journal(resume, {**session.facts, **identity})
+    journal = session.journal(resume, {**session.facts, "lengths": chosen})
     with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as progress_bar:
 
         def noted(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
@@ -203,6 +203,7 @@ def _variables(
     random = torch.tensor(control, dtype=torch.float64)
     mean, half = (float(value) for value in mean_interval(random))
     advantage, best = float(separation.max()) - mean, float(separation.max())
+    period = "content tokens between two separators at the largest separation"
     as_good = (1 + sum(value >= best for value in control)) / (1 + len(control))
     found: dict[str, Variable] = {
         "separation": (over, separation, "median over lengths of D at the last layer", units),
@@ -217,12 +218,7 @@ def _variables(
         "advantage_high": ((), advantage + half, "upper end of the 95 % interval of the advantage", units),
         "random_as_good": ((), as_good, "(1 + random placements at least as good) ÷ (1 + placements)", "1"),
         "best_separator": ((), names[first], "separator with the largest separation", "text"),
-        "best_every": (
-            (),
-            periods[second],
-            "content tokens between two separators at the largest separation",
-            "tokens",
-        ),
+        "best_every": ((), periods[second], period, "tokens"),
     }
     for name, (dims, values, text, unit) in found.items():
         if name.partition("_")[0] in OF_DISTANCES:
