@@ -341,7 +341,7 @@ def test_every_period_counts_content(content: list[int], every: int, lead: int) 
     ("options", "message"),
     [
         ({"n_placements": 4}, "n_placements=4 are too few for an interval. Give at least 5"),
-        ({"separator": []}, "separator= is empty, or every="),
+        ({"separator": []}, "separator= or every= is empty"),
         ({"every": [2, 2]}, "has a number twice"),
         ({"every": [3, 11]}, "every= has 11, with which no separator is within 11 content tokens"),
         ({"lengths": [7, 4]}, "not increasing"),
