@@ -24,7 +24,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Mode, one_of, positive, whole
+from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
@@ -79,14 +79,12 @@ def inspect_task(
     >>> len(asked.dataset), asked.dataset[0].id
     (12, 'answer_only-10-0')
     """
-    seeds = whole(seeds)
+    if seeds is None:
+        seeds = DRAWN_SEEDS if task.random else 1
     if isinstance(seeds, int):
-        positive(max(seeds, 1), "seeds", "a number of draws")  # 0 is refused below
-    if isinstance(seeds, int) or seeds is None:
-        seeds = range(seeds if seeds is not None else DRAWN_SEEDS if task.random else 1)
+        positive(seeds, "seeds", "a number of draws")
+        seeds = range(seeds)
     chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "mode": _listed(mode)}
-    for one in chosen["mode"]:
-        one_of(one, Mode, "mode")
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
     both = [lenient(task), strict(task)]
     return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=both, name=task.name)
@@ -160,7 +158,7 @@ def lenient(task: Task | str) -> scores.Scorer:
     Returns:
         The scorer.
     """
-    return _scored(find(task) if isinstance(task, str) else task, as_asked=False)
+    return _scored(task, as_asked=False)
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
@@ -174,10 +172,12 @@ def strict(task: Task | str) -> scores.Scorer:
     Returns:
         The scorer.
     """
-    return _scored(find(task) if isinstance(task, str) else task, as_asked=True)
+    return _scored(task, as_asked=True)
 
 
-def _scored(asked: Task, *, as_asked: bool) -> scores.Scorer:
+def _scored(task: Task | str, *, as_asked: bool) -> scores.Scorer:
+    asked = find(task) if isinstance(task, str) else task
+
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
         question = asked.about(state.metadata["items"])
         reading = asked.understood(question, state.output.completion, _ended(state.output))
@@ -198,9 +198,9 @@ def ask(
 
     Args:
         name: one of `squashlens.tasks.names()`.
-        lengths: numbers of items, also as text with commas.
-        seeds: number of draws, or their random seeds.
-        mode: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
+        lengths: as in `inspect_task`.
+        seeds: as in `inspect_task`.
+        mode: as in `inspect_task`.
 
     Returns:
         The task of Inspect.
@@ -228,7 +228,7 @@ def _listed(values: Any) -> list[Any]:
 
 def _numbers(values: Numbers) -> list[int]:
     try:
-        return [int(str(value)) for value in _listed(values)]
+        return [int(value) for value in _listed(values)]
     except ValueError:
         raise InputError(f"{values!r} are not whole numbers.", "Give a list such as [10, 20], or '10,20'.") from None
 
@@ -260,7 +260,7 @@ def _opened(log: str | Path) -> EvalLog:
 
 
 def _whole(log: EvalLog) -> list[EvalSample]:
-    """The samples by mode, ascending length and seed; an error unless each is of this module and was answered once."""
+    """The samples in the order of their questions; an error unless each is of this module and was answered once."""
     if log.status != "success":
         why = log.error.message if log.error else "it was not finished"
         raise InputError(
@@ -279,9 +279,7 @@ def _whole(log: EvalLog) -> list[EvalSample]:
         failed = sample.error.message if sample.error else f"{sample.limit.type} limit" if sample.limit else ""
         if failed:
             raise InputError(f"Sample {sample.id!r} was not answered: {failed}.", "Run the task again.")
-    placed = sorted(samples, key=lambda sample: sample.metadata["place"])
-    modes = list(dict.fromkeys(sample.metadata["mode"] for sample in placed))
-    return sorted(placed, key=lambda sample: (modes.index(sample.metadata["mode"]), sample.metadata["length"]))
+    return sorted(samples, key=lambda sample: sample.metadata["place"])
 
 
 def _question(task: Task, sample: EvalSample) -> Question:

@@ -28,7 +28,6 @@ from squashlens.errors import InputError
 from squashlens.measure.answers._questions import DRAWN_SEEDS
 from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.tasks import Task, reading
-from tests.references import raw
 
 ONES = sl.tasks.find("count_ones")
 DRAWN = sl.tasks.find("count_bernoulli")
@@ -110,7 +109,7 @@ def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog
     log = put(hosted.inspect_task(ONES, list(SAID)), scripted)
     assert log.status == "success", log.error
     found = hosted.from_log(log)
-    questions = ONES.asked(SAID)
+    questions = ONES.asked(list(SAID))
     answers = {q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5) for q in questions}
     same(found, scored(ONES, answers, {}))
     assert found["reading"].values[0, :, 0].tolist() == [SAID[length][2] for length in sorted(SAID)]
@@ -160,13 +159,11 @@ def test_a_sample_says_what_it_asks() -> None:
         (ONES, 3, [0, 1, 2]),
         (DRAWN, [4, 2], [4, 2]),
         (DRAWN, "4,2", [4, 2]),
-        (DRAWN, ["4", 2], [4, 2]),
-        (DRAWN, np.int64(3), [0, 1, 2]),
     ],
     ids=str,
 )
 def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int]) -> None:
-    samples = list(raw(hosted.inspect_task)(task, 5, seeds).dataset)
+    samples = list(hosted.inspect_task(task, 5, seeds).dataset)
     assert [(sample.metadata or {})["seed"] for sample in samples] == expected
 
 
@@ -174,14 +171,10 @@ def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int
     ("given", "message"),
     [
         ({"lengths": "10,many"}, "whole numbers"),
-        ({"lengths": "1.5"}, "whole numbers"),
-        ({"lengths": []}, "at least one"),
         ({"lengths": [3, 3]}, "each value once"),
         ({"lengths": 0}, "length=0"),
-        ({"seeds": 0}, "at least one"),
-        ({"seeds": "1,1"}, "each value once"),
-        ({"mode": "cot,answer"}, "mode='answer'"),
-        ({"mode": []}, "at least one"),
+        ({"seeds": 0}, "seeds"),
+        ({"mode": "cot,answer"}, "'answer' is not a choice"),
         ({"task": VOWELS, "mode": "cot_few_shot"}, "no examples"),
     ],
     ids=str,
@@ -205,20 +198,6 @@ def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., Eval
     assert [*found["length"].values, *found["seed"].values] == [5, 12, 3, 1]
     assert found["mode"].values.tolist() == ["cot", "answer_only"]
     assert sl.results.provenance(found)["call"]["lengths"] == [5, 12]
-
-
-def test_lengths_of_a_log_are_in_order(put: Callable[..., EvalLog]) -> None:
-    """Also where its questions were asked in another, as they may have been before."""
-    task = hosted.inspect_task(DRAWN, [5, 9, 12], seeds=[3, 1], mode=["cot", "answer_only"])
-    expected = hosted.from_log(put(task))
-    place = {"cot": 0, "answer_only": 1}
-    for sample in task.dataset:
-        about = sample.metadata or {}
-        about["place"] = 6 * place[about["mode"]] + 2 * [12, 5, 9].index(about["length"]) + [3, 1].index(about["seed"])
-    found = hosted.from_log(put(task))
-    same(found, expected)
-    assert found["length"].values.tolist() == [5, 9, 12]
-    assert found["seed"].values.tolist() == [3, 1]
 
 
 def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_path: Path) -> None:

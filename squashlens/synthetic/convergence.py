@@ -11,14 +11,12 @@ from collections.abc import Iterable
 
 import torch
 import xarray as xr
-from jaxtyping import Float
-from torch import Tensor
 
-from squashlens._typing import Distance, one_of
+from squashlens._typing import Distance
 from squashlens.checks.arguments import validated
-from squashlens.records.results import Variable, signed
+from squashlens.records.results import signed
 from squashlens.synthetic.facts import facts
-from squashlens.synthetic.fits import mean_of, power_law, tail_of
+from squashlens.synthetic.fits import slopes_of, tail_of
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.stacks.forward import last_tokens
 from squashlens.synthetic.stacks.stack import Stack
@@ -80,7 +78,6 @@ def convergence(
     >>> round(ds["exponent_mean"].item(), 1), bool(ds["premise"].item())
     (-1.0, True)
     """
-    one_of(norm, Distance, "norm")
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     among = tail_of(chosen, tail)
     found = last_tokens(stack, chosen, seeds=numbers, dtype=dtype, device=device, progress=progress)
@@ -88,8 +85,8 @@ def convergence(
     variation, own = found.total_variation.mean(dim=-1), found.self_weight.mean(dim=-1)
     fitted = torch.tensor(chosen, dtype=torch.float64)[among]
     zero = (variation[..., among] == 0).double().mean(dim=(0, 2))
-    slopes = _slopes("exponent", "fit", "D", fitted, apart[..., among])
-    slopes |= _slopes("variation_exponent", "variation_fit", "δ", fitted, variation[..., among])
+    slopes = slopes_of("exponent", "fit", "D", fitted, apart[..., among], ("layer",))
+    slopes |= slopes_of("variation_exponent", "variation_fit", "δ", fitted, variation[..., among], ("layer",))
     seen = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
     premise = torch.zeros_like(seen) if never_decays(stack) else seen
     each, by_layer, text = ("seed", "layer", "length"), ("layer",), "last tokens of v and v*"
@@ -156,19 +153,3 @@ def never_decays(stack: Stack) -> bool:
     (True, True, False)
     """
     return stack.encoding == "alibi" or stack.mask == "window"
-
-
-def _slopes(
-    name: str, fit: str, what: str, lengths: Float[Tensor, " length"], values: Float[Tensor, "seed layer length"]
-) -> dict[str, Variable]:
-    """Exponents by seed and layer, their means and intervals, and R² of the fits, as variables of a Dataset."""
-    slope, share = power_law(lengths, values)
-    mean, low, high = mean_of(slope)
-    by_seed, by_layer, text = ("seed", "layer"), ("layer",), f"slope of log {what} on log n in the tail"
-    return {
-        name: (by_seed, slope, text, "1"),
-        fit: (by_seed, share, f"R² of the fitted line of the {text}", "1"),
-        f"{name}_mean": (by_layer, mean, f"{text}, mean over seeds", "1"),
-        f"{name}_low": (by_layer, low, f"{text}, lower end of the mean's 95 % interval", "1"),
-        f"{name}_high": (by_layer, high, f"{text}, upper end of the mean's 95 % interval", "1"),
-    }

@@ -5,9 +5,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens.errors import InputError
+from squashlens.records.results import Variable
 from squashlens.theory.norms import mean_interval
 
 FEWEST = 3  # points for a fit
+INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
 DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
 
 
@@ -63,3 +65,20 @@ def mean_of(
         return slopes.mean(dim=0), none, none
     mean, half = mean_interval(slopes)
     return mean, mean - half, mean + half
+
+
+def slopes_of(
+    name: str, fit: str, what: str, lengths: Float[Tensor, " length"], values: Float[Tensor, "seed *many length"],
+    dims: tuple[str, ...] = (),
+) -> dict[str, Variable]:  # fmt: skip
+    """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
+    slope, share = power_law(lengths, values)
+    mean, low, high = mean_of(slope)
+    by_seed, text = ("seed", *dims), f"slope of log {what} on log n in the tail"
+    return {
+        name: (by_seed, slope, text, "1"),
+        fit: (by_seed, share, f"R² of the fitted line of the {text}", "1"),
+        f"{name}_mean": (dims, mean, f"{text}, {INTERVAL[0]}", "1"),
+        f"{name}_low": (dims, low, f"{text}, {INTERVAL[1]}", "1"),
+        f"{name}_high": (dims, high, f"{text}, {INTERVAL[2]}", "1"),
+    }

@@ -129,7 +129,7 @@ def _checked(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     for name, values in over.items():
         if name not in OPTIONS:
             raise InputError(f"over: {name!r} is not an option of Stack.", f"Use some of: {', '.join(OPTIONS)}.")
-        if isinstance(values, str) or not len(values) or len(set(map(str, values))) < len(values):
+        if not len(values) or len(set(map(str, values))) < len(values):
             raise InputError(
                 f"over[{name!r}]={short_repr(values)} is not a list of different values.",
                 "Give a list in which each value occurs once.",

@@ -15,12 +15,11 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
 from squashlens.synthetic.facts import facts
-from squashlens.synthetic.fits import FEWEST, mean_of, power_law, tail_of
+from squashlens.synthetic.fits import FEWEST, INTERVAL, mean_of, power_law, slopes_of, tail_of
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 
 LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is finite
-INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
 
 
 @validated
@@ -86,12 +85,10 @@ def softmax_total_variation(
     -1.0
     """
     positive(k, "k", "a number of entries")
-    if not 0 < noise < math.inf:
-        raise InputError(f"noise={noise!r} is not a positive, finite number.", "Give a positive number.")
-    if noise > LARGEST:
+    if not 0 < noise <= LARGEST:
         raise InputError(
-            f"noise={noise!r} is too large: its exponential exceeds double precision.",
-            f"Give a number below {LARGEST:.0f}.",
+            f"noise={noise!r} is not positive, or its exponential exceeds double precision.",
+            f"Give a positive number below {LARGEST:.0f}.",
         )
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     n = torch.tensor(chosen, dtype=torch.float64)
@@ -104,21 +101,14 @@ def softmax_total_variation(
         )
     x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))
     found = torch.stack([softmax_variation(x[:, :length], star[:, :length]) for length in chosen], dim=-1)
-    slope, fit = power_law(n[among], found[:, among])
-    mean, low, high = mean_of(slope)
     leading = mean_of(power_law(n[among], found[:, among] / (1 - k / n[among]))[0])
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
-    text = "slope of log δ on log n in the tail"
     return signed(
         "total variation of two growing softmaxes",
         {"seed": numbers, "length": chosen},
         {
             "total_variation": (("seed", "length"), found, "δ of softmax x and softmax x*", "1"),
-            "exponent": (("seed",), slope, text, "1"),
-            "fit": (("seed",), fit, f"R² of the fitted line of the {text}", "1"),
-            "exponent_mean": ((), mean, f"{text}, mean over seeds", "1"),
-            "exponent_low": ((), low, f"{text}, lower end of the mean's 95 % interval", "1"),
-            "exponent_high": ((), high, f"{text}, upper end of the mean's 95 % interval", "1"),
+            **slopes_of("exponent", "fit", "δ", n[among], found[:, among]),
             **{
                 f"leading_{edge}": ((), value, f"slope of log δ ÷ (1 − k/n) on log n in the tail, {what}", "1")
                 for edge, value, what in zip(("mean", "low", "high"), leading, INTERVAL, strict=True)

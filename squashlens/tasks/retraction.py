@@ -1,105 +1,72 @@
-"""Decide whether the text around an answer takes the answer back.
+"""Decide whether the text after an answer takes the answer back.
 
-The text after an answer is read sentence by sentence, up to a new question (a line that begins like a question: "Please
-count", "How many", "Q:"). Models that are not tuned for dialogue continue with other text, so most of it is not part of
-the answer. Three things matter:
+The text is read sentence by sentence, up to a new question (a line that begins like one: "Please count", "How many",
+"Q:"), since models that are not tuned for dialogue continue with other text. An answer is not valid
 
-- *Another number*: a sentence that states another number and nothing else, apart from words of correction and doubt
-  ("actually", "sorry", "or", "maybe", "it should be"); digits alone on the next line; or a sentence that offers another
-  number ("or 8, if", "7 or 8", "I change my answer to 8"). Then there are several answers.
-- *Retraction*: a sentence that begins with a word of correction ("wait", "no", "oops"), mentions the model's own error
-  ("I miscounted", "this is wrong"), or denies the number ("not 7").
-- *Repetition* of the answer after a retraction: then the answer is valid again.
+- if a sentence states another number and nothing else, apart from words of correction and doubt ("Actually 8",
+  "maybe 8"), or offers one ("or 8", "7 or 8", "New answer: 8"): then there are several answers;
+- if a sentence corrects it ("Wait", "No.", "I miscounted", "That is wrong") or denies its number ("not 7"), unless the
+  answer is repeated later.
 
-Only the words listed below are recognized; other ways to take an answer back are missed.
+Only the words below are recognized; other ways to take an answer back are missed.
 """
 
 import re
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Literal
 
 from squashlens.tasks.numerals import ANSWER, spoken
 
 Status = Literal["read", "several", "retracted"]
 
-# What must not follow an apology: a reason other than the number ("sorry for the delay").
-_OTHERWISE = r"(?! (?:for|about) (?:the |my |any |being )?(?:long|late|delay|length|short|brief|inconvenience|wait))"
 # A sentence that begins with one of these takes the answer back, unless it goes on to say a number.
 CORRECTIONS = (
-    r"wait(?! for| until| till)|hold on|hang on|nah|err|typo|(?:just )?kidding|failing that"
-    r"|(?:after|upon|on) (?:re-?)?(?:checking|counting|reading)(?: again)?"
-    r"|no(?=\s*(?:[,.;:!—–-]|wait\b|$))|nope|actually|corrections?|corrected|correcting"
-    rf"|(?:i(?: a|')?m )?(?:so |very )?sorry{_OTHERWISE}|oops|whoops|(?:i (?:do )?)?apolog(?:y|ies|i[sz]e){_OTHERWISE}"
-    rf"|my (?:apologies|mistake|error|bad){_OTHERWISE}|instead(?! of)"
-    r"|rather(?=\s*[,:]|\s+(?:it|there|the|[0-9]))"
-    r"|(?:on|upon) (?:(?:second|further) )?(?:thoughts?|reflection|look|recount)|never ?mind"
-    r"|errat(?:a|um)|(?:i )?made an? (?:mistake|error)|recount\w*"
-    r"|let(?:'s| me| us) (?:re-?(?:count|check|do|think|try|consider)|count|correct|fix|try|check|start)"
+    r"wait(?! for)|hold on|no(?=\s*(?:[,.;:!—–-]|wait\b|$))|nope|nah|actually|correction|typo|oops|err"
+    r"|(?:i(?: a|')?m )?(?:so |very )?sorry(?! for)|i apologi[sz]e(?! for the (?:delay|length|long|late))"
+    r"|my (?:apologies|mistake|error|bad)|i made an? (?:mistake|error)|on (?:second thoughts?|reflection|recount)"
+    r"|never ?mind|scratch that|recount\w*|let(?:'s| me| us) (?:re-?(?:count|check|do|think)|count|correct|fix)"
 )
-FAULTS = r"wrong|incorrect|mistake|error|not quite"  # these take the answer back even if a number follows
-# A sentence that begins with one of these and a number in digits doubts the answer.
-DOUBTS = r"or|maybe|perhaps|possibly|probably|alternatively|otherwise"
-# These words alone change nothing.
-_FILLERS = r"oh|ah|h+m+|um+|uh|er|well|but|and|so|ok|okay|yes|then|thus|edit|updated?|note|now|even|that said"
-# These words are removed from a sentence; the rest may state another number.
-_BETWEEN = (
-    r"actually|really|in fact|instead|rather|more precisely|likely|probably|possibly|maybe|perhaps|now|also|sorry"
-    r"|i (?:now )?(?:think|believe|guess|mean|meant)(?: to say)?"
-    r"|i (?:would|should|could) (?:have said|say)|make (?:that|it)|is it"
-    r"|it(?:'s| is) possible that|another possibility is"
+DOUBTS = r"or|maybe|perhaps|possibly|probably|alternatively"  # with a number, these offer another answer
+# These words change nothing, and what is left of a sentence may state another number.
+FILLERS = (
+    r"oh|ah|hm+|um+|well|but|and|so|ok|okay|yes|then|thus|edit|updated?|now|also|really|in fact|instead|rather|is it"
+    r"|likely|i (?:now )?(?:think|believe|guess|mean|meant)(?: to say)?|i should have said|make (?:that|it)"
 )
-_MIGHT = re.compile(
-    r"\b(?:should|could|may|might|must|ought to|has to) (?:also |well |even )?(?:be|read|say|have been|have read)\b"
-)
-_CONFIRMED = re.compile(
-    r"\s+(?:is|was|are)\s+(?:also |the )*(?:right|correct|possible|likely)(?: (?:answer|one|number|count|total))?\W*$"
-)
-
 # These mean an error if the sentence is about itself or this answer, and neither denies nor supposes the error.
 ERRORS = (
-    r"wrong(?:ly)?|incorrect(?:ly)?|inaccurate|mistaken|mistakes?|mis-?count\w*|miscalculat\w*|misread|over-?count\w*"
-    r"|under-?count\w*|double-?counted|errors?|oversight|false|untrue|off by|re-?count\w*|count (?:it |them )?again"
-    r"|not (?:(?:quite|exactly|really|actually|entirely|the|an|seem|look|sound|appear|to|be) )*"
-    r"(?:right|correct|accurate|true|answer)\b"
+    r"wrong|incorrect|mistaken|mistakes?|errors?|mis-?count\w*|miscalculat\w*|(?:over|under)-?count\w*|off by"
+    r"|not (?:(?:quite|exactly|the|seem|look) )*(?:right|correct|true|answer)\b"
 )
-_ITSELF = r"i|we|my|this|that|it|its|above|previous|earlier|answer|count|total|result"
-_OWN = (
-    r"\b(?:i|we)(?: have|'ve)? (?:missed|forgot|forgotten|overlooked|skipped|left out|lied|retract|withdraw)\b",
-    r"\b(?:i|we) take (?:that|it|this) back\b",
-    r"\bcorrect(?:ing|ed)? (?:myself|my)\b",
-    r"\b(?:ignore|disregard|scratch|strike|forget) (?:that|this|it|the|my)\b",
+_ITSELF = re.compile(r"\b(?:i|we|my|this|that|it|previous|answer|count|result)\b")
+_ERROR = re.compile(rf"\b(?:{ERRORS})")
+_OWNED = re.compile(
+    r"\b(?:i|we)(?: have|'ve)? (?:missed|forgot|overlooked|skipped|lied|retract|withdraw)\b"
+    r"|\b(?:ignore|disregard|scratch|strike|forget) (?:that|this|it|the|my)\b"
 )
 _SUPPOSED = re.compile(r"\b(?:no|not|any|without|never|avoid|whether)\b[^,;:.]{0,25}$|\bif\b")
-_DENIES = re.compile(r"\b(?:not|never|neither|no longer|rather than|instead of|other than)\b[^.;:]{0,25}$")
+_DENIES = re.compile(r"\b(?:not|never|neither|rather than|instead of)\b[^.;:]{0,25}$")
 
 _GAP = r"(?!\w)[\s,.:;!?—]*"
-_START = re.compile(rf"(?:(?:{CORRECTIONS}|{DOUBTS}|{_FILLERS}){_GAP})+")
-_CORRECTS = re.compile(rf"(?:(?:{_FILLERS}){_GAP})*(?:{CORRECTIONS}|{FAULTS})(?!\w)")
-_DOUBTING = re.compile(rf"(?:(?:{_FILLERS}|{DOUBTS}){_GAP})*(?:{DOUBTS}){_GAP}")
+_START = re.compile(rf"(?:(?:{CORRECTIONS}|{DOUBTS}|{FILLERS}){_GAP})+")
+_CORRECTS = re.compile(rf"(?:(?:{FILLERS}){_GAP})*(?:{CORRECTIONS})(?!\w)")
+_LEFT_OUT = re.compile(rf"[\s,]*\b(?:{FILLERS}|{DOUBTS}|actually|sorry)\b[\s,]*")
+_MIGHT = re.compile(r"\b(?:should|could|may|might|must) (?:also )?(?:be|read|have been)\b")
+_DOUBTING = re.compile(rf"^(?:(?:{FILLERS}|{DOUBTS}){_GAP})*(?:{DOUBTS}){_GAP}$")
 _ANSWERED = re.compile(
     r"\b(?:answer|count)\b(?! (?:of|to) [a-z])[^.;]{0,30}?(?:\bis|\bwas|\bbe|\bto|\bas|:|=)\s*['\"]?$"
 )
-_LEFT_OUT = re.compile(rf"[\s,]*\b(?:{_BETWEEN})\b[\s,]*")
-_ERROR = re.compile(rf"\b(?:{ERRORS})")
-_SELF = re.compile(rf"\b(?:{_ITSELF})\b")
-_OWNED = re.compile("|".join(_OWN))
-
 _QUESTION = re.compile(
     r"[\W\d_]*(?:(?:user|human|student|teacher)\s*:\s*)?(?:(?:now|next|then),? )?"
-    r"(?:(?:q|question|problem|exercise|example|task|puzzle|input|prompt|instructions?)\s*\d*\s*(?:[:.)#-]|$)"
+    r"(?:(?:q|question|problem|exercise|example|task|input|prompt|instructions?)\s*\d*\s*(?:[:.)#-]|$)"
     r"|please (?!note|ignore|disregard|forgive|excuse|correct|see)"
     r"|(?:consider|how many|how much|who|where|which|find|compute|calculate|write|count the(?!.*\bagain\b)"
-    r"|answer the|given the)\b"
-    r"|what (?:is|are|was|were|does|do|would|will)\b)",
+    r"|answer the|given the)\b|what (?:is|are|was|were|does|do|would|will)\b)",
     re.IGNORECASE,
 )
 # After these words on one line, the requested words are quoted as something not to be said.
-_NO = r"(?:\b(?:wrong|incorrect|false|mistaken|a mistake|a lie|not|never|avoid|nobody|no one)\b)"
-_QUOTES = r"\s*[:,]?\s*['\"“‘«`*_]*\s*$"
 _NOT_SAID = re.compile(
-    rf"{_NO}[^,;:.!?\n]*\b(?:say|saying|answer|write|reply|respond|state|claim|conclude|think|believe|that){_QUOTES}"
-    rf"|(?:{_NO}|\binstead of\b|\brather than\b){_QUOTES}"
+    r"\b(?:wrong|incorrect|false|mistake|lie|not|never|avoid|nobody)\b"
+    r"(?:[^,;:.!?\n]*\b(?:say|saying|answer|write|claim|that))?\s*[:,]?\s*['\"“‘«`*_]*\s*$"
 )
 
 
@@ -131,15 +98,20 @@ def retraction_status(after: str, value: str, convert: Callable[[str], str] | No
     if _alone(first) and "=" not in first and convert(first) not in ("", value):
         return "several"
     for sentence in map(_lower, sentences("\n".join(lines))):
-        alone = _alone(sentence)
-        said = "" if _is_step(sentence) else convert(sentence if alone else _without_doubt(sentence))
+        step = "=" in sentence and not ANSWER.search(sentence)  # of arithmetic ("5 + 5 = 10"), which is no answer
+        said = "" if step else convert(_without_doubt(sentence))
         if said == value:
             taken = False
-        elif (said and not alone) or _has_another(sentence, value):
+        elif (said and not _alone(sentence)) or _offers_another(sentence, value):
             return "several"
         elif _takes_back(sentence, value):
             taken = True
     return "retracted" if taken else "read"
+
+
+def _alone(text: str) -> bool:
+    """Whether a text has digits and signs but no word. Among other text this is a list, a date or a sequence."""
+    return not re.search(r"[^\W\d_]", text)
 
 
 def _lower(text: str) -> str:
@@ -153,53 +125,37 @@ def _up_to_a_question(text: str) -> list[str]:
     return lines[: next((i for i, line in enumerate(lines) if _QUESTION.match(line)), len(lines))]
 
 
-def _alone(text: str) -> bool:
-    """Whether a text has digits and signs but no word. Among other text this is a list, a date or a sequence."""
-    return not re.search(r"[^\W\d_]", text)
-
-
-def _is_step(sentence: str) -> bool:
-    """Whether a sentence is a step of arithmetic ("5 + 5 = 10"), which is not another answer."""
-    return "=" in sentence and not ANSWER.search(sentence)
-
-
 def _without_doubt(sentence: str) -> str:
     """The sentence without words of correction and doubt."""
     text = sentence[found.end() :] if (found := _START.match(sentence)) else sentence
-    text = re.sub(r"^this\b", "it", _MIGHT.sub("is", text))
-    text = _CONFIRMED.sub("", _LEFT_OUT.sub("\t", text))
-    return text.strip().rstrip("?")
+    return _LEFT_OUT.sub("\t", _MIGHT.sub("is", text)).strip().rstrip("?")
 
 
 def _takes_back(sentence: str, value: str) -> bool:
+    """Whether a sentence corrects the answer, mentions an error in it, or denies its number."""
     own = _OWNED.search(sentence)
     if _CORRECTS.match(sentence) or (own and not _SUPPOSED.search(sentence[: own.start()])):
         return True
     numbers = spoken(sentence)
-    about = bool(_SELF.search(sentence)) or any(value == said for _, _, said in numbers)
-    if about and any(not _SUPPOSED.search(sentence[: found.start()]) for found in _ERROR.finditer(sentence)):
-        return True
-    return _denies(sentence, value, numbers)
-
-
-def _denies(sentence: str, value: str, numbers: list[tuple[int, int, str]]) -> bool:
-    """Whether "not" precedes the number; "not 8 but 7" denies 8, not 7."""
+    if _ITSELF.search(sentence) or any(value == said for _, _, said in numbers):
+        errors = _ERROR.finditer(sentence)
+        if any(not _SUPPOSED.search(sentence[: found.start()]) for found in errors):
+            return True
+    # "not 8 but 7" denies 8 and not 7: only the words since the number before count.
     same = [start for start, _, said in numbers if said == value]
-    same += [one.start() for one in re.finditer(rf"(?<![\w.,-]){re.escape(value.lower())}(?![\w])", sentence)]
+    same += [one.start() for one in re.finditer(rf"(?<![\w.,-]){re.escape(value.lower())}(?!\w)", sentence)]
     ends = [0, *(end for _, end, _ in numbers)]
     return any(_DENIES.search(sentence[max(end for end in ends if end <= start) : start]) for start in same)
 
 
-def _has_another(sentence: str, value: str) -> bool:
-    """Whether the sentence offers another number: "or 8, if …", "7 or 8", "I change my answer to 8"."""
-    numbers, doubt = spoken(sentence), _DOUBTING.match(sentence)
-    for start, end, said in numbers:
-        whole = sentence[start].isdecimal() or re.match(r"\W*$|[,.;!?]", sentence[end:])  # "two of them" is no number
+def _offers_another(sentence: str, value: str) -> bool:
+    """Whether a sentence offers another number: "or 8, if …", "7 or 8", "I change my answer to 8"."""
+    for start, end, said in spoken(sentence):
+        before, after = sentence[:start], sentence[end:]
         if said == value or sentence[start:end] == value:
             continue
-        if doubt and start == doubt.end() and whole:
+        if sentence[start].isdecimal() and (_DOUBTING.search(before) or re.search(rf"\b{value}\W*\bor\W+$", before)):
             return True
-        if not re.search(r"\w", sentence[end:]) and _ANSWERED.search(sentence[:start]):
+        if _ANSWERED.search(before) and not re.search(r"\w", after):
             return True
-    pairs = [(one, two, sentence[one[1] : two[0]]) for one, two in pairwise(numbers)]
-    return any(re.search(r"^\W*\bor\b", text) and {value} < {one[2], two[2]} for one, two, text in pairs)
+    return False

@@ -14,9 +14,8 @@ task takes a few lines::
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
-from squashlens._typing import Mode, one_of, positive, several, whole
+from squashlens._typing import Mode, one_of, positive, several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.echo import FAR, is_echo, symbols
@@ -81,6 +80,7 @@ class Task:
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
 
+    @validated
     def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
         """The question about `length` items that are drawn with `seed`.
 
@@ -103,10 +103,7 @@ class Task:
         >>> question.prompt[:45], question.truth
         ('Please perform the following sum: 1 + 1 + 1. ', '3')
         """
-        length, seed = whole(length), whole(seed)
         positive(length, "length", "a number of items")
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise InputError(f"seed={seed!r} is not a whole number.", "Give a whole number.")
         items = tuple(self.draw(length, Random(f"{length} {seed}")))
         if len(items) != length or not all(isinstance(item, str) and item for item in items):
             raise InputError(
@@ -136,7 +133,7 @@ class Task:
                 f"answer= of {self.name!r} returned {truth!r} as the right answer.", "It must return non-empty text."
             )
         self._require_readable(truth)
-        before, after = self._text_around(mode)
+        before, _, after = self._in_mode(mode).rpartition(PLACE)
         return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
 
     def doubled(self, question: "Question") -> "Question":
@@ -150,6 +147,7 @@ class Task:
         """
         return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
 
+    @validated
     def asked(
         self, lengths: Iterable[int], seeds: Iterable[int] = (0,), mode: Mode | Iterable[Mode] = "answer_only"
     ) -> list["Question"]:
@@ -166,15 +164,12 @@ class Task:
         Raises:
             InputError: if lengths, seeds or mode are empty or repeat a value.
         """
-        lengths, seeds = list(map(whole, lengths)), list(map(whole, seeds))
-        modes: list[Mode] = several(mode)
+        lengths, seeds, modes = list(lengths), list(seeds), several(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             if not values or len(set(values)) != len(values):
                 raise InputError(
                     f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
                 )
-        for length in lengths:
-            positive(length, "length", "a number of items")
         return [self.ask(n, seed=seed, mode=one) for one in modes for n in sorted(lengths) for seed in seeds]
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
@@ -220,32 +215,25 @@ class Task:
             InputError: if the task does more than join its items. `count_numbered` numbers them and `taught_…_commas`
                 groups them, so another joiner would make another task.
         """
-        if not (self.show is joined or _joins(self.show)):
+        of_text = isinstance(getattr(self.show, "__self__", None), str)
+        if self.show is not joined and not (of_text and self.show.__name__ == "join"):
             raise InputError(
                 f"{self.name!r} does more than join its items: joined by {joiner!r} it would be another task.",
                 f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",
             )
         return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
 
-    def _said(self, answer: str) -> Reading:
-        """The reading of `answer` in exactly the requested form."""
-        return self.read(f"{self.opening} {answer}" if self.opening else answer, self.opening, True)
-
     def _require_readable(self, truth: str) -> None:
         """Raise an error if the right answer is not read back unchanged, or is no number in a numeric task."""
-        found = self._said(truth)
+        found = self.read(f"{self.opening} {truth}".lstrip(), self.opening, True)
+        if found == Reading(truth, "read") and (is_number(truth) or not self.numeric):
+            return
         what = f"reads it as {found.value!r}" if found.why == "read" else f"does not read it ({WHY[found.why]})"
-        if self.numeric and not is_number(truth):
-            raise InputError(
-                f"{self.name!r} is a numeric task, and its right answer {truth!r} is not a whole number; its reader "
-                f"{what}.",
-                "Write the answer as a whole number, or give the task numeric=False and a read= for such answers.",
-            )
-        if found != Reading(truth, "read"):
-            raise InputError(
-                f"{self.name!r} has {truth!r} as the right answer, but its reader {what}: no answer would be right.",
-                "Let answer= return the text that the reader returns, or give the task another reader by read=.",
-            )
+        raise InputError(
+            f"{self.name!r} has {truth!r} as the right answer, but its reader {what}, so no answer would be right.",
+            "Let answer= return the text that the reader returns, or give the task another reader by read=. Answers "
+            "that are not whole numbers need numeric=False.",
+        )
 
     def _echoed(self, question: "Question", said: str, number: bool) -> bool:
         """Whether an answer is an echo by the rules of `understood`; what is not a number is compared by symbols."""
@@ -261,28 +249,21 @@ class Task:
             return True
         return abs(int(said)) > most and is_echo(said, sequences)
 
-    def _text_around(self, mode: Mode) -> tuple[str, str]:
-        """The text before and after the items.
+    def _in_mode(self, mode: Mode) -> str:
+        """The template with the request for steps after the question, or with examples before it.
 
-        The paper prints the wording of its chain-of-thought prompts but not its place. Here the request for steps
-        follows the question, and examples precede it.
+        The paper prints the wording of its chain-of-thought prompts but not its place.
         """
-        before, after = self.template.split(PLACE)
         if mode == "cot":
-            return before, f"{after}\n\n{STEPS}"
-        if mode == "cot_few_shot":
-            if not self.examples:
-                raise InputError(
-                    f"mode='cot_few_shot': the task {self.name!r} has no examples to show.",
-                    "Use another mode, or give the task examples=.",
-                )
-            return f"{STEPS} {EXAMPLES}\n\n{self.examples}\n\n{before}", after
-        return before, after
-
-
-def _joins(show: Any) -> bool:
-    """Whether `show` is the `join` method of a text."""
-    return isinstance(getattr(show, "__self__", None), str) and show.__name__ == "join"
+            return f"{self.template}\n\n{STEPS}"
+        if mode == "answer_only":
+            return self.template
+        if not self.examples:
+            raise InputError(
+                f"mode='cot_few_shot': the task {self.name!r} has no examples to show.",
+                "Use another mode, or give the task examples=.",
+            )
+        return f"{STEPS} {EXAMPLES}\n\n{self.examples}\n\n{self.template}"
 
 
 @dataclass(frozen=True)

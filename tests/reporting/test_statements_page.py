@@ -21,16 +21,11 @@ def test_an_exhibit_holds_at_every_size_and_not_without_its_premise(exhibit: sl.
     assert list(exhibit.at) == sorted(set(exhibit.at))
 
 
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_whatever_is_drawn(seed: int) -> None:
     for exhibit in sl.statements.gallery(seed):
         assert {one.verdict for one in exhibit.kept} <= {"holds", "consistent"}, exhibit.kept
         assert exhibit.broken.verdict == "premise violated"
-
-
-def test_a_page_links_to_a_figure_that_is_a_page() -> None:
-    assert "\n[Both sides of each statement](a.html)\n" in sl.statements.statements_page(EXHIBITS, "a.html")
-    assert "\n![Both sides of each statement](images/statements.png)\n" in sl.statements.statements_page(EXHIBITS)
 
 
 def test_every_statement_has_its_exhibit() -> None:
@@ -46,18 +41,6 @@ def test_every_statement_has_its_exhibit() -> None:
 def test_the_page_in_the_documents_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "theory.md"
     assert page.read_text(encoding="utf-8") == sl.statements.statements_page(EXHIBITS), COMMAND
-
-
-def test_the_page_says_both_sides_and_what_is_broken() -> None:
-    page = sl.statements.statements_page(EXHIBITS)
-    assert page.count("\n## ") == len(EXHIBITS)
-    assert "| 10 | 0.9242 | = | 0.9242 | holds |" in page
-    assert page.count("**premise violated**") == len(EXHIBITS)
-    assert "holds |\n" in page
-    assert page.count("*Verdict*: **") == len(EXHIBITS)
-    assert page.count("*Verdict*: **consistent**") == 3
-    assert "induction over layers is not checked" in page
-    assert "e-1" not in page, "rounding errors depend on the machine"
 
 
 def test_the_figure_has_both_sides_of_each() -> None:

@@ -21,10 +21,9 @@ from squashlens.synthetic import (
     convergence,
     last_tokens,
     softmax_total_variation,
-    softmax_variation,
     survey,
 )
-from squashlens.synthetic.convergence import HALVING, never_decays, rate
+from squashlens.synthetic.convergence import HALVING, rate
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
 from squashlens.synthetic.stacks.draws import draw
 
@@ -192,13 +191,6 @@ def test_a_floor_that_short_lengths_do_not_show(stack: Stack, lengths: list[int]
     assert not survey(stack, {"base": [100.0, 10_000.0]}, lengths, **QUIET)["premise"].any()
 
 
-def test_floors_are_known_of_alibi_and_windows_only() -> None:
-    for encoding in ("none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"):
-        assert never_decays(Stack(encoding=encoding)) == (encoding == "alibi")
-        assert never_decays(Stack(encoding=encoding, mask="window", window=2))
-    assert not never_decays(Stack(mask="prefix", prefix=2))
-
-
 def test_alibis_floor_is_that_of_two_geometric_laws() -> None:
     """Equal scores: v* has v's weights one place on, so δ = 2 (1 − e^−m) in a head of slope m."""
     found = last_tokens(Stack(encoding="alibi", heads=4, scale=1e-9), [20_000], seeds=1, **QUIET)
@@ -214,28 +206,6 @@ def test_a_window_never_forgets_the_last_token() -> None:
     np.testing.assert_allclose(found["self_weight"], 1 / 8, rtol=1e-6)
     np.testing.assert_allclose(found["total_variation"], 2 / 8, rtol=1e-6)
     assert not found["premise"].item()
-
-
-def test_where_no_weight_is_left_the_share_of_zeros_says_so() -> None:
-    """Sinks outweigh all by e^1000 and more: rows equal to the last bit, and nothing to fit."""
-    found = convergence(Stack(scale=200.0, projections="direct", width=2), LENGTHS, seeds=5, **QUIET)
-    zero = (found["total_variation"].values[:, 0, 3:] == 0).mean()
-    assert zero > 0
-    assert found["variation_zero"].item() == pytest.approx(zero)
-
-
-def test_few_seeds_show_no_premise() -> None:
-    found = convergence(Stack(projections="direct"), LENGTHS, seeds=2, **QUIET)
-    assert np.isnan(found["variation_exponent_high"]).all()
-    assert not found["premise"].item()
-    assert found["variation_exponent_mean"].item() == pytest.approx(-1, abs=0.05)
-
-
-@pytest.mark.parametrize("n", [2, 10, 1000])
-def test_proposition_b4_exactly(n: int) -> None:
-    """(1, 0, 1, 0, …) against (0, 1, 0, 1, …): δ = 2 (e − 1)/(e + 1) at every even n."""
-    x = torch.arange(1, n + 1, dtype=torch.float64) % 2
-    assert softmax_variation(x, 1 - x).item() == pytest.approx(2 * (math.e - 1) / (math.e + 1), rel=1e-13)
 
 
 def test_figure_9_against_its_sums() -> None:
@@ -299,15 +269,10 @@ def test_figure_9_refuses_what_it_cannot_fit() -> None:
     # g is 22 at n = 10^5, so δ is still near 2 there.
     with pytest.raises(InputError, match=r"are at least 4.403\d*e\+06; δ falls"):
         softmax_total_variation([10, 3000, 10_000, 30_000, 100_000], noise=10.0)
-    with pytest.raises(InputError, match="noise=800.0 is too large: .* Give a number below 710"):
+    with pytest.raises(InputError, match="noise=800.0 is not positive, or its .* below 710"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=800.0)
-    for wrong in (math.inf, math.nan):
-        with pytest.raises(InputError, match="noise=.* is not a finite"):
-            softmax_total_variation([10, 2000, 3000, 4000], noise=wrong)
-    with pytest.raises(InputError, match="noise=0.0 is not a positive"):
+    with pytest.raises(InputError, match="noise=0.0 is not positive"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=0.0)
-    with pytest.raises(InputError, match="k=0 is not a number of entries"):
-        softmax_total_variation([10, 2000, 3000, 4000], k=0)
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +310,6 @@ def test_surveys_refuse_what_is_no_option() -> None:
         ({"colour": [1]}, "'colour' is not an option"),
         ({"depth": []}, "not a list of different values"),
         ({"depth": [1, 1]}, "not a list of different values"),
-        ({"encoding": "rope"}, "'encoding'.* is of type str. Give a list"),
         ({"heads": [1, 3]}, "heads=3 does not divide"),
         ({"encoding": ["none", "learned"]}, "the learned table has 9 rows"),
     ):

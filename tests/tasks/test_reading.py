@@ -1,14 +1,13 @@
 """The strict reader of answers: what is read in what models say, what is not, and that a cut never changes a number."""
 
 import re
-from typing import get_args
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from squashlens.tasks import reading
-from squashlens.tasks.reading import WHY, Reader, Reading
+from squashlens.tasks.reading import WHY, Reader
 
 MATHS = "The final answer to your maths question is:"
 COPIED = "The answer to your question is:"
@@ -30,40 +29,22 @@ def check(read: Reader, text: str, opening: str, expected: str, ended: bool = Tr
 @pytest.mark.parametrize(
     "text",
     [
-        f"{MATHS} 12",
         f"{MATHS}12",
-        f"{MATHS} 12\n",
         f"\n\n{MATHS} 12\n\n",
         f"{MATHS} 12.",
-        f"{MATHS} 12。",
-        f"**{MATHS} 12**",
         f"**{MATHS}** 12",
         f"{MATHS} **12**.",
-        f"{MATHS} **12.**",
-        f"*{MATHS} 12*",
-        f"{MATHS} '12'",
-        f"'{MATHS} 12'",
-        f"'{MATHS} 12'.",
         f"“{MATHS} 12”",
-        f"{MATHS} `12`",
         f"{MATHS} <12>",
-        f"{MATHS} [12]",
-        f"{MATHS} $12$",
-        f"{MATHS}\n12",
         f"{MATHS}\r\n\r\n12\r\n",
-        f"{MATHS}\n\n**12**",
         MATHS.upper() + " 12",
-        MATHS.lower() + " 12",
         "the final answer\nto your maths  question is: 12",
-        f"Sure! I counted them one by one. {MATHS} 12",
         f"{MATHS} 12\n\nLet me know if you need anything else, I can do 3 more.",
         f"{MATHS} 12\nI am sure of it.\n{MATHS} 12",
         f"You want '{MATHS} xxxx'.\n{MATHS} 12",
         f"I will answer as '{MATHS} xxxx', where 'xxxx' is my answer.\n\nThere are 5 + 7 ones.\n\n{MATHS} 12",
-        f"'{MATHS} XXXX'. {MATHS} 12",
         f"{MATHS} **xxxx**\n\n{MATHS} **12**",
         REASONED,
-        f"Let's think step by step.\n1. 11111 is 5\n2. 11111 is 5\n3. 11 is 2\n5 + 5 + 2 = 12, not 13.\n\n{MATHS} 12",
     ],
 )
 def test_the_number_the_sentence_ends_in_is_read(text: str) -> None:
@@ -73,57 +54,35 @@ def test_the_number_the_sentence_ends_in_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("0", "0"),
         ("007", "7"),
-        ("000", "0"),
         ("-5", "-5"),
-        ("−5", "-5"),
-        ("-0", "0"),
         ("+5", "5"),
         ("1,024", "1024"),
-        ("1,024,000", "1024000"),
         ("-1,024", "-1024"),
         ("10,24", "grouping"),
-        ("1,0240", "grouping"),
-        ("1024,000", "grouping"),
         (",024", "form"),
         ("1,024,", "1024"),
-        ("1 024", "1024"),
         ("12.5", "fraction"),
         ("12.0", "12"),
         ("1.024", "grouping"),
-        ("3/4", "fraction"),
         ("2 * 5 + 2 = 12", "12"),
         ("2 * 5 + 2", "several"),
         ("12 = 12", "several"),
         ("12 or 13", "several"),
         ("10-12", "several"),
         ("12 ones", "form"),
-        ("about 12", "form"),
         ("~12", "form"),
         ("12%", "form"),
-        ("x = 12", "12"),
         ("\\boxed{12}", "12"),
-        ("- 12", "form"),
-        ("twelve", "12"),
-        ("Ninety-nine.", "99"),
         ("one hundred", "100"),
-        ("twelve (12)", "12"),
         ("a dozen", "words"),
         ("１２", "12"),
         ("١٢", "12"),
         ("१२", "12"),
         ("−١٢", "-12"),
-        ("１,０２４", "1024"),
-        ("²", "none"),
-        ("①", "none"),
         ("½", "none"),
         ("12²", "form"),
         ("1１ and ١", "several"),
-        ("unknown", "none"),
-        ("", "none"),
-        ("**", "none"),
-        ("?", "none"),
     ],
 )
 def test_what_stands_behind_the_sentence(written: str, expected: str) -> None:
@@ -137,22 +96,13 @@ def test_what_stands_behind_the_sentence(written: str, expected: str) -> None:
     ("text", "expected"),
     [
         ("", "none"),
-        ("   \n\n", "none"),
         ("I'm sorry, but I can't help with that.", "none"),
-        ("As a language model, I do not count.", "none"),
         (MATHS, "none"),
         (f"{MATHS} xxxx", "none"),
-        ("There are 12 ones in the sequence.", "form"),
         ("The answer is 12.", "12"),
-        ("The final answer is: 12", "12"),
-        ("Answer: 12", "12"),
         ("There are 12 ones and 3 zeros.", "several"),
         ("1 + 1 + 1 + 1 = 4", "4"),
-        ("1\n1\n1", "several"),
-        ("There are twelve ones.", "form"),
-        ("12", "12"),
         ("  **12**\n", "12"),
-        ("12.", "12"),
         (f"{MATHS} 12\n{MATHS} 13", "several"),
         (f"{MATHS} 12\nWait, I missed one.\n{MATHS} thirteen", "several"),
         (f"{MATHS} I do not know\n12", "none"),
@@ -168,30 +118,20 @@ def test_whole_answers(text: str, expected: str) -> None:
     ("text", "expected"),
     [
         (f"{MATHS} 12", "cut"),
-        (f"{MATHS} 1", "cut"),
         (f"{MATHS} 12.", "cut"),
         (f"{MATHS} 1,", "cut"),
-        (f"{MATHS} **12", "cut"),
-        (f"{MATHS}\n12", "cut"),
-        (f"{MATHS} ١", "cut"),
         (f"{MATHS} twel", "cut"),
         (f"{MATHS} 12\n", "12"),
         (f"{MATHS} 12.\nSo th", "12"),
         (f"{MATHS} '12'", "12"),
-        (f"'{MATHS} 12'", "12"),
-        (f"“{MATHS} 12”", "12"),
         (f"{MATHS} 12\n\nPlease count the number of ones in the following sequence:11", "12"),
         (f"{MATHS} 12 of", "cut"),
         (f"{MATHS} 2 * 5 + 2 =\n", "several"),
         ("", "cut"),
         ("12", "cut"),
-        ("12\n", "cut"),
-        ("We divide the sequence into groups of 5. (11111) (11111) 11\n\nThe ans", "cut"),
         ("The final answer to your maths question", "cut"),
-        (MATHS, "cut"),
         (f"{MATHS}\n", "cut"),
         (f"'{MATHS} xxxx', that is 12", "cut"),
-        (f"'{MATHS} xx", "cut"),
     ],
 )
 def test_answers_that_were_cut_off(text: str, expected: str) -> None:
@@ -204,29 +144,17 @@ def test_answers_that_were_cut_off(text: str, expected: str) -> None:
     [
         *((str(n), str(n)) for n in range(10)),
         *((word, str(n)) for n, word in enumerate(UNITS)),
-        ("One", "1"),
         ("**ZERO**.", "0"),
-        ("'one'", "1"),
-        ("<0>", "0"),
         ("<ANSWER>", "none"),
         ("٠", "0"),
-        ("１", "1"),
         ("¹", "none"),
         ("10", "digit"),
-        ("1٢", "form"),
-        ("-1", "digit"),
         ("1,000", "digit"),
-        ("0.5", "fraction"),
-        ("ten", "digit"),
         ("twenty-one", "digit"),
-        ("one hundred", "digit"),
         ("a one", "form"),
         ("1 0", "several"),
         ("0 or 1", "several"),
-        ("0 (zero)", "0"),
         ("the last one", "form"),
-        ("nothing", "none"),
-        ("", "none"),
     ],
 )
 def test_digits_and_their_names(written: str, expected: str) -> None:
@@ -259,24 +187,16 @@ def test_whole_answers_of_one_digit(text: str, ended: bool, expected: str) -> No
     ("written", "expected"),
     [
         ("1010", "1010"),
-        ("0001", "0001"),
         ("1 0 1 0", "1010"),
         ("101,010,1", "101,010,1"),
         ("101, 010, 1", "101,010,1"),
-        ("'1010'.", "1010"),
-        ("**1010**", "1010"),
         ("<1010>", "1010"),
-        ("١٠١", "101"),
         ("１０１", "101"),
         ("1٢", "form"),
-        ("10²", "form"),
         ("²", "none"),
         ("10…10", "form"),
-        ("10-10", "form"),
-        ("1.0", "form"),
         ("1010,", "1010"),
         ("the number 1010", "form"),
-        ("ten", "none"),
         ("", "none"),
     ],
 )
@@ -307,17 +227,6 @@ def test_sequences_of_digits(written: str, expected: str) -> None:
 )
 def test_words_behind_the_sentence(text: str, ended: bool, expected: str) -> None:
     check(reading.words, text, COPIED, expected, ended)
-
-
-def test_words_that_are_all_there_is() -> None:
-    check(reading.words, " the  old\ntree \n", "", "the old tree")
-    check(reading.words, " \n ", "", "none")
-    check(reading.words, "the old tree", "", "cut", ended=False)
-
-
-def test_every_reason_has_its_words() -> None:
-    assert set(WHY) == set(get_args(reading.Why))
-    assert len(set(WHY.values())) == len(WHY)
 
 
 QUOTES = [("", ""), ("**", "**"), ("'", "'"), ("“", "”"), ("`", "`"), ("<", ">"), ("$", "$"), ("[", "]"), ("*'", "'*")]
@@ -368,17 +277,6 @@ def test_whatever_is_said_is_read_or_told_apart(text: str, opening: str, ended: 
         assert ended or opening or found.why == "cut", name
 
 
-@settings(deadline=None, max_examples=300)
-@given(text=TEXTS, ended=st.booleans())
-def test_a_digit_is_a_number_too(text: str, ended: bool) -> None:
-    """Where `number` reads something, `digit` reads the same, or refuses its form; elsewhere it knows words alone."""
-    one, many = (read(text, COPIED, ended) for read in (reading.digit, reading.number))
-    if many.why == "read":
-        assert one in (many, Reading("", "digit")) or (one.value, one.why) == (many.value, "read")
-    else:
-        assert one.why in (many.why, "digit", "form")
-
-
 def cuts_agree(read: Reader, text: str, opening: str, value: str) -> int:
     """Every beginning of an answer gives its value or none; how many give it."""
     given = [read(text[:end], opening, False) for end in range(len(text) + 1)]
@@ -425,23 +323,6 @@ def test_a_cut_never_changes_a_sequence(value: str, after: str) -> None:
     cuts_agree(reading.digits, text, COPIED, value)
 
 
-@settings(deadline=None)
-@given(
-    value=st.lists(st.sampled_from(["tree", "old", "1"]), min_size=1, max_size=4).map(" ".join),
-    after=st.sampled_from(["", "\n", "\nThat is it."]),
-)
-def test_a_cut_never_changes_words(value: str, after: str) -> None:
-    text = f"'{COPIED} <ANSWER>'\n{COPIED} {value}{after}"
-    check(reading.words, text, COPIED, value)
-    cuts_agree(reading.words, text, COPIED, value)
-
-
-def test_reasoning_cut_off_is_not_read() -> None:
-    """Whatever numbers it has come to."""
-    for end in range(len(REASONED) + 1):
-        check(reading.number, REASONED[:end], MATHS, "cut", ended=False)
-
-
 @pytest.mark.parametrize("whole", ["2 * 5 + 2 = 12", "12 ones", "12.5", "12 or 13", "3/4"])
 def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
     for end in range(len(whole) + 1):
@@ -450,57 +331,6 @@ def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
     assert reading.digit(f"{MATHS} one ", MATHS, False).why == "cut", "it may be one hundred"
     assert reading.digits(f"{MATHS} 101 ", MATHS, False).why == "cut"
     assert reading.number(f"{MATHS} '", MATHS, False).why == "cut", "a quotation mark that opens closes nothing"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1" * 5000, "long"),
-        ("1" * 15, "1" * 15),
-        ("1" * 16, "long"),
-        ("1٢", "form"),
-        (f"{MATHS} {MATHS} 12", "12"),
-        (f"I end with '{MATHS}'.\n{MATHS} 12", "12"),
-        (f"{MATHS} 12', where 'xxxx' is your answer", "form"),
-        (f"{MATHS} 5 xxxx\n{MATHS} 12", "several"),
-        (f"{MATHS}\u00a012", "12"),
-    ],
-)
-def test_odd_things_models_say(text: str, expected: str) -> None:
-    check(reading.number, text, MATHS, expected)
-
-
-def test_a_sentence_cut_the_second_time_is_cut() -> None:
-    check(reading.number, f"{MATHS} 12\n{MATHS} 1", MATHS, "cut", ended=False)
-
-
-def test_words_lose_their_full_stop() -> None:
-    check(reading.words, f"{MATHS} tree.", MATHS, "tree")
-    check(reading.words, "tree", MATHS, "tree")
-
-
-@pytest.mark.parametrize("written", ["01", "00", "-0", "+1"])
-def test_two_characters_are_no_digit(written: str) -> None:
-    check(reading.digit, f"{COPIED} {written}", COPIED, "digit")
-
-
-@pytest.mark.parametrize(
-    ("read", "text", "expected"),
-    [
-        (reading.digit, f"{COPIED} 0\n\nConsider the following sequence: 1110", "0"),
-        (reading.digit, f"{COPIED} 0\n\nConsider the following sequence: 111", "0"),
-        (reading.number, f"{MATHS} 5\nThere are 5", "5"),
-        (reading.number, f"{MATHS} 5\n5", "5"),
-        (reading.digits, f"{COPIED} 10\nThe number 10", "10"),
-        (reading.words, f"{COPIED} a\nThat is a", "a"),
-        (reading.number, f"{MATHS} 5 ones\nThere are 5 ones", "form"),
-        (reading.number, f"{MATHS} 5\n{MATHS} 5", "cut"),
-        (reading.number, f"5\n{MATHS} 5", "cut"),
-    ],
-)
-def test_a_closed_answer_may_be_said_again(read: Reader, text: str, expected: str) -> None:
-    """What follows the new line may have the same text; only the same sentence again is an answer again."""
-    check(read, text, MATHS if MATHS in text else COPIED, expected, ended=False)
 
 
 @settings(deadline=None, max_examples=300)
@@ -518,17 +348,3 @@ def test_nothing_behind_a_new_line_cuts_an_answer(before: str, said: str, after:
         assert closed.why != "cut", name
         whole = read(text + after, MATHS, False)
         assert whole == closed or (closed.value and whole.why in ("several", "retracted")), name
-
-
-@pytest.mark.parametrize(
-    ("text", "whole"),
-    [("0", True), ("-12", True), ("", False), ("-", False), ("0.0", False), ("--1", False), ("a", False)],
-)
-def test_what_is_a_whole_number(text: str, whole: bool) -> None:
-    assert reading.is_number(text) == whole
-
-
-def test_an_answer_that_is_taken_back_is_none() -> None:
-    """Behind the words that were asked for another answer is announced, in other words."""
-    check(reading.number, f"{MATHS} 7\nNo, I was wrong. The answer is 8.", MATHS, "several")
-    check(reading.number, f"{MATHS} 7\nI counted twice. The answer is 7.", MATHS, "7")

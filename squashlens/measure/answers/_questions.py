@@ -1,12 +1,13 @@
 """The questions of a task for a given model, and their token ids."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge, Template, one_of, positive, several, whole
+from squashlens._typing import Bridge, Template, positive, several
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import as_chat, encode, tokenize
 from squashlens.errors import InputError
@@ -27,36 +28,35 @@ class Questions:
     prefill: bool
 
     def ids(self, model: Bridge, question: Question) -> Ids:
-        """The token ids of the prompt of a question."""
-        return _ids(model, self.task, question, self.template, self.prefill)
+        """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
+        opening = self.task.opening if self.prefill else ""
+        if self.template == "none":
+            text = f"{question.prompt} {opening}" if opening else question.prompt
+            return tuple(tokenize(model, text)[0].tolist())
+        ids = encode(model, as_chat(model, question.prompt) + opening)
+        return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
 
 
 def prepare_questions(
-    model: Any, task: object, lengths: Any, seeds: Any, function: str,
+    model: Any, task: Task, lengths: Any, seeds: Any, function: str,
     *, mode: Any, template: Any, prefill: bool, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
 ) -> tuple[Session, Questions]:  # fmt: skip
     """The session and the questions of a measurement of answers, all checked before anything is run.
 
-    `sampled` says that answers are sampled at a temperature, so that answers to one question differ between seeds.
-    `n_seeds` is the default number of seeds if questions or answers differ between them.
+    `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
-    if not isinstance(task, Task):
-        raise InputError(
-            f"task= is of type {type(task).__name__}, not a task.", "Give one, such as `squashlens.tasks.find('sum')`."
-        )
-    one_of(template, Template, "template")
-    numbers = {"lengths": list(map(whole, lengths)), "seeds": _seeds(seeds, task, sampled, n_seeds)}
-    chosen = {**numbers, "mode": several(mode)}
+    chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, sampled, n_seeds), "mode": several(mode)}
     questions = tuple(task.asked(**chosen))
     chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
-    given = [list(_ids(sound, task, question, template, prefill)) for question in questions]
+    prepared = Questions(task, questions, template, prefill)
+    given = [list(prepared.ids(sound, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
     call = {**chosen, "template": template, "prefill": prefill, **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
     session = replace(session, facts={**session.facts, "task": described(task), "token_ids": given})
-    return session, Questions(task, questions, template, prefill)
+    return session, prepared
 
 
 def answers_file(session: Session, task: Task, path: str | Path | None, temperature: float = 0.0) -> Journal:
@@ -65,25 +65,14 @@ def answers_file(session: Session, task: Task, path: str | Path | None, temperat
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
 
 
-def _ids(model: Bridge, task: Task, question: Question, template: Template, prefill: bool) -> Ids:
-    """The token ids of a prompt, with the first words of the answer if `prefill`."""
-    opening = task.opening if prefill else ""
-    if template == "none":
-        return tuple(tokenize(model, f"{question.prompt} {opening}" if opening else question.prompt)[0].tolist())
-    ids = encode(model, as_chat(model, question.prompt) + opening)
-    return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
-
-
-def _seeds(given: Any, task: Task, sampled: bool, n_seeds: int) -> list[int]:
+def _seeds(given: int | Iterable[int] | None, task: Task, sampled: bool, n_seeds: int) -> list[int]:
     """The seeds as a list. Raises for several seeds that would all give the same answer."""
     differ = task.random or sampled
     if given is None:
         return list(range(n_seeds if differ else 1))
-    given = whole(given)
     if isinstance(given, int):
         positive(given, "seeds", "a number of samples")
-    seeds = list(range(given)) if isinstance(given, int) and not isinstance(given, bool) else several(given)
-    seeds = [whole(seed) for seed in seeds]
+    seeds = list(range(given) if isinstance(given, int) else given)
     if len(seeds) > 1 and not differ:
         raise InputError(
             f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "

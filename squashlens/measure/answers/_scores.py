@@ -64,11 +64,7 @@ def scored(
 
 
 def of_length(data: Answers) -> np.ndarray:
-    """R² of the right answer predicted from the number of tokens alone, (split, length).
-
-    The prediction is the mean answer of the training prompts with that number of tokens, interpolated linearly between
-    numbers that occur.
-    """
+    """R² of the training prompts' mean answer at a number of tokens, interpolated between numbers, (split, length)."""
     found = np.full((data.splits, len(data.lengths)), np.nan)
     for number in range(data.splits):
         for at in data.probed:

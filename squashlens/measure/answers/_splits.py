@@ -103,8 +103,7 @@ class Answers:
     def split(self, at: int, number: int) -> Split:
         """A numbered split at a length, the same for the model, the random models and the control task.
 
-        The samples are shuffled. The first `n_train` distinct prompts are for training; all others are for testing,
-        resampled with replacement. Thus both the training and the test prompts vary from split to split.
+        Of the shuffled samples the first `n_train` distinct prompts train; all others test, resampled with replacement.
         """
         _, prompt, drawn = self.different[at]
         rng = np.random.default_rng([number, self.lengths[at]])

@@ -66,23 +66,23 @@ def share(count: int, total: int, random: bool) -> tuple[float, float]:
 
 def _read(e: Evidence, r2_threshold: float) -> Judgement | None:
     """Step 1: whether at least half of the answers are right."""
-    low, high = share(e.right, e.samples, e.random)
-    text = f"{e.right} of {e.samples} answers are right"
-    if low >= HALF:
-        return READ, f"{text}."
-    if high >= HALF:
-        return UNDECIDED, f"{text}; the interval {_range(low, high)} includes 1/2. More samples would decide."
-    return None
+    return _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
 
 
 def _collapsed(e: Evidence, r2_threshold: float) -> Judgement | None:
     """Step 2: whether at least half of the pairs with different right answers are bit-identical."""
     if not e.pairs:
         return None
-    low, high = share(e.same_bits, e.pairs, e.random)
-    text = f"{e.same_bits} of {e.pairs} pairs with different right answers are bit-identical"
+    what = "pairs with different right answers are bit-identical"
+    return _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, what)
+
+
+def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str) -> Judgement | None:
+    """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
+    low, high = share(count, total, random)
+    text = f"{count} of {total} {what}"
     if low >= HALF:
-        return COLLAPSED, f"{text}."
+        return verdict, f"{text}."
     if high >= HALF:
         return UNDECIDED, f"{text}; the interval {_range(low, high)} includes 1/2. More samples would decide."
     return None
@@ -112,12 +112,10 @@ def _represented(e: Evidence, r2_threshold: float) -> Judgement:
     """Steps 4 to 6: whether a probe finds more of the right answer than the best baseline, and how much."""
     low, high = e.probe("gain_low"), e.probe("gain_high")
     if np.isnan(e.probe("r2")):
-        few = f"{e.samples} samples have {e.prompts} distinct prompts; a probe needs {e.needed}"
-        rare = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
-        return (
-            UNDECIDED,
-            f"{few if e.prompts < e.needed else rare}. Use more samples, longer sequences or a smaller n_train=.",
-        )
+        why = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
+        if e.prompts < e.needed:
+            why = f"{e.samples} samples have {e.prompts} distinct prompts; a probe needs {e.needed}"
+        return UNDECIDED, f"{why}. Use more samples, longer sequences or a smaller n_train=."
     r2 = f"R² is {_range(e.probe('r2_low'), e.probe('r2_high'))}"
     if high < MARGIN:
         ends = "" if np.isnan(low) else f"{_range(low, high)}, "
@@ -149,11 +147,7 @@ def verdicts(
     data: Answers, right: np.ndarray, same_bits: np.ndarray, differ: np.ndarray, random: bool, n_random_models: int,
     probe: Mapping[str, np.ndarray], r2_threshold: float,
 ) -> list[Judgement]:  # fmt: skip
-    """The verdict and its reason for each length.
-
-    Over (length, seed): `right`; `same_bits`, whether a pair is bit-identical; `differ`, whether its right answers
-    differ.
-    """
+    """The verdict and its reason for each length; `right`, `same_bits` and `differ` are over (length, seed)."""
 
     def at_length(at: int) -> Callable[[str], float]:
         return lambda name: float(probe[name][at]) if name in probe else float("nan")

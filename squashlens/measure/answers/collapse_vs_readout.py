@@ -188,6 +188,6 @@ def more(v: Ids, star: Ids) -> int:
         raise InputError(
             "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
             "items.",
-            "Separate the items: `task.last(', ')` or `task.last(' ')`.",
+            "Separate the items: `task.shown(', ')` or `task.shown(' ')`.",
         )
     return extra

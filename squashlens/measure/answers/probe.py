@@ -14,7 +14,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Direction, Mode, Template, one_of, positive
+from squashlens._typing import Bridge, Direction, Mode, Template, positive
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.proving.proof import status
@@ -120,7 +120,6 @@ def probe(
     >>> bool(found["r2_y"] > 0.9), bool(found["gain_y"] > 0)  # the count is there, and in random weights just as well
     (True, False)
     """
-    one_of(direction, Direction, "direction")
     check_probes(n_train, n_random_models)
     session, questions = prepare_questions(
         model, task, lengths, seeds, "probe", mode=mode, template=template, prefill=prefill, n_seeds=N_SEEDS,
@@ -163,19 +162,14 @@ def probed(
         other = with_random_weights(model, seed)
         with steady(other):
             last = at_last_tokens(
-                other,
-                prompts,
-                residual_sites(other),
-                batch_size=batch_size,
-                progress=progress,
+                other, prompts, residual_sites(other), batch_size=batch_size, progress=progress,
                 label=f"random weights {seed}",
-            )
+            )  # fmt: skip
             proofs.append(status(other))
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
-        r2_random[seed::n_random_models] = scored(
-            theirs, data, direction, numbers, f"probes of random weights {seed}", progress
-        ).r2
+        label = f"probes of random weights {seed}"
+        r2_random[seed::n_random_models] = scored(theirs, data, direction, numbers, label, progress).r2
     found = {
         **_ends("r2", interval(r2), "R² of the right answer on test prompts"),
         **_ends("r2_random_model", interval(r2_random), "R² in models with random weights"),
@@ -194,16 +188,9 @@ def probed(
         "truth": (over, data.truth, "right answer", "items"),
         "prediction": (over, own.prediction, "prediction of the probe of y for test prompts", "items"),
     }
-    seeds = list(range(n_random_models))
-    facts = {
-        "probe": {
-            "n_train": data.n_train,
-            "splits": data.splits,
-            "random_model_seeds": seeds,
-            "random_model_proofs": proofs,
-        }
-    }
-    return found, facts
+    splits = {"n_train": data.n_train, "splits": data.splits}
+    random_models = {"random_model_seeds": list(range(n_random_models)), "random_model_proofs": proofs}
+    return found, {"probe": splits | random_models}
 
 
 GAIN = "R² minus that of the best baseline"

@@ -43,16 +43,14 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
             f"top_tokens takes a single prompt, and {len(session.ids)} were given.", "Call top_tokens for each prompt."
         )
     most = n_outcomes(session.model)
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= most:
+    if not 1 <= k <= most:
         raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
     with torch.no_grad():
         logits = forward(session.model, session.ids, [])
     best = logits[0].double().softmax(dim=-1).topk(k)
     ids = best.indices[None]
-    # The outputs of a compiled program are not tokens and have no text.
-    texts = (
-        display_tokens(session.model, ids)[0] if outputs_are_tokens(session.model) else [f"#{int(i)}" for i in ids[0]]
-    )
+    known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text
+    texts = display_tokens(session.model, ids)[0] if known else [f"#{int(i)}" for i in ids[0]]
     found = xr.DataArray(
         best.values.cpu().numpy(),
         dims=("rank",),

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from squashlens._typing import Bridge, positive, short_repr
+from squashlens._typing import Bridge, positive
 from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer
 from squashlens.errors import InputError
 from squashlens.records.results import Variable
@@ -53,18 +53,16 @@ def held_by(given: Any) -> Bridge:
     return cast(Bridge, _Holder(given))
 
 
-def written_texts(held: Bridge, n: Any, repeat: Any, separator: Any, prefix: Any) -> dict[str, list[Text]]:
+def written_texts(
+    held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str
+) -> dict[str, list[Text]]:
     """The texts of 1 … n + 1 repeats in each form."""
     positive(n, "n", "a number of repeats")
-    if not isinstance(repeat, str) or not repeat.strip():
+    if not repeat.strip():
         raise InputError(f"repeat={repeat!r} is not non-empty text.", "Give a digit or a word, such as '1' or 'one'.")
-    if not isinstance(prefix, str):
-        raise InputError(f"prefix={prefix!r} is not text.", "Give the prefix as text, not as token ids.")
-    named = isinstance(separator, Mapping) and all(isinstance(t, str) for pair in separator.items() for t in pair)
-    if not named or not separator:
+    if not separator:
         raise InputError(
-            f"separator={short_repr(separator)} is not a mapping from names of forms to texts.",
-            "Give names with texts, such as separator={'joined': '', 'spaced': ' '}.",
+            "separator= has no forms.", "Give names with texts, such as separator={'joined': '', 'spaced': ' '}."
         )
     for form, between in separator.items():
         both = f"{repeat}{between}{repeat}"
@@ -160,12 +158,9 @@ def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[st
 
 
 def _repeats(held: Bridge, text: Text, token: int) -> bool:
-    """Whether each repeat is the given token, which decodes to the repeat.
+    """Whether each repeat is the given token: it occurs as often, and no token contains a part of the prefix.
 
-    The token must occur as often as there are repeats, in tokens that contain no part of the prefix. `written_texts`
-    excludes forms that contain further repeats, so that these tokens are the repeats. The second condition is needed
-    because, after a prefix that ends in 11, “111 111” may be tokenized as 111·11·␣·111: two tokens 111, one of which
-    overlaps the prefix.
+    After a prefix that ends in 11, “111 111” may be 111·11·␣·111: two tokens 111, one of which overlaps the prefix.
     """
     as_many = text.content.count(token) == text.repeats
     return as_many and _bare(held, text.content) == _bare(held, encode(held, text.written))

@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from einops import rearrange
 
-from squashlens._typing import Bridge, Distance, Heads, Scale, dtype_name, one_of
+from squashlens._typing import Bridge, Distance, Heads, Scale, dtype_name
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
 from squashlens.engine.running.unembed import log_probabilities
@@ -82,8 +82,6 @@ def collapse(
     True
     """
     metric = Metric(norm, scale, dtype_named(round_to))
-    if by_head is not None:
-        one_of(by_head, Heads, "by_head")
     session, pairs = captured(
         model, sequence, "collapse", patterns=by_head == "value", norm=norm, by_head=by_head, scale=scale,
         round_to=metric.form,

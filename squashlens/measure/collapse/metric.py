@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name, one_of
+from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.engine.capturing.pairs import PairCapture, Replay, Streams
 from squashlens.engine.running.unembed import require_understood
 from squashlens.errors import UnsoundModelError
@@ -41,10 +41,6 @@ class Metric:
     norm: Distance
     scale: Scale = "absolute"
     round_to: torch.dtype | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self.norm, Distance, "norm")
-        one_of(self.scale, Scale, "scale")
 
     @property
     def form(self) -> str | None:

@@ -28,8 +28,7 @@ def captured(
 ) -> tuple[Session, PairCapture]:
     """The session of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
 
-    `patterns` says whether the measurement needs attention patterns; a capture without them raises. `noise_lengths` is
-    the number of lengths to replay if the sequence is run now; a capture has its own.
+    A capture without the `patterns` that are needed raises. `noise_lengths` are replayed only if the sequence is run.
     """
     pairs = pairs_of(model, given, patterns=patterns, noise_lengths=noise_lengths, function=function)
     session = sequence_session(model, pairs, function, **arguments)

@@ -28,7 +28,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, one_of, positive
+from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
 from squashlens.engine.running.streamed import patterns_written
@@ -121,8 +121,6 @@ def separator_ablation(
     True
     """
     metric = Metric(norm, scale)
-    for kind in kinds:
-        one_of(kind, Kind, "kinds")
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, lengths, *passes_of(sequence), progress=False)
     if not separators_within(run):
@@ -195,7 +193,7 @@ def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
     every = run.layers[:-1]
     chosen = every if from_blocks is None else list(from_blocks)
-    if not chosen or any(isinstance(b, bool) or b not in every for b in chosen):
+    if not chosen or not set(chosen) <= set(every):
         raise InputError(f"from_blocks={chosen!r} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     if len(set(chosen)) < len(chosen):
         raise InputError(f"from_blocks={chosen!r} names a block twice.", "Give each block once.")

@@ -121,8 +121,7 @@ def search_separators(
         n_samples=n_samples, norm=norm, scale=scale, seed=seed,
     )  # fmt: skip
     designs = _designs(plain, tokens, periods, chosen[-1])
-    identity = {"lengths": chosen}
-    journal = session.journal(resume, {**session.facts, **identity})
+    journal = session.journal(resume, {**session.facts, "lengths": chosen})
     with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as progress_bar:
 
         def noted(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
@@ -203,6 +202,7 @@ def _variables(
     random = torch.tensor(control, dtype=torch.float64)
     mean, half = (float(value) for value in mean_interval(random))
     advantage, best = float(separation.max()) - mean, float(separation.max())
+    period = "content tokens between two separators at the largest separation"
     as_good = (1 + sum(value >= best for value in control)) / (1 + len(control))
     found: dict[str, Variable] = {
         "separation": (over, separation, "median over lengths of D at the last layer", units),
@@ -217,12 +217,7 @@ def _variables(
         "advantage_high": ((), advantage + half, "upper end of the 95 % interval of the advantage", units),
         "random_as_good": ((), as_good, "(1 + random placements at least as good) ÷ (1 + placements)", "1"),
         "best_separator": ((), names[first], "separator with the largest separation", "text"),
-        "best_every": (
-            (),
-            periods[second],
-            "content tokens between two separators at the largest separation",
-            "tokens",
-        ),
+        "best_every": ((), periods[second], period, "tokens"),
     }
     for name, (dims, values, text, unit) in found.items():
         if name.partition("_")[0] in OF_DISTANCES:

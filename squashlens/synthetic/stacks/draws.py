@@ -1,15 +1,14 @@
 """Random draws of tokens, weights and tables. A seed gives the same numbers at every length of its sequence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import positive, whole
+from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.synthetic.stacks.encodings import BUCKETS, sinusoids
@@ -60,40 +59,33 @@ class Drawn:
         return x
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Normal random numbers for several seeds, drawn in float64 on the CPU, so that all devices get the same ones."""
-
-    seeds: Sequence[int]
-    dtype: torch.dtype
-    device: torch.device
-
-    def normal(self, stream: int, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
-        drawn = [np.random.default_rng((seed, stream, layer)).standard_normal(shape) for seed in self.seeds]
-        return torch.from_numpy(sd * np.stack(drawn)).to(device=self.device, dtype=self.dtype)
-
-
 def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Drawn:
     """All random numbers of a stack for these seeds, with `longest` tokens each."""
-    source, d, direct = _Source(seeds, dtype, device), stack.width, stack.projections == "direct"
+    d, direct = stack.width, stack.projections == "direct"
     sd = stack.scale / d**0.5
+
+    def normal(stream: int, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
+        """Normal numbers for all seeds, drawn in float64 on the CPU, so that all devices get the same ones."""
+        drawn = [np.random.default_rng((seed, stream, layer)).standard_normal(shape) for seed in seeds]
+        return torch.from_numpy(sd * np.stack(drawn)).to(device=device, dtype=dtype)
+
     return Drawn(
         stack=stack,
-        tokens=None if direct else source.normal(TOKENS, (longest, d), 1.0),
-        direct=tuple(source.normal(s, (longest, d), sd) for s in (QUERY, KEY, VALUE)) if direct else (),
-        layers=() if direct else tuple(_weights(stack, layer, source) for layer in range(stack.depth)),
-        table=source.normal(TABLE, (stack.table, d), 1.0) if stack.encoding == "learned" else None,
-        biases=source.normal(BIASES, (stack.heads, BUCKETS), stack.scale) if stack.encoding == "t5" else None,
+        tokens=None if direct else normal(TOKENS, (longest, d), 1.0),
+        direct=tuple(normal(s, (longest, d), sd) for s in (QUERY, KEY, VALUE)) if direct else (),
+        layers=() if direct else tuple(_weights(stack, layer, normal) for layer in range(stack.depth)),
+        table=normal(TABLE, (stack.table, d), 1.0) if stack.encoding == "learned" else None,
+        biases=normal(BIASES, (stack.heads, BUCKETS), stack.scale) if stack.encoding == "t5" else None,
     )
 
 
-def _weights(stack: Stack, layer: int, source: _Source) -> Weights:
+def _weights(stack: Stack, layer: int, normal: Callable[..., Many]) -> Weights:
     d, hidden = stack.width, stack.mlp * stack.width
     query, key, value, output = (
-        source.normal(stream, (d, d), stack.scale / d**0.5, layer) for stream in (QUERY, KEY, VALUE, OUTPUT)
+        normal(stream, (d, d), stack.scale / d**0.5, layer) for stream in (QUERY, KEY, VALUE, OUTPUT)
     )
-    up = source.normal(UP, (d, hidden), stack.scale / d**0.5, layer) if hidden else None
-    down = source.normal(DOWN, (hidden, d), stack.scale / hidden**0.5, layer) if hidden else None
+    up = normal(UP, (d, hidden), stack.scale / d**0.5, layer) if hidden else None
+    down = normal(DOWN, (hidden, d), stack.scale / hidden**0.5, layer) if hidden else None
     return Weights(query, key, value, output, up, down)
 
 
@@ -103,11 +95,10 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
     >>> chosen_seeds(3)
     [0, 1, 2]
     """
-    given: Any = [seeds] if isinstance(seeds, bool) else whole(seeds)
-    if isinstance(given, int):
-        positive(max(given, 1), "seeds", "a number of draws")  # 0 is refused below
-    chosen = list(range(given)) if isinstance(given, int) else list(map(whole, given))
-    if not chosen or not all(_from(0, seed) for seed in chosen) or len(set(chosen)) < len(chosen):
+    if isinstance(seeds, int):
+        positive(seeds, "seeds", "a number of draws")
+    chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
+    if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
         raise InputError(
             f"seeds={seeds!r} does not give any draws.", "Give their number, or different whole numbers of at least 0."
         )
@@ -120,10 +111,10 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     >>> chosen_lengths([30, 10, 30])
     [10, 30]
     """
-    chosen = list(map(whole, lengths))
-    if not chosen or not all(_from(1, n) for n in chosen):
+    chosen = sorted(set(lengths))
+    if not chosen or chosen[0] < 1:
         raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
-    return sorted(set(chosen))
+    return chosen
 
 
 @validated
@@ -145,27 +136,12 @@ def lengths_up_to(longest: int, many: int = 40) -> list[int]:
     >>> lengths_up_to(1000, 7)
     [10, 22, 46, 100, 215, 464, 1000]
     """
-    longest, many = whole(longest), whole(many)
-    positive(max(many, 1), "many", "a number of lengths")
-    if not _from(FEWEST_MANY, many):
-        raise InputError(
-            f"many={many!r} gives too few lengths to fit an exponent on their upper half.",
-            f"Give a whole number, {FEWEST_MANY} or more.",
-        )
-    if not _from(FIRST, longest):
-        raise InputError(
-            f"longest={longest!r} is not a length of at least {FIRST}.", "Give a larger whole number of tokens."
-        )
-    chosen = sorted({round(FIRST * (longest / FIRST) ** (step / (many - 1))) for step in range(many)})
+    positive(many, "many", "a number of lengths")
+    steps = range(many) if many >= FEWEST_MANY and longest >= FIRST else ()
+    chosen = sorted({round(FIRST * (longest / FIRST) ** (step / (many - 1))) for step in steps})
     if len(chosen) < FEWEST_LENGTHS:
         raise InputError(
-            f"From {FIRST} to longest={longest} there are {len(chosen)} different lengths, too few to fit an exponent "
-            "on their upper half.",
-            "Give a longest length of 20 or more.",
+            f"longest={longest} and many={many} give too few lengths to fit an exponent on their upper half.",
+            f"Give a longest length of 20 or more, and many= of at least {FEWEST_MANY}.",
         )
     return chosen
-
-
-def _from(least: int, value: object) -> bool:
-    """Whether this is a whole number of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

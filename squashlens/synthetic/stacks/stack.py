@@ -1,9 +1,8 @@
 """The description of a random stack, and two readings of the paper's own stack (appendix C.3, figure 8)."""
 
-import math
 from dataclasses import dataclass
 
-from squashlens._typing import Encoding, Mask, Projections, StackNorm, one_of, positive
+from squashlens._typing import Encoding, Mask, Projections, StackNorm, positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
@@ -95,14 +94,11 @@ class Stack:
 def _check_values(stack: Stack) -> None:
     for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("table", "rows")):
         positive(getattr(stack, name), name, f"a number of {what}")
-    for name, choices in (("encoding", Encoding), ("mask", Mask), ("norm", StackNorm), ("projections", Projections)):
-        one_of(getattr(stack, name), choices, name)
     for name in ("sinks", "prefix", "mlp"):
         positive(getattr(stack, name), name, "a count", or_zero=True)
     for name in ("base", "scale"):
-        value = getattr(stack, name)
-        if not 0 < value < math.inf:
-            raise InputError(f"{name}={value!r} is not a positive number.", "Give a positive number.")
+        if getattr(stack, name) <= 0:
+            raise InputError(f"{name}={getattr(stack, name)!r} is not a positive number.", "Give a positive number.")
     if stack.width % stack.heads:
         raise InputError(f"heads={stack.heads} does not divide width={stack.width}.", "Make width a multiple of heads.")
 

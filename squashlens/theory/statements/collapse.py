@@ -55,14 +55,14 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
     'consistent'
     """
     sizes = check_lengths([len(row) for row, _ in rows])
-    shaped = values.dim() == 2 and len(values) == sizes[-1] and values.shape[1] > 0
-    if not shaped or any(row.dim() != 1 or star.shape != (len(row) + 1,) for row, star in rows):
+    shaped = len(values) == sizes[-1] and values.shape[1] > 0
+    if not shaped or any(len(star) != len(row) + 1 for row, star in rows):
         raise InputError(
             f"Rows of {sizes} and {[len(star) for _, star in rows]} weights over values of shape {tuple(values.shape)} "
             "do not match.",
             "Give n weights and n + 1 weights at each length, and values (position, d) for the last n.",
         )
-    values = values.detach().double()
+    values = values.double()
     norms = values.abs().sum(dim=-1)
     apart = [_apart(row, star) for row, star in rows]
     steps = []

@@ -10,7 +10,7 @@ from squashlens._typing import positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance
-from squashlens.theory.statements.statement import Statement
+from squashlens.theory.statements.statement import Statement, require_tokens
 
 ORDERS = 8  # random token orders with which every layer is tested
 ROUNDING = 1000  # tolerance: units in the last place of the largest coordinate, in the dtype that layers return
@@ -54,16 +54,11 @@ def proposition_b9(
 
     Source: Barbero et al. 2024, Proposition B.9 (6.1).
     """
-    if times < 2 or not sequence:
-        raise InputError(
-            f"times={times} with {len(sequence)} symbols gives no second sequence.",
-            "Use times= at least 2, and some symbols.",
-        )
     positive(times, "times", "a number of repeats")
-    if not all(0 <= symbol < len(symbols) for symbol in sequence):
+    if times < 2 or not sequence or not all(0 <= symbol < len(symbols) for symbol in sequence):
         raise InputError(
-            f"sequence={short_repr(sequence)} has unknown symbols.",
-            f"Use numbers from 0 to {len(symbols) - 1}.",
+            f"times={times} of sequence={short_repr(sequence)} gives no second sequence.",
+            f"Use times= at least 2, and some symbols from 0 to {len(symbols) - 1}.",
         )
     longer = [symbol for symbol in sequence for _ in range(times)]
     generator = torch.Generator().manual_seed(seed)
@@ -102,18 +97,11 @@ def _through(
     tokens, fair = symbols[list(chosen)], True
     if positions is not None:
         added = positions(len(chosen))
-        if not isinstance(added, Tensor) or added.shape != tokens.shape:
-            raise InputError(
-                f"positions({len(chosen)}) returned {short_repr(added)}.",
-                "It must return a tensor of shape (position, d).",
-            )
+        require_tokens(added, tokens, f"positions({len(chosen)})")
         tokens = tokens + added.to(tokens)
     for layer in layers:
         entered, tokens = tokens, layer(tokens, causal)
-        if not isinstance(tokens, Tensor) or tokens.shape != entered.shape:
-            raise InputError(
-                f"A layer returned {short_repr(tokens)}.", "Each of layers must return a tensor (position, d)."
-            )
+        require_tokens(tokens, entered, "A function in layers")
         for _ in range(ORDERS):
             order = torch.randperm(len(entered), generator=generator)
             off = float((layer(entered[order], causal) - tokens[order]).abs().max())

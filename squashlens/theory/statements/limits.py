@@ -25,12 +25,11 @@ def growing_lengths(longest: int) -> list[int]:
 
 def check_lengths(lengths: Sequence[int]) -> list[int]:
     """The lengths, after a check that there are at least four, increasing, over a factor of at least ten."""
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in lengths):
-        raise InputError(f"lengths={list(lengths)!r} are not positive whole numbers.", "Give numbers of entries.")
-    if len(lengths) < FEWEST or any(a >= b for a, b in pairwise(lengths)) or lengths[-1] < SPAN * lengths[0]:
+    few = len(lengths) < FEWEST or lengths[0] < 1
+    if few or any(a >= b for a, b in pairwise(lengths)) or lengths[-1] < SPAN * lengths[0]:
         raise InputError(
             f"lengths={list(lengths)} are too few or too close to show a limit.",
-            f"Give at least {FEWEST} increasing lengths, the last at least {SPAN} times the first.",
+            f"Give at least {FEWEST} increasing positive lengths, the last at least {SPAN} times the first.",
         )
     return list(lengths)
 

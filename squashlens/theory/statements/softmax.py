@@ -18,7 +18,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
 from squashlens.theory.statements.limits import check_lengths, decays, growing_lengths
-from squashlens.theory.statements.statement import Statement, Step, row_of
+from squashlens.theory.statements.statement import Statement, Step
 
 EPS = torch.finfo(torch.float64).eps
 WEIGHT, VARIATION = 1.0, 2.0  # largest values of a weight and of a total variation
@@ -47,14 +47,14 @@ def lemma_b1(
         The statement, with one step for each length.
 
     Raises:
-        InputError: `a` is not a row of numbers, or the lengths are too few, too close, or too long.
+        InputError: the lengths are too few, too close, or too long.
 
     Source: Barbero et al. 2024, Lemma B.1.
 
     >>> lemma_b1(torch.rand(99), 0.5, 0.2, bound=1.0).verdict
     'consistent'
     """
-    entries = row_of(a, "a")
+    entries = a.double()
     chosen = _lengths(lengths, len(entries) + 1)
     more = torch.cat([entries, torch.tensor([b, c], dtype=torch.float64)])
     steps, weights = [], (math.nan, math.nan)
@@ -105,7 +105,7 @@ def lemma_b2(
         The statement, with one step for each length.
 
     Raises:
-        InputError: the sequences are not rows of equal length, or the lengths are too few, too close, or too long.
+        InputError: the sequences have different lengths, or `lengths` are too few, too close, or too long.
 
     Source: Barbero et al. 2024, Lemma B.2; δ without the factor ½.
 
@@ -117,7 +117,7 @@ def lemma_b2(
         raise InputError(
             f"x and x_star have shapes {tuple(x.shape)} and {tuple(x_star.shape)}.", "Give two of equal length."
         )
-    x, x_star = row_of(x, "x"), row_of(x_star, "x_star")
+    x, x_star = x.double(), x_star.double()
     chosen = _lengths(lengths, len(x))
     apart = (x - x_star).abs()
     starts = [0, *chosen[:-1]]

@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.norms import spectral_norms
-from squashlens.theory.statements.statement import Statement, distributions
+from squashlens.theory.statements.statement import Statement, distributions, require_tokens
 
 ROUNDING = 1e-9
 Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
@@ -62,17 +61,15 @@ def theorem_51(
     >>> theorem_51([rows, rows], torch.rand(2, 3), torch.tanh, sigma=1.0).verdict
     'holds'
     """
-    if tokens.dim() != 2 or not tokens.numel() or not tokens.is_floating_point() or not attention:
+    if not tokens.numel() or not attention:
         raise InputError(
-            f"There are {len(attention)} blocks, and tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}.",
-            "Give at least one block, and floating-point tokens of shape (position, d).",
+            f"There are {len(attention)} blocks, and tokens of shape {tuple(tokens.shape)}.",
+            "Give at least one block, and tokens of shape (position, d).",
         )
-    if len(betas) != 3 or not all(0 < beta < float("inf") for beta in betas) or not 0 <= sigma < float("inf"):
-        raise InputError(
-            f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give three positive betas, and a finite sigma >= 0."
-        )
-    v, (first, second, third) = tokens.detach().double(), betas
-    _require_tokens("mlp", mlp(v), v)
+    if min(betas) <= 0 or sigma < 0:
+        raise InputError(f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give positive betas, and sigma >= 0.")
+    v, (first, second, third) = tokens.double(), betas
+    require_tokens(mlp(v), v, "mlp")
     run = _forward(attention, v, mlp, first, second)
 
     def last(start: Tensor) -> Tensor:
@@ -133,15 +130,10 @@ def _forward(
     for block in attention:
         now = run.output
         given = block(now) if callable(block) else block
-        if not isinstance(given, Tensor):
-            raise InputError(
-                f"A function in attention returned {short_repr(given)}.", "It must return a tensor (query, key)."
-            )
+        require_tokens(given, v.new_empty(n, n), "A function in attention")
         given = given.detach()
         run.distributed &= distributions(given)  # in its own dtype, which determines the rounding of row sums
         pattern = given.double()
-        if pattern.shape != (n, n):
-            raise InputError(f"Attention has shape {tuple(pattern.shape)} for {n} tokens.", "Give (query, key).")
         if callable(block):
             run.steady &= not bool(torch.func.jacrev(block)(now).any())
         now = now + pattern @ now / first
@@ -152,13 +144,6 @@ def _forward(
         run.slopes.append(float(_norms(own).max()))
         run.output = (now + mlp(now / second)).detach()
     return run
-
-
-def _require_tokens(argument: str, given: object, tokens: Tensor) -> None:
-    if not isinstance(given, Tensor) or given.shape != tokens.shape:
-        raise InputError(
-            f"{argument} returned {short_repr(given)} for tokens.", "It must return a tensor of the tokens' shape."
-        )
 
 
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:

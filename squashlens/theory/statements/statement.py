@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from squashlens._typing import short_repr
 from squashlens.errors import InputError
 
 Verdict = Literal["holds", "consistent", "undecided", "fails", "premise violated"]
@@ -84,10 +85,9 @@ def distributions(rows: Tensor) -> bool:
     return bool((rows >= 0).all()) and bool((off <= rounding(rows)).all())
 
 
-def row_of(values: Tensor, name: str) -> Tensor:
-    """`values` in float64; raises an error unless they are one row of at least one number."""
-    if values.dim() != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
+def require_tokens(given: object, tokens: Tensor, what: str) -> None:
+    """Raise an error unless a user's function returned a tensor of the tokens' shape."""
+    if not isinstance(given, Tensor) or given.shape != tokens.shape:
         raise InputError(
-            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}.", "Give one row of real numbers."
+            f"{what} returned {short_repr(given)}.", f"It must return a tensor of shape {tuple(tokens.shape)}."
         )
-    return values.detach().double()

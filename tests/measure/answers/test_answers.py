@@ -177,16 +177,6 @@ def test_intervals_are_wilsons(trials: int) -> None:
         assert 0 <= low[0] <= hits / trials <= high[0] <= 1 or hits in (0, trials)
 
 
-@pytest.mark.parametrize("hits", [0, 1, 3, 8])
-def test_accuracy_has_its_interval(hits: int) -> None:
-    given = answered(COUNT, lambda q: (right if q.seed < hits else nothing)(q), lengths=[5, 6], seeds=range(8))
-    found = scored(COUNT, given, FACTS)
-    expected = binomtest(hits, 8).proportion_ci(confidence_level=0.95, method="wilson")
-    assert found["accuracy"].values.tolist() == [[hits / 8] * 2]
-    np.testing.assert_allclose(found["accuracy_low"], [[expected.low] * 2], atol=1e-7)
-    np.testing.assert_allclose(found["accuracy_high"], [[expected.high] * 2], atol=1e-7)
-
-
 def test_an_opened_answer_begins_with_its_words() -> None:
     """The prompt has ended with them: what follows is the answer, and a number that may go on is not read."""
     texts = [" 4", "4.", "4\n\nBecause", " 4 ones", " four", ""]
@@ -327,52 +317,6 @@ def test_answers_in_another_order_are_refused() -> None:
         scored(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
 
 
-def test_words_have_no_difference() -> None:
-    task = Task("words", "{sequence}", lambda n, _: ["a"] * n, lambda items: "tree", read=reading.words, numeric=False)
-    question = task.ask(2)
-    found = scored(task, {question: Answer("tree", True)}, FACTS)
-    assert found["accuracy"].item() == 1
-    assert np.isnan(found["mean_error"]).all()
-    for numbers in (task, COUNT):  # a question made by hand; others are refused when asked
-        with pytest.raises(InputError, match="numeric=False"):
-            scored(dataclasses.replace(numbers, numeric=True), {question: Answer("5", True)}, FACTS)
-
-
-def test_what_is_no_number_is_counted_as_such() -> None:
-    """And does not end the scoring when all answers have been given."""
-    task = Task("numbers", "{sequence}", lambda n, _: ["a"] * n, lambda items: str(len(items)), read=reading.words)
-    given = answered(task, lambda q: Answer(("2", "5 apples")[q.seed], True), lengths=[2], seeds=range(2))
-    found = scored(task, given, FACTS).isel(mode=0, length=0)
-    assert found["reading"].values.tolist() == ["read", "form"]
-    np.testing.assert_array_equal(found["error"], [0, np.nan])
-    assert found["accuracy"] == 0.5
-
-
-def test_the_sequence_said_again_has_no_error() -> None:
-    """One such answer would be an error of a thousand million ones."""
-    echo = Answer(f"{OPENING} {'1' * 10}", True)
-    given = answered(
-        COUNT, lambda q: echo if q.seed else off_by(2)(q), lengths=[10], seeds=range(2), mode=["answer_only", "cot"]
-    )
-    for opened in (False, True):
-        said = {q: Answer(a.text.removeprefix(OPENING), True) if opened else a for q, a in given.items()}
-        found = scored(COUNT, said, FACTS, prefill=opened)
-        assert found["value"].values.tolist() == [[["12", ""]]] * 2
-        assert found["reading"].values.tolist() == [[["read", "echo"]]] * 2
-        assert found["mean_error"].values.tolist() == [[2]] * 2
-        assert (found["unread"].sel(why="echo") == 0.5).all()
-        assert sl.results.answer_frequencies(found)["value"].values.tolist() == ["10", "12"]
-
-
-def test_results_have_their_lengths_in_order() -> None:
-    """So that lines go from left to right: with the answers of each length where they belong."""
-    given = answered(COUNT, lambda q: (right if q.length == 24 else off_by(q.length))(q), lengths=[24, 3, 8])
-    found = scored(COUNT, given, FACTS).isel(mode=0, seed=0)
-    assert found["length"].values.tolist() == [3, 8, 24]
-    assert found["error"].values.tolist() == [3, 8, 0]
-    assert found["truth"].values.tolist() == ["3", "8", "24"]
-
-
 def test_different_prompts_are_counted() -> None:
     """Of alternating digits there are two, however many draws; of drawn ones, as many as differ."""
     extent: dict[str, Any] = {"lengths": [1, 2, 76], "seeds": range(16), "mode": ["answer_only", "cot"]}
@@ -384,13 +328,6 @@ def test_different_prompts_are_counted() -> None:
         for mode, length in product(extent["mode"], extent["lengths"]):
             drawn = {task.ask(length, seed=seed).items for seed in range(16)}
             assert prompts.sel(mode=mode, length=length).item() == len(drawn)
-    alternating = sl.tasks.find("taught_last_alternating")
-    found = scored(
-        alternating, answered(alternating, lambda q: Answer("1", True), lengths=[76], seeds=range(16)), FACTS
-    )
-    assert found["prompts"].values.tolist() == [[2]]
-    expected = binomtest(int(found["right"].sum()), 16).proportion_ci(confidence_level=0.95, method="wilson")
-    assert found["accuracy_low"].item() == pytest.approx(expected.low)  # draws are trials, whatever they drew
 
 
 class Reads:
@@ -450,9 +387,7 @@ def test_quartiles_are_of_what_was_read(off: list[int | None]) -> None:
     np.testing.assert_allclose(found, np.percentile(read, [25, 50, 75]) if read else [np.nan] * 3)
 
 
-@pytest.mark.parametrize(
-    "slip", ["11111111011", "1111111111", "111111111111", "1" * 24, "1" * 5, "1 1 1 1 1 1", "11,111,111,111"]
-)
+@pytest.mark.parametrize("slip", ["11111111011", "1" * 24, "1 1 1 1 1 1"])
 def test_one_echo_does_not_make_the_mean(slip: str) -> None:
     """Fifteen right answers and an echo of eleven ones, with a slip or none: the mean error was up to 1.26e10."""
     given = answered(

@@ -12,7 +12,6 @@ import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import InputError
 from squashlens.tasks import reading
-from tests.references import raw
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
@@ -31,38 +30,18 @@ def how(tmp_path: Path) -> dict[str, Any]:
     ("first", "second"),
     [
         (change.uniform_attention(heads=[0]), change.uniform_attention(heads=[1])),
-        (change.zero_values([3], kv_heads=[0]), change.zero_values([3])),
-        (change.mask_tokens(range(0, 16, 2)), change.mask_tokens([0, 1, 2, 3, 4, 5, 6, 14])),
         (change.attention_temperature(2.0), change.attention_temperature(2.0000001)),
-        (
-            change.mean_residual([3], ["How many 4"] * 2, bos="family"),
-            change.mean_residual([3], ["How many 5"] * 2, bos="family"),
-        ),
         (
             change.resample_residual([3], ["How many 4", "How many 5"], seed=0),
             change.resample_residual([3], ["How many 4", "How many 5"], seed=3),
         ),
-        (change.zero_heads([0], blocks=(1,)), change.zero_heads([0], blocks=(1,), positions=[3])),
-        (change.scale_attention(0.5, [3]), change.scale_attention(0.25, [3])),
         (
             change.patch_residual([3], "How many 4", bos="family"),
             change.patch_residual([3], "How many 5", bos="family"),
         ),
-        (
-            change.patch_heads([0], "How many 4 ,", positions=[2]),
-            change.patch_heads([0], "How many 4 ,", positions=[2], from_positions=[3]),
-        ),
-        (
-            change.mean_heads([0], ["How many 4"] * 2, over="positions"),
-            change.mean_heads([0], ["How many 5"] * 2, over="positions"),
-        ),
     ],
-    ids=[
-        "heads", "groups", "many positions", "temperature", "reference", "seed", "find_positions", "factor", "source",
-        "from",
-        "mean",
-    ],
-)  # fmt: skip
+    ids=["heads", "temperature", "seed", "source"],
+)
 def test_hooks_that_do_something_else_have_another_name(
     tiny: Any, how: dict[str, Any], first: Any, second: Any
 ) -> None:
@@ -99,11 +78,9 @@ def test_answers_are_resumed_under_the_same_function(tiny: Any, how: dict[str, A
         point.remove_hooks()
 
 
-@pytest.mark.parametrize("kept", [[], {}, set()])
-def test_a_function_that_may_change_is_refused_before_anything_is_asked(
-    tiny: Any, how: dict[str, Any], kept: Any
-) -> None:
+def test_a_function_that_may_change_is_refused_before_anything_is_asked(tiny: Any, how: dict[str, Any]) -> None:
     """Else the file that the first run wrote would be refused by the second."""
+    kept: list[int] = []
 
     def watch(tensor: Any, hook: Any) -> None:
         kept.clear()
@@ -147,19 +124,6 @@ def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any
     after = sl.evaluate(tiny, edited, **how)
     assert after.drop_attrs().identical(sl.evaluate(tiny, edited, **how | {"resume": None}).drop_attrs())
     assert (before["answer"] != after["answer"]).any()
-
-
-def test_another_temperature_is_named(tiny: Any, how: dict[str, Any]) -> None:
-    sl.evaluate(tiny, COUNT, **how)
-    with pytest.raises(InputError, match=r"saved for a different temperature[.]"):
-        sl.evaluate(tiny, COUNT, temperature=0.5, **how)
-
-
-def test_numpys_numbers_are_numbers(tiny: Any) -> None:
-    found = raw(sl.evaluate)(tiny, COUNT, lengths=np.arange(4, 6), seeds=np.int64(3), progress=False)
-    assert found["length"].values.tolist() == [4, 5]
-    assert found["seed"].values.tolist() == [0, 1, 2]
-    assert sl.results.provenance(found)["call"]["lengths"] == [4, 5]
 
 
 def test_a_chat_begins_as_its_template_says(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from squashlens.measure.answers._questions import prepare_questions
 from squashlens.measure.answers.frequencies import scored
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
-from tests.references import fingerprint, raw
+from tests.references import fingerprint
 from training.gemma import curriculum
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -179,9 +179,7 @@ def test_a_task_of_ones_own_takes_a_few_lines(tiny: Any) -> None:
         draw=lambda n, rng: rng.choices("01", k=n),
         answer=lambda items: str(items.count("1")),
     )
-    assert sl.evaluate(tiny, zeros, lengths=[7, 12], seeds=8, progress=False)["accuracy"].values.tolist() == [
-        [1.0, 1.0]
-    ]
+    assert (sl.evaluate(tiny, zeros, lengths=[7, 12], seeds=8, progress=False)["accuracy"] == 1).all()
 
 
 def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,24 +210,10 @@ def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypat
 def test_lengths_come_back_in_order(tiny: Any) -> None:
     """In whatever order they are asked, as whatever whole numbers."""
     ordered = sl.evaluate(tiny, COUNT, lengths=[4, 60], seeds=2, progress=False)
-    for lengths in ([60, 4], np.array([60, 4])):
-        found = raw(sl.evaluate)(tiny, COUNT, lengths=lengths, seeds=2, progress=False)
-        xr.testing.assert_equal(found, ordered)
-        assert found["length"].values.tolist() == [4, 60]
-
-
-def test_answers_to_the_same_prompt_are_told(tiny: Any) -> None:
-    alternating = sl.tasks.find("taught_last_alternating")
-    found = sl.evaluate(tiny, alternating, lengths=[8], progress=False)
-    assert (found.sizes["seed"], found["prompts"].item()) == (16, 2)
-    assert len(set(found["prompt"].values.flat)) == 2
-
-
-def test_a_right_answer_that_nobody_can_give_is_refused_at_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "generate", None)
-    padded = replace(COUNT, name="padded", answer=lambda items: f"{len(items):02}")
-    with pytest.raises(InputError, match="'padded' has '04' as the right answer, but its reader reads it as '4'"):
-        sl.evaluate(tiny, padded, lengths=[4], seeds=1, progress=False)
+    given: Any = np.array([60, 4])
+    found = sl.evaluate(tiny, COUNT, lengths=given, seeds=np.int64(2), progress=False)  # pyright: ignore
+    xr.testing.assert_equal(found, ordered)
+    assert found["length"].values.tolist() == sl.results.provenance(found)["call"]["lengths"] == [4, 60]
 
 
 def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty: Any, tiny: Any) -> None:
@@ -240,26 +224,15 @@ def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty:
     by_hand = chatty.tokenizer(f"question: {question.prompt} answer : {task.opening}")["input_ids"]
     assert list(put.ids(chatty, question)) == by_hand
     assert by_hand.count(chatty.tokenizer.bos_token_id) == 1
-    assert (
-        sl.evaluate(chatty, task, lengths=[3], template="chat", max_new_tokens=3, progress=False)[
-            "prompt_tokens"
-        ].item()
-        > 0
-    )
     with pytest.raises(InputError, match="no chat template"):
         sl.evaluate(tiny, task, lengths=[3], template="chat", progress=False)
 
 
 REFUSED = {
     "no lengths": ({"lengths": []}, "lengths"),
-    "a length twice": ({"lengths": [3, 3]}, "lengths"),
     "length 0": ({"lengths": [0]}, "number of items"),
     "no seed": ({"seeds": 0}, "seeds=0 is not a number of samples. Give a positive"),
-    "seeds below zero": ({"seeds": -1}, "seeds=-1 is not a number of samples"),
-    "no seeds": ({"seeds": []}, "seeds"),
-    "a template unheard of": ({"template": "html"}, "template='html'"),
     "below zero": ({"temperature": -1.0}, "temperature"),
-    "no temperature": ({"temperature": float("nan")}, "temperature"),
     "no room": ({"max_new_tokens": 0}, "max_new_tokens=0"),
     "too much room": ({"max_new_tokens": 100_000}, "do not fit"),
     "no chunk": ({"batch_size": 0}, "batch_size=0"),
@@ -273,10 +246,5 @@ def test_bad_input_is_refused(tiny: Any, case: str) -> None:
     options, message = REFUSED[case]
     before = fingerprint(tiny)
     with pytest.raises(InputError, match=message):
-        raw(sl.evaluate)(tiny, COUNT, **{"lengths": [3], "progress": False} | options)
+        sl.evaluate(tiny, COUNT, **{"lengths": [3], "progress": False} | options)
     assert fingerprint(tiny) == before
-
-
-def test_only_tasks_are_asked(tiny: Any) -> None:
-    with pytest.raises(InputError, match="task= is of type str, not a task"):
-        raw(sl.evaluate)(tiny, "sum", lengths=[3])

@@ -10,16 +10,12 @@ import torch
 from scipy import stats
 
 import squashlens as sl
-from squashlens.engine.loading import random_weights as twin_module
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError
-from squashlens.measure.answers import _splits
 from squashlens.measure.answers import probe as probing
 from squashlens.measure.answers._scores import Scores, gains, interval, of_length, scored
 from squashlens.measure.answers._splits import Answers
-from squashlens.tasks import Task
-from tests.references import raw
 
 LENGTHS, SEEDS, D, FIT = (10, 20, 30), 200, 12, 64
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -271,7 +267,6 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError, match="A second model.*n_random_models=0"):
         with_random_weights(tiny, 0)
-    assert twin_module.require_room is not None
 
 
 def test_short_prompts_are_too_few_to_probe(tiny: Any) -> None:
@@ -298,28 +293,13 @@ def test_short_prompts_are_too_few_to_probe(tiny: Any) -> None:
             r"distinct prompts at length \d are too few: a probe needs n_train=64",
         ),
         ("taught_count_alternating", {"seeds": 20, "lengths": [9, 12]}, "2 distinct prompts at length 9"),
-        ("taught_count_bernoulli", {"direction": "up"}, "direction='up'"),
-        ("taught_count_bernoulli", {"n_train": 0}, "n_train=0"),
         ("taught_count_bernoulli", {"n_train": 1}, "n_train=1"),
-        ("taught_count_bernoulli", {"n_train": 2.5}, "n_train=2.5"),
         ("taught_count_bernoulli", {"n_random_models": -1}, "n_random_models=-1"),
-        ("taught_count_bernoulli", {"n_random_models": True}, "n_random_models=True"),
     ],
 )
 def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        raw(sl.probe)(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5], "progress": False} | options)
-
-
-def test_words_are_no_numbers(tiny: Any) -> None:
-    task = Task("words", "{sequence} =", lambda n, rng: rng.choices("01", k=n), lambda items: f"item {items[0]}")
-    with pytest.raises(InputError, match="not a whole number"):
-        sl.probe(tiny, task, lengths=[3], seeds=10, progress=False)
-
-
-def test_the_least_to_test_on_is_what_the_docs_say() -> None:
-    assert _splits.TESTED == 16
-    assert "16 more" in str(sl.probe.__doc__)
+        sl.probe(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5], "progress": False} | options)
 
 
 def test_a_gain_is_over_the_control_too(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,14 +162,6 @@ def test_rounding_has_no_parts(bridge_of: Any) -> None:
     assert unknown["share"].isnull().all()
 
 
-def test_a_floor_stands_for_all_lengths() -> None:
-    metric, v, star = Metric("l1"), torch.zeros(2, 3, 1), torch.zeros(2, 3, 1)
-    sides = [Streams(side, {}, "shared", "eager") for side in (v, star)]
-    again = Replay((0, 2), torch.tensor([[[1.0], [3.0]], [[4.0], [2.0]]]), torch.zeros(2, 2, 1), roundings=0)
-    assert metric.floor(sides[0], sides[1], again).round(decimals=5).tolist() == [3.0, 4.0]
-    assert metric.floor(sides[0], sides[1], None).isnan().all()
-
-
 def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
     """Without queries repeated tokens collapse exactly, and what is left is the softmax's and the norms' rounding."""
     plain = random_model(CONFIGS["llama"])

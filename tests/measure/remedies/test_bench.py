@@ -229,14 +229,10 @@ def test_samples_depend_on_the_seed_and_on_nothing_else(model: Any, families: An
     ("given", "options", "message"),
     [
         ({}, {}, "has no families"),
-        ({"a": "text"}, {}, "family 'a' is not a growing sequence|of type"),
         (None, {"prompt": ["1 ="]}, "are for families of sequences, and one sequence is given"),
-        (None, {"method": None}, "are for families of sequences"),
         ("constant", {}, "'ones' has one token, so that all its samples are equal"),
         ("families", {"lengths": [4, 11]}, r"lengths=\[4, 11\] are not lengths of all families"),
-        ("families", {"lengths": [4, 4]}, "are not lengths of all families"),
         ("families", {"answer": {"sum": RIGHT["last"]}}, "has no family 'sum'"),
-        ("families", {"n_samples": 0}, "n_samples=0 is not a number of sequences"),
     ],
 )
 def test_refusals(given: Any, options: Any, message: str, model: Any, families: Any) -> None:

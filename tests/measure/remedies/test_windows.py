@@ -142,11 +142,3 @@ def test_repeats_out_of_reach_collapse_altogether(bridge_of: Any, folder_of: Any
     assert far.where(inside, drop=True).min() > 1e-4 * scale
     assert last.sel(change="3 1").min() > 1e-4 * scale  # BOS comes ever farther away
     assert last.sel(change="as it is").min() > 1e-4 * scale
-
-
-def test_gpt2_counts_its_tokens(bridge_of: Any) -> None:
-    """Absolute positions tell v from v* although both see the same."""
-    model = bridge_of("gpt2")
-    sequence = sl.prompts.build(model, [7] * 14, prefix=[2, 5, 11])
-    ds = windows(model, sequence, [3], [0], lengths=[10, 14])
-    assert ds["distance"].sel(change="3 0").isel(layer=-1).min() > 1e-2

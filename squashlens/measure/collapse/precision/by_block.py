@@ -25,7 +25,7 @@ def blocks_of(model: Bridge, blocks: Blocks) -> list[int]:
     """The blocks in increasing order; an error for one that the model does not have."""
     every = range(n_blocks(model))
     chosen = every if isinstance(blocks, str) else sorted(set(blocks))
-    if any(isinstance(block, bool) or block not in every for block in chosen):
+    if not set(chosen) <= set(every):
         raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     return list(chosen)
 

@@ -4,18 +4,18 @@ Rounding a float32 representation shows what is lost when it is stored. A model 
 every step. Each run loads the model anew and verifies it against the Hugging Face model in the same precision.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import xarray as xr
 
-from squashlens._typing import Distance, Scale, full_name, one_of
+from squashlens._typing import Distance, Scale
 from squashlens.bars import bar
 from squashlens.engine.capturing.pairs import capture_pairs
 from squashlens.engine.loading.load import load
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import SquashlensError
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.pairs import from_then_on
 from squashlens.records.joining import joined
@@ -30,7 +30,7 @@ Precision = Literal[Run, "fp32", "bf16", "fp16"] | torch.dtype  # as a user may 
 def precision_by_run(
     name: str | Path,
     sequence: GrowingSequence,
-    runs: Iterable[Precision],
+    runs: Iterable[Run],
     *,
     lengths: Iterable[int] | None,
     norm: Distance,
@@ -43,11 +43,10 @@ def precision_by_run(
 
     They are joined along `run`, with the length from which v and v* are bit-identical.
     """
-    named = list(dict.fromkeys(full_name(run) for run in runs))
     chosen = None if lengths is None else list(lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}
-    for run in bar(named, desc="runs", progress=progress):
+    for run in bar(runs, desc="runs", progress=progress):
         try:
             dtype = "float32" if run == "int8" else run
             model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device, progress=False)
@@ -62,14 +61,6 @@ def precision_by_run(
         raise next(iter(refused.values()))
     result = joined(found, "run")
     return result.assign_coords(refused=" ".join(f"{run}: {error}" for run, error in refused.items()))
-
-
-def check_runs(runs: Sequence[Precision]) -> None:
-    """Raise for unknown precisions or an empty list, before anything is run."""
-    if not runs:
-        raise InputError("runs= is empty.", f"Give some of {', '.join(get_args(Run))}.")
-    for run in runs:
-        one_of(full_name(run), Run, "runs")
 
 
 def _with_ends(measured: xr.Dataset) -> xr.Dataset:

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, several, short_repr
+from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, one_of, several, short_repr
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
 from squashlens.engine.locks import require_bridge
@@ -23,7 +23,7 @@ from squashlens.hooks.rounding import Format, Stored, rounded, within
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
 from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
-from squashlens.measure.collapse.precision.by_run import Precision, check_runs, precision_by_run
+from squashlens.measure.collapse.precision.by_run import Precision, Run, precision_by_run
 from squashlens.measure.measurement import measurement
 from squashlens.sequences import GrowingSequence
 
@@ -121,20 +121,22 @@ def precision(
     ['float32', 'bfloat16']
     """
     if runs is not None:
-        runs = several(runs)
-        check_runs(runs)
+        named = _named(runs, Run, "runs")
         _refuse(WITHOUT_RUNS, "with", round_to=round_to, blocks=blocks or None)
         name, growing = _for_runs(model, sequence)
         return precision_by_run(
-            name, growing, runs, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
+            name, growing, named, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
     _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
-    given = several(choices_of(Stored) if round_to is None else round_to)
-    formats: list[Stored] = list(dict.fromkeys(map(full_name, given)))
+    formats = _named(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
     metric = Metric(norm, scale)
-    check_formats(formats)
-    model = _loaded(model)
+    if isinstance(model, str | Path):
+        raise InputError(
+            f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
+            "Load it with `load`, or give runs=.",
+        )
+    require_bridge(model)
     rounded_at = blocks_of(model, blocks)
     session, pairs = captured(
         model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=norm,
@@ -160,9 +162,7 @@ def precision(
     axes = coords(pairs) | {"format": formats}
     if rounded_at:
         axes["block"] = rounded_at
-        found |= rounded_inputs(
-            session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress
-        )  # fmt: skip
+        found |= rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress)
     return session.dataset("precision", axes, found)
 
 
@@ -195,23 +195,14 @@ def _for_runs(model: Any, sequence: Any) -> tuple[str | Path, GrowingSequence]:
     return model, sequence
 
 
-def _loaded(model: Any) -> Bridge:
-    """The model; an error for a name, and for anything else that is not a loaded model."""
-    if isinstance(model, str | Path):
-        raise InputError(
-            f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
-            "Load it with `load`, or give runs=.",
-        )
-    require_bridge(model)
-    return model
-
-
-def check_formats(formats: Collection[Stored]) -> None:
-    """Raise for unknown formats or an empty list, before anything is run."""
-    if not formats or not set(formats) <= set(choices_of(Stored)):
-        raise InputError(
-            f"round_to={list(formats)!r} are not known formats.", f"Use some of {', '.join(choices_of(Stored))}."
-        )
+def _named(given: Any, choices: Any, argument: str) -> list[Any]:
+    """The full names of formats or precisions, each once; an error for unknown ones, or none at all."""
+    names = list(dict.fromkeys(map(full_name, several(given))))
+    if not names:
+        raise InputError(f"{argument}= is empty.", f"Give some of {', '.join(choices_of(choices))}.")
+    for name in names:
+        one_of(name, choices, argument)
+    return names
 
 
 def _identical(
@@ -233,8 +224,7 @@ def _bits_needed(
 ) -> Float[Tensor, "layer branch"]:
     """One more than the largest number of mantissa bits with which v and v* are equal; NaN if they are with all bits.
 
-    A smaller number of bits may distinguish numbers that a larger one does not: 1.2 and 1.3 are 1 and 1.5 with one
-    bit, and both 1.25 with two.
+    Fewer bits may distinguish what more do not: 1.2 and 1.3 are 1 and 1.5 with one bit, and both 1.25 with two.
     """
     needed = torch.zeros(v.shape[:2], dtype=torch.float64)
     for bits in range(own + 1):
