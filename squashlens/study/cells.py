@@ -9,7 +9,6 @@ from typing import Any
 
 from squashlens._typing import full_name
 from squashlens.errors import InputError
-from squashlens.study.describing.code import changed, require_code
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
     LOADING,
@@ -62,11 +61,10 @@ class Cell:
     labels: dict[str, Any]  # along the axes of its grid
     source: Source | None = None
     span: Span | None = None
-    code: Mapping[str, str] = field(default_factory=dict)  # digests of the files of your own measurement
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of the code of your own measurement
 
     def require_described(self) -> None:
-        """An error if the code in memory, the checkpoint or the file of a scan is not what the key stands for."""
-        require_code(self.code)
+        """An error if the checkpoint or the file of a scan is not what the key stands for."""
         if self.model is not None:
             self.model.require_unchanged()
         if self.source is not None:
@@ -121,7 +119,9 @@ def require_current(cells: Sequence[Cell]) -> None:
     grids = {cell.grid: cell for cell in cells}
     for cell in grids.values():
         if code_for(cell.measurement) != cell.code:
-            raise changed(cell.measurement)
+            raise InputError(
+                f"The code of {cell.measurement!r} was changed after the study was described.", "Make the Study again."
+            )
         if cell.source is not None:
             cell.source.require_unchanged()
 
