@@ -111,7 +111,7 @@ def _require_value(argument: str, value: Any, parameter: inspect.Parameter | Non
             raise InputError(f"{argument}={short_repr(value)} is not text.", "Give a name, such as 'tiny-gemma'.")
         _require_loading(argument, value)
     elif argument in MAKES:
-        MAKES[argument].require(value)
+        MAKES[argument](None, value)
     elif parameter is not None:
         converted(plain_of(value, parameter.annotation), parameter.annotation, argument)
 

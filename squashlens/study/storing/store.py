@@ -90,7 +90,7 @@ class Store:
 
     def done(self, keys: Iterable[str]) -> Iterator[str]:
         """Those keys whose cells are done."""
-        there = {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
+        there = self.present()
         return (key for key in keys if key in there and self.read(key) is not None)
 
     def count(self) -> int:
