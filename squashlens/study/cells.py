@@ -20,6 +20,7 @@ from squashlens.study.describing.measurements import (
     takes_model,
 )
 from squashlens.study.scans.datasets import Source, source_of
+from squashlens.study.storing.store import Store
 
 Span = tuple[int, int]
 
@@ -110,6 +111,13 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             continue
         for span in source.spans():
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
+
+
+def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
+    """Whether each cell is done, failed, damaged (a file that does not validate) or left, by key."""
+    keys = [cell.key for cell in cells]
+    lists = {"done": set(store.done(keys)), "failed": store.failures(), "damaged": store.present()}
+    return {key: next((state for state, some in lists.items() if key in some), "left") for key in keys}
 
 
 def require_current(cells: Sequence[Cell]) -> None:

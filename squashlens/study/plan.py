@@ -6,20 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from squashlens.study.cells import Cell, Model
+from squashlens.study.cells import Cell, Model, states
 from squashlens.study.guess import guess
 from squashlens.study.scans.shards import failed_rows
 from squashlens.study.storing.store import Store
 
 LEFT = ("damaged", "left")  # states of cells that `run` computes
 BYTES = {"float64": 8, "float32": 4}  # of one weight; every other dtype has two
-
-
-def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
-    """Whether each cell is done, failed, damaged (a file that does not validate) or left, by key."""
-    keys = [cell.key for cell in cells]
-    lists = {"done": set(store.done(keys)), "failed": store.failures(), "damaged": store.present()}
-    return {key: next((state for state, some in lists.items() if key in some), "left") for key in keys}
 
 
 def plan(cells: Sequence[Cell], store: Store) -> pd.DataFrame:

@@ -12,17 +12,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError, OutputError
-from squashlens.study.cells import Cell
+from squashlens.study.cells import Cell, states
 from squashlens.study.combine import axis_name
-from squashlens.study.contents import Contents, contents
+from squashlens.study.contents import dataset_in
 from squashlens.study.describing.description import Grid, table_of
 from squashlens.study.extras import extra
-from squashlens.study.plan import states
 from squashlens.study.scans.shards import column_of
 from squashlens.study.storing.places import Remote
 from squashlens.study.storing.store import Store, folder_of
@@ -87,8 +86,8 @@ def _view(database: Any, table: str, grid: Grid, cells: Sequence[Cell], store: S
     taken = set(database.sql(source).columns)
     if grid.over is None:
         first = store.read(some[0].key)
-        names = contents(first) if first is not None else None
-        taken |= {*names.coords, *names.variables, *names.dims} if names is not None else set()
+        names = dataset_in(first) if first is not None else xr.Dataset()
+        taken |= {*map(str, names.variables), *map(str, names.dims)}
     labels = [{"cell": cell.key, **{axis_name(n, taken): label for n, label in cell.labels.items()}} for cell in cells]
     database.register(f"{table} labels", pd.DataFrame(labels))
     database.execute(f'create temp view "{table}" as select * from "{table} labels" join ({source}) using (cell)')  # noqa: S608
@@ -149,7 +148,7 @@ def _parquet(cells: Sequence[Cell], store: Store) -> bytes:
     rows = 0
     for cell in cells:
         stored = store.read(cell.key)
-        for block, size in _blocks(contents(stored), cell.key) if stored is not None else ():
+        for block, size in _blocks(dataset_in(stored), cell.key) if stored is not None else ():
             for name, values in block.items():
                 columns.setdefault(name, [None] * rows).extend(values)
             rows += size
@@ -161,24 +160,15 @@ def _parquet(cells: Sequence[Cell], store: Store) -> bytes:
     return file.getvalue()
 
 
-def _blocks(read: Contents, key: str) -> Iterator[tuple[Mapping[str, Sequence[Any]], int]]:
+def _blocks(read: xr.Dataset, key: str) -> Iterator[tuple[Mapping[str, Sequence[Any]], int]]:
     """For each variable of a cell, its rows as columns, and their number."""
-    for name, one in read.variables.items():
-        size = int(np.prod(one.shape))
-        block: dict[str, Sequence[Any]] = {"cell": [key] * size}
-        for label, coord in read.coords.items():
-            if set(coord.dims) <= set(one.dims):
-                block[f"{label}_" if label in ("variable", "value", "text", "cell") else label] = _along(coord, one)
+    for name, one in read.data_vars.items():
+        block: dict[str, Sequence[Any]] = {"cell": [key] * one.size}
+        for label, coord in one.coords.items():
+            taken = f"{label}_" if label in ("variable", "value", "text", "cell") else str(label)
+            block[taken] = coord.variable.set_dims(dict(one.sizes)).values.ravel().tolist()
         text = one.dtype.kind in "OU"
-        block |= {"variable": [name] * size, "value": [None] * size, "text": [None] * size}
+        block |= {"variable": [str(name)] * one.size, "value": [None] * one.size, "text": [None] * one.size}
         values = one.values.ravel()
         block["text" if text else "value"] = values.tolist() if text else values.astype(float).tolist()
-        yield block, size
-
-
-def _along(coord: Any, one: Any) -> list[Any]:
-    """The values of a coordinate for each number of a variable."""
-    order = [dim for dim in one.dims if dim in coord.dims]
-    values = np.transpose(coord.values, [coord.dims.index(dim) for dim in order])
-    shape = [size if dim in coord.dims else 1 for dim, size in zip(one.dims, one.shape, strict=True)]
-    return np.broadcast_to(values.reshape(shape), one.shape).ravel().tolist()
+        yield block, one.size
