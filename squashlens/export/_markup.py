@@ -1,32 +1,24 @@
 """Text cells of a table that are safe in LaTeX or Markdown, and look there as they do in the table."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pandas as pd
 
 from squashlens.engine.text.tokens import escape as visible
+from squashlens.reporting.paper.latex import SPECIAL
 
 Markup = Literal["latex", "markdown"]
 # Quotes, angle brackets and a dash before a dash would become other characters in LaTeX's own fonts. A star or bracket
 # at the start of a row would belong to the end of the row above.
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
+LATEX = SPECIAL | {
     **{character: f"{{{character}}}" for character in '"*[]'},
     "'": r"\textquotesingle{}",
-    "`": r"\textasciigrave{}",
     "␣": r"\textvisiblespace{}",
     "⟨": r"$\langle$",
     "⟩": r"$\rangle$",
     "▁": r"\_",
     "÷": r"$\div$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$&!()+.-])")
 SPACES = re.compile(r"^ +| +$| {2,}")  # which both leave out
@@ -34,7 +26,7 @@ SPACES = re.compile(r"^ +| +$| {2,}")  # which both leave out
 
 def escaped(frame: pd.DataFrame, markup: Markup) -> pd.DataFrame:
     """A table with all its texts, names of rows and columns too, escaped; cells without a coordinate are empty."""
-    safe = cast(Callable[[str], str], {"latex": latex, "markdown": markdown}[markup])
+    safe = latex if markup == "latex" else markdown
 
     def cell(value: Any) -> Any:
         return safe(value) if isinstance(value, str) else value
@@ -53,7 +45,7 @@ def latex(text: str) -> str:
     >>> print(latex("a_b\n & --"))
     a\_b\textbackslash{}n \& -{}-
     """
-    return re.sub("-(?=-)", "-{}", _replaced(_on_one_line(text), LATEX))
+    return re.sub("-(?=-)", "-{}", "".join(LATEX.get(one, one) for one in _on_one_line(text)))
 
 
 def markdown(text: str) -> str:
@@ -69,10 +61,6 @@ def markdown(text: str) -> str:
 def _on_one_line(text: str) -> str:
     """The text with line breaks and control characters written out, and spaces that would be lost as ␣."""
     return SPACES.sub(lambda spaces: "␣" * len(spaces[0]), visible(text))
-
-
-def _replaced(text: str, by: Mapping[str, str]) -> str:
-    return "".join(by.get(character, character) for character in text)
 
 
 def _is_number(text: str) -> bool:

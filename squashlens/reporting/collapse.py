@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import xarray as xr
 
@@ -11,12 +11,25 @@ from squashlens._typing import Bridge, Edit, Kind, positive
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import provenance
 from squashlens.reporting import collapse_sentences as say
-from squashlens.reporting.section import Section
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 T = TypeVar("T")
 REPLAYED = 6  # lengths at which D is measured again for the noise floor
 # Zeroed attention weights, and zeroed or resampled residual streams, would add little to these ablations.
 ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_value", "mean_resid")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of the report. Without a figure, the sentences say why; `width` is the figure's minimum in pixels."""
+
+    title: str
+    figure: "go.Figure | None"
+    says: tuple[str, ...]
+    note: str = ""
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
             "Representational collapse, as in figure 5",
             figures.collapse_curve(named, trained=trained),
             tuple(
-                " ".join([f"({k})", say.falls(ds, findings.trends[k]), *(one(ds) for one in _OF_A_PANEL)])
+                f"({k}) {say.falls(ds, findings.trends[k])} {say.against_contrast(ds)} {say.above_noise(ds)}"
                 for k, ds in findings.panels.items()
             ),
             "v is a sequence, and v* is the same sequence with its last digit repeated. D is the L∞ distance of their "
@@ -152,9 +165,6 @@ def _mechanism_section(mechanism: xr.Dataset | SquashlensError) -> Section:
         "follows from them at block 0.",
         width=680,
     )
-
-
-_OF_A_PANEL: tuple[Callable[[xr.Dataset], str], ...] = (say.against_contrast, say.above_noise)
 
 
 def check_n(n: int) -> None:

@@ -10,20 +10,20 @@ import xarray as xr
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.text.tokens import escape
+from squashlens.errors import SquashlensError
 from squashlens.measure.measurement import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
+from squashlens.reporting import collapse
 from squashlens.reporting import sentences as say
 from squashlens.reporting.answer import short_answer
-from squashlens.reporting.section import Section
+from squashlens.reporting.collapse import Section
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from squashlens.errors import SquashlensError
     from squashlens.maps.view import SquashMap
-    from squashlens.reporting import collapse
 
 ASSUMPTIONS = (
     "The path bound sets all constants to 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
@@ -84,7 +84,6 @@ def report(
     from squashlens.measure.answers.readout import top_tokens
     from squashlens.measure.squashing.bound import composition
     from squashlens.measure.squashing.sensitivity import sensitivity
-    from squashlens.reporting import collapse
 
     out = require_output(out, (".html", ".htm"))
     collapse.check_n(n)
@@ -102,7 +101,7 @@ def render(
     measured: xr.Dataset,
     shares: xr.DataArray,
     answer: xr.DataArray,
-    findings: "collapse.Findings | SquashlensError",
+    findings: collapse.Findings | SquashlensError,
     view: "SquashMap",
     *,
     source: str,
@@ -111,8 +110,6 @@ def render(
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
     from jinja2 import Environment
-
-    from squashlens.reporting import collapse
 
     facts = provenance(measured)
     template = files("squashlens.reporting").joinpath("template.html.jinja").read_text(encoding="utf-8")
@@ -135,7 +132,7 @@ def render(
             assumptions=ASSUMPTIONS,
             command=_command(_words(facts, source, prompt, n)),
             code=_code(facts, source, prompt, n),
-            facts=_flatten(facts),
+            facts=[(escape(name.replace("_", " ")), escape(say.fact(value))) for name, value in facts.items()],
         )
     )
 
@@ -234,21 +231,10 @@ def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
 
 
 def _command(words: list[str]) -> str:
-    r"""Words as one line for bash or zsh, with control characters written as escapes.
-
-    >>> print(_command(["squashlens", "a b", "it's\n\x1b[2J"]))
-    squashlens 'a b' $'it\'s\x0a\x1b[2J'
-    """
-    if any("\0" in word for word in words):
-        return "(The prompt contains a null character, which no command line can pass. Use the code below.)"
-    return " ".join(shlex.quote(word) if escape(word) == word else _written_out(word) for word in words)
-
-
-def _written_out(word: str) -> str:
-    """A word in ANSI-C quotes, ``$'...'``, in which ``\\x`` is a byte and ``\\u`` is a character."""
-    escapes = {"\\": r"\\", "'": r"\'"}
-    written = (c if escape(c) == c else f"\\x{ord(c):02x}" if c < "\x80" else f"\\U{ord(c):08x}" for c in word)
-    return "$'" + "".join(escapes.get(c, c) for c in written) + "'"
+    """Words as one line for a shell, or what to do if the line would not show all that it says."""
+    line = shlex.join(words)
+    unseen = "(The prompt has line breaks or control characters, which a command line hides. Use the code below.)"
+    return line if escape(line) == line else unseen
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
@@ -257,25 +243,3 @@ def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     figure = styled(figure, title="")  # the page has its own heading
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
-
-
-def _spread_out(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts without dicts inside."""
-    return {
-        name: value
-        for outer, held in facts.items()
-        for name, value in (held if isinstance(held, dict) else {outer: held}).items()
-    }
-
-
-def _flatten(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    for key, value in facts.items():
-        if isinstance(value, dict):
-            text = ", ".join(f"{k} {v}" for k, v in _spread_out(value).items())
-        elif isinstance(value, list):
-            text = ", ".join(map(str, value)) or "none"
-        else:
-            text = "none" if value is None else str(value)
-        rows.append((escape(key.replace("_", " ")), escape(text)))
-    return rows

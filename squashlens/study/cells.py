@@ -9,7 +9,6 @@ from typing import Any
 
 from squashlens._typing import full_name
 from squashlens.errors import InputError
-from squashlens.study.describing.code import changed, require_code
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
     LOADING,
@@ -21,6 +20,7 @@ from squashlens.study.describing.measurements import (
     takes_model,
 )
 from squashlens.study.scans.datasets import Source, source_of
+from squashlens.study.storing.store import Store
 
 Span = tuple[int, int]
 
@@ -62,11 +62,10 @@ class Cell:
     labels: dict[str, Any]  # along the axes of its grid
     source: Source | None = None
     span: Span | None = None
-    code: Mapping[str, str] = field(default_factory=dict)  # digests of the files of your own measurement
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of the code of your own measurement
 
     def require_described(self) -> None:
-        """An error if the code in memory, the checkpoint or the file of a scan is not what the key stands for."""
-        require_code(self.code)
+        """An error if the checkpoint or the file of a scan is not what the key stands for."""
         if self.model is not None:
             self.model.require_unchanged()
         if self.source is not None:
@@ -114,6 +113,13 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
 
 
+def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
+    """Whether each cell is done, failed, damaged (a file that does not validate) or left, by key."""
+    keys = [cell.key for cell in cells]
+    lists = {"done": set(store.done(keys)), "failed": store.failures(), "damaged": store.present()}
+    return {key: next((state for state, some in lists.items() if key in some), "left") for key in keys}
+
+
 def require_current(cells: Sequence[Cell]) -> None:
     """An error if a file that the cells depend on has changed since they were described: their keys would be others."""
     for model in {cell.model for cell in cells if cell.model is not None}:
@@ -121,7 +127,9 @@ def require_current(cells: Sequence[Cell]) -> None:
     grids = {cell.grid: cell for cell in cells}
     for cell in grids.values():
         if code_for(cell.measurement) != cell.code:
-            raise changed(cell.measurement)
+            raise InputError(
+                f"The code of {cell.measurement!r} was changed after the study was described.", "Make the Study again."
+            )
         if cell.source is not None:
             cell.source.require_unchanged()
 

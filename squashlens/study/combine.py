@@ -6,7 +6,6 @@ are read, cell by cell, when it is indexed.
 
 import itertools
 import json
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,36 +20,35 @@ from squashlens.records.facts import over_axes
 from squashlens.records.results import sealed
 from squashlens.saving.digests import HEADS, PROVENANCE, SOURCE
 from squashlens.study.cells import Cell
-from squashlens.study.contents import Contents, Variable, contents
+from squashlens.study.contents import KEPT, Reader
 from squashlens.study.describing.description import Grid
 from squashlens.study.storing.store import Store
 
-KEPT = 256 << 20  # bytes of files of which the contents stay in memory, and of a Dataset that is signed
 TOKENS = {"token_id": -1}  # what stands after the last token of a shorter prompt
 OF_ALL = (*HEADS, SOURCE, PROVENANCE)  # attributes that a single result has as a whole
 
 
 @dataclass
 class _Part:
-    """What the first pass keeps of one variable: its dimensions and attributes, and whether all cells agree."""
+    """What the first pass keeps of one variable or coordinate, and whether it is a coordinate equal in all cells."""
 
     dims: tuple[str, ...]
     attrs: dict[str, Any]
     dtype: Any
-    first: bytes | None = None
-    same: bool = True
+    is_coord: bool
+    same: bool
     values: Any = None
 
 
 @dataclass
 class _Layout:
-    """The labels of every dimension, and the parts of the variables and coordinates."""
+    """The labels of every dimension, the parts by name, and what each cell stores, by its place along the axes."""
 
     labels: dict[str, list[Any]] = field(default_factory=dict)
-    variables: dict[str, _Part] = field(default_factory=dict)
-    coords: dict[str, _Part] = field(default_factory=dict)
+    parts: dict[str, _Part] = field(default_factory=dict)
+    keys: dict[tuple[int, ...], str] = field(default_factory=dict)
     whole: bool = True  # no cell lacks a label
-    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # what each cell stores as provenance
+    facts: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)  # provenance
     n_tokens: dict[tuple[int, ...], int] = field(default_factory=dict)
 
 
@@ -59,29 +57,26 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     mine = [cell for cell in cells if cell.grid == grid.name]
     if grid.over is not None:
         raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Ask with `Study.sql` in Python.")
-    reader = _Reader(store)
-    done, layout = _read(grid, mine, reader)
-    taken = {*layout.labels, *layout.variables, *layout.coords}
-    axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
+    reader = Reader(store)
+    layout = _read(grid, mine, reader)
+    axes = {axis_name(name, {*layout.labels, *layout.parts}): list(labels) for name, labels in grid.axes.items()}
     keys = np.full([len(labels) for labels in axes.values()], "", dtype=object)
-    for place, key in done.items():
+    for place, key in layout.keys.items():
         keys[place] = key
     complete = layout.whole and bool((keys != "").all())
     found = xr.Dataset(attrs={"study": store.place.url, "grid": grid.name})
     found = found.assign_coords({name: np.array(labels) for name, labels in axes.items()} | {"cell": ([*axes], keys)})
-    for dim, labels in layout.labels.items():
-        if dim in layout.coords:
-            found = found.assign_coords({dim: np.array(labels, dtype=layout.coords[dim].dtype)})
-    for name, part in {**layout.coords, **layout.variables}.items():
-        is_coord = name in layout.coords
+    coords, variables = {}, {}
+    for name, part in layout.parts.items():
         if name in layout.labels:
-            continue
-        if is_coord and part.same and layout.whole:
-            made = xr.Variable(part.dims, part.values, part.attrs)
+            coords[name] = np.array(layout.labels[name], dtype=part.dtype)
+        elif part.same and layout.whole:
+            coords[name] = xr.Variable(part.dims, part.values, part.attrs)
         else:
             lazy = _Lazy(reader, name, part, keys, layout.labels, complete)
             made = xr.Variable((*axes, *part.dims), indexing.LazilyIndexedArray(lazy), part.attrs)
-        found = found.assign_coords({name: made}) if is_coord else found.assign({name: made})
+            (coords if part.is_coord else variables)[name] = made
+    found = found.assign_coords(coords).assign(variables)
     if len(set(layout.n_tokens.values())) > 1 and "n_tokens" not in found.variables:
         sizes = np.zeros(keys.shape, dtype=int)
         for place, size in layout.n_tokens.items():
@@ -92,26 +87,26 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     return found if facts is None else sealed(found, facts, measured=found.nbytes <= KEPT)
 
 
-def _read(grid: Grid, cells: Sequence[Cell], reader: "_Reader") -> tuple[dict[tuple[int, ...], str], _Layout]:
-    """The keys of the cells that are done, by their places along the axes, and what their results have in common."""
-    done, layout, missing = {}, _Layout(), []
+def _read(grid: Grid, cells: Sequence[Cell], reader: Reader) -> _Layout:
+    """What the results of the cells that are done have in common."""
+    layout, missing = _Layout(), []
     for cell in cells:
         found = reader.get(cell.key)
-        if found is not None:
-            place = _place(grid, cell)
-            done[place] = cell.key
-            _add(layout, found, grid.name)
-            texts = [one.attrs["provenance"] for one in (found, *found.variables.values()) if "provenance" in one.attrs]
-            if texts:
-                layout.facts[place] = json.loads(texts[0])
-            if "position" in found.dims:
-                layout.n_tokens[place] = found.dims["position"]
-        else:
+        if found is None:
             missing.append(cell.key)
+            continue
+        place = tuple([*labels].index(cell.labels[name.replace(".", "_")]) for name, labels in grid.axes.items())
+        layout.keys[place] = cell.key
+        _add(layout, found, grid.name)
+        texts = [one.attrs[PROVENANCE] for one in (found, *found.data_vars.values()) if PROVENANCE in one.attrs]
+        if texts:
+            layout.facts[place] = json.loads(texts[0])
+        if "position" in found.dims:
+            layout.n_tokens[place] = found.sizes["position"]
     reader.store.warn_of_damaged(grid.name, missing)
-    if not done:
+    if not layout.keys:
         raise InputError(f"No cell of {grid.name!r} is done.", "Run the study; `failures()` says what failed.")
-    return done, layout
+    return layout
 
 
 def axis_name(argument: str, taken: Iterable[str]) -> str:
@@ -120,40 +115,34 @@ def axis_name(argument: str, taken: Iterable[str]) -> str:
     return f"study_{name}" if name in {*taken, "cell"} else name
 
 
-def _place(grid: Grid, cell: Cell) -> tuple[int, ...]:
-    named = {name.replace(".", "_"): [*labels] for name, labels in grid.axes.items()}
-    return tuple(labels.index(cell.labels[name]) for name, labels in named.items())
-
-
-def _add(layout: _Layout, found: Contents, grid: str) -> None:
+def _add(layout: _Layout, found: xr.Dataset, grid: str) -> None:
     """Take the labels and shapes of one more cell into the layout."""
-    new = not layout.variables
-    if not new and {*found.variables} != {*layout.variables}:
+    known = [name for name, part in layout.parts.items() if not part.is_coord]
+    if known and {*found.data_vars} != {*known}:
         raise InputError(
-            f"The cells of {grid!r} have different variables: {', '.join(found.variables)}, and "
-            f"{', '.join(layout.variables)}.",
+            f"The cells of {grid!r} have different variables: {', '.join(map(str, found.data_vars))}, and "
+            f"{', '.join(known)}.",
             "Describe them in grids of their own.",
         )
-    for dim, size in found.dims.items():
-        labels = found.coords[dim].values.tolist() if dim in found.coords else list(range(size))
-        known = layout.labels.setdefault(dim, labels)
-        if known != labels:
+    for dim in map(str, found.sizes):
+        labels = found[dim].values.tolist()
+        before = layout.labels.setdefault(dim, labels)
+        if before != labels:
             layout.whole = False
-            layout.labels[dim] = _union(known, labels)
-    before = {*layout.coords}
-    for group, parts in ((found.variables, layout.variables), (found.coords, layout.coords)):
-        for name, one in group.items():
-            _add_part(parts, name, one, grid, keep=group is found.coords and name not in found.dims)
-    for name in set() if new else before ^ {*found.coords}:  # a coordinate that some cells lack
-        layout.coords[name].same = False
+            layout.labels[dim] = _union(before, labels)
+    for name in {*layout.parts} - {*found.variables}:  # a coordinate that some cells lack
+        layout.parts[name].same = False
+    for name, one in found.variables.items():
+        _add_part(layout.parts, str(name), one, grid, is_coord=name in found.coords, first=not known)
 
 
-def _add_part(parts: dict[str, _Part], name: str, one: Variable, grid: str, *, keep: bool) -> None:
-    stated = {attribute: text for attribute, text in one.attrs.items() if attribute not in OF_ALL}
-    part = parts.setdefault(name, _Part(one.dims, dict(stated), one.dtype))
-    if part.dims != one.dims:
+def _add_part(parts: dict[str, _Part], name: str, one: xr.Variable, grid: str, *, is_coord: bool, first: bool) -> None:
+    stated = {str(attribute): text for attribute, text in one.attrs.items() if attribute not in OF_ALL}
+    dims = tuple(map(str, one.dims))
+    part = parts.setdefault(name, _Part(dims, dict(stated), one.dtype, is_coord, is_coord and first, one.values))
+    if part.dims != dims:
         raise InputError(
-            f"{name!r} has other dimensions in some cells of {grid!r}: {part.dims}, and {one.dims}.",
+            f"{name!r} has other dimensions in some cells of {grid!r}: {part.dims}, and {dims}.",
             "Describe these cells in a grid of their own.",
         )
     for attribute, text in stated.items():  # for example the units, when `scale` is varied
@@ -161,14 +150,9 @@ def _add_part(parts: dict[str, _Part], name: str, one: Variable, grid: str, *, k
         if str(text) not in known and known != [str(text)]:
             part.attrs[attribute] = " or ".join([*known, str(text)])
     if part.dtype != one.dtype:
-        part.dtype = (
-            np.dtype(object) if "O" in part.dtype.kind + one.dtype.kind else np.result_type(part.dtype, one.dtype)
-        )
-    if keep and part.same:
-        values = one.values
-        text = repr(values.tolist()).encode()
-        part.first, part.values = (text, values) if part.first is None else (part.first, part.values)
-        part.same = text == part.first
+        text = "O" in part.dtype.kind + one.dtype.kind
+        part.dtype = np.dtype(object) if text else np.result_type(part.dtype, one.dtype)
+    part.same = part.same and repr(one.values.tolist()) == repr(part.values.tolist())
 
 
 def _union(known: list[Any], labels: list[Any]) -> list[Any]:
@@ -177,34 +161,11 @@ def _union(known: list[Any], labels: list[Any]) -> list[Any]:
     return sorted(both) if all(isinstance(label, int | float) for label in both) else both
 
 
-class _Reader:
-    """The contents of cells, of which the last are kept."""
-
-    def __init__(self, store: Store) -> None:
-        self.store, self.kept, self.size = store, OrderedDict(), 0
-
-    def get(self, key: str) -> Contents | None:
-        if key not in self.kept:
-            stored = self.store.read(key)
-            if stored is None:
-                return None
-            self.kept[key] = contents(stored), len(stored.content)
-            self.size += len(stored.content)
-            while self.size > KEPT and len(self.kept) > 1:
-                _, (_, size) = self.kept.popitem(last=False)
-                self.size -= size
-        self.kept.move_to_end(key)
-        return self.kept[key][0]
-
-    def __deepcopy__(self, memo: object) -> "_Reader":
-        return self
-
-
 class _Lazy(BackendArray):
     """A variable over the axes of a grid, of which the cells are read when they are indexed."""
 
     def __init__(
-        self, reader: _Reader, name: str, part: _Part, keys: np.ndarray, labels: Mapping[str, list[Any]], complete: bool
+        self, reader: Reader, name: str, part: _Part, keys: np.ndarray, labels: Mapping[str, list[Any]], complete: bool
     ) -> None:
         self.reader, self.name, self.keys, self.dims = reader, name, keys, part.dims
         self.labels = {dim: labels[dim] for dim in part.dims}
@@ -238,14 +199,14 @@ class _Lazy(BackendArray):
         read = self.reader.get(key)
         if read is None:
             raise InputError(f"The cell {key} was changed or removed.", "Run the study again, then combine it.")
-        one = read.variables.get(self.name) or read.coords.get(self.name)
         whole = np.full([len(each) for each in self.labels.values()], self.fill, dtype=self.dtype)
-        if one is None:
+        if self.name not in read.variables:
             return whole
-        places = []
-        for dim, size in zip(one.dims, one.shape, strict=True):
-            own = read.coords[dim].values.tolist() if dim in read.coords else list(range(size))
-            known = self.labels[dim]
-            places.append(range(size) if own == known else [known.index(label) for label in own])
-        whole[np.ix_(*places)] = one.values
+        one = read[self.name]
+        own = [read[dim].values.tolist() for dim in self.dims]
+        places = [
+            range(len(labels)) if labels == known else [known.index(label) for label in labels]
+            for labels, known in zip(own, self.labels.values(), strict=True)
+        ]
+        whole[np.ix_(*places)] = one.transpose(*self.dims).values
         return whole if whole.ndim else whole[()]

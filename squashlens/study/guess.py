@@ -8,6 +8,7 @@ Python takes. Nothing else is counted, so cells take longer.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -48,7 +49,7 @@ def guess(cells: Sequence[Cell], weight_bytes: int | None) -> Guess | None:
     products = shape.width if cells[0].measurement in PRODUCTS else 0
     passes = 2 if "sequence" in cells[0].arguments else 1
     longest = max(n for _, n in lengths)
-    speed = _speed(model.dtype, _power_of_two(longest), shape.width)
+    speed = _speed(model.dtype, 1 << (longest - 1).bit_length(), shape.width)  # a power of two, for the cache
     calls = passes + math.ceil(products / BATCH)
     seconds = sum(
         many * ((passes + products) * shape.operations(n) / speed + calls * shape.blocks * PER_BLOCK)
@@ -63,32 +64,21 @@ def guess(cells: Sequence[Cell], weight_bytes: int | None) -> Guess | None:
 
 def _lengths(cells: Sequence[Cell]) -> list[tuple[int, int]] | None:
     """How many passes of how many tokens the cells need; None unless all measure a prompt or a growing sequence."""
-    model = cells[0].model
-    found: list[tuple[int, int]] = []
-    texts: dict[str, int] = {}
-    sampled: dict[str, int] = {}
+    model, found, texts, means = cells[0].model, [], Counter[str](), dict[str, int | None]()
     for cell in cells:
+        prompt, n = cell.arguments.get("prompt"), _of_sequence(cell.arguments.get("sequence"))
         if cell.source is not None and cell.span is not None:
-            if cell.source.identity not in sampled:
-                mean = _mean(cell)
-                if mean is None:
-                    return None
-                sampled[cell.source.identity] = mean
-            found.append((cell.span[1] - cell.span[0], sampled[cell.source.identity]))
-            continue
-        prompt, sequence = cell.arguments.get("prompt"), cell.arguments.get("sequence")
-        if isinstance(prompt, str):
-            texts[prompt] = texts.get(prompt, 0) + 1
-        elif isinstance(prompt, list) and all(isinstance(one, int) for one in prompt):
-            found.append((1, len(prompt)))
-        elif isinstance(prompt, list) and all(isinstance(one, str) for one in prompt):
-            texts |= {one: texts.get(one, 0) + 1 for one in prompt}
-        elif (n := _of_sequence(sequence)) is not None:
-            found.append((1, n))
+            if cell.source.identity not in means:
+                means[cell.source.identity] = _mean(cell)
+            found.append((cell.span[1] - cell.span[0], means[cell.source.identity]))
+        elif isinstance(prompt, str | list) and all(isinstance(one, str) for one in prompt):
+            texts.update([prompt] if isinstance(prompt, str) else prompt)
         else:
-            return None
+            found.append((1, len(prompt) if isinstance(prompt, list) else n))
     counts = lengths_of(model.name, model.revision, list(texts)) if model else None
-    return None if counts is None else found + list(zip(texts.values(), counts, strict=True))
+    if counts is None or any(n is None for _, n in found):
+        return None
+    return found + list(zip(texts.values(), counts, strict=True))
 
 
 def _mean(cell: Cell) -> int | None:
@@ -123,10 +113,6 @@ def _speed(dtype: str, n: int, width: int) -> float:
             float((left @ right)[0, 0])  # waits for the device
             best = min(best, time.perf_counter() - began)
     return 8 * n * width**2 / best
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def _before() -> int:

@@ -9,17 +9,17 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError, OutputError
-from squashlens.study.cells import Cell
+from squashlens.study.cells import Cell, states
 from squashlens.study.combine import axis_name
-from squashlens.study.contents import Contents, contents
+from squashlens.study.contents import dataset_in
 from squashlens.study.describing.description import Grid, table_of
 from squashlens.study.extras import extra
 from squashlens.study.scans.shards import column_of
@@ -32,43 +32,41 @@ BATCH = 2000  # cells of which the numbers are in one file
 def answer(query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Store) -> pd.DataFrame:
     """The rows of a query."""
     duckdb = extra("duckdb", "sql()")
-    with duckdb.connect() as database:
-        if isinstance(store.place, Remote):
-            database.register_filesystem(store.place.files)
-        words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
-        done = set(store.done(cell.key for cell in cells))
-        _require_one(duckdb, query)
-        if "cells" in words:
-            database.register("cells", _cells(cells, done, store))
-        for grid in grids:
-            table = table_of(grid.name)
-            if table.lower() in words or grid.name in query:
-                whole = [cell for cell in cells if cell.grid == grid.name]
-                mine = [cell for cell in whole if cell.key in done]
-                store.warn_of_damaged(grid.name, {cell.key for cell in whole} - done)
-                if not mine:
-                    raise InputError(f"No cell of {grid.name!r} is done.", "Run the study first.")
-                _view(database, table, grid, mine, store)
-        try:
-            return database.execute(query).df()
-        except duckdb.Error as error:
-            raise _refused(error) from error
-
-
-def _require_one(duckdb: Any, query: str) -> None:
-    """An error for text that is not one statement: of several, only the last would give its rows."""
     try:
-        many = len(duckdb.extract_statements(query))
+        with duckdb.connect() as database:
+            _require_one(database, query)
+            _fill(database, query, grids, cells, store)
+            return database.execute(query).df()
     except duckdb.Error as error:
-        raise _refused(error) from error
+        raise InputError(f"DuckDB refuses the query: {str(error).strip()}", "Correct the query.") from error
+
+
+def _fill(database: Any, query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Store) -> None:
+    """Register the tables that a query names."""
+    if isinstance(store.place, Remote):
+        database.register_filesystem(store.place.files)
+    words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
+    state = states(cells, store)
+    if "cells" in words:
+        database.register("cells", _cells(cells, state, store))
+    for grid in grids:
+        table = table_of(grid.name)
+        if table.lower() in words or grid.name in query:
+            whole = [cell for cell in cells if cell.grid == grid.name]
+            mine = [cell for cell in whole if state[cell.key] == "done"]
+            store.warn_of_damaged(grid.name, [cell.key for cell in whole if state[cell.key] != "done"])
+            if not mine:
+                raise InputError(f"No cell of {grid.name!r} is done.", "Run the study first.")
+            _view(database, table, grid, mine, store)
+
+
+def _require_one(database: Any, query: str) -> None:
+    """An error for text that is not one statement: of several, only the last would give its rows."""
+    many = len(database.extract_statements(query))
     if many != 1:
         raise InputError(
             f"query={short_repr(query)} has {many or 'no'} statements.", "Give one, such as 'select * from cells'."
         )
-
-
-def _refused(error: Exception) -> InputError:
-    return InputError(f"DuckDB refuses the query: {str(error).strip()}", "Correct the query.")
 
 
 def _view(database: Any, table: str, grid: Grid, cells: Sequence[Cell], store: Store) -> None:
@@ -88,35 +86,25 @@ def _view(database: Any, table: str, grid: Grid, cells: Sequence[Cell], store: S
     taken = set(database.sql(source).columns)
     if grid.over is None:
         first = store.read(some[0].key)
-        names = contents(first) if first is not None else None
-        taken |= {*names.coords, *names.variables, *names.dims} if names is not None else set()
+        names = dataset_in(first) if first is not None else xr.Dataset()
+        taken |= {*map(str, names.variables), *map(str, names.dims)}
     labels = [{"cell": cell.key, **{axis_name(n, taken): label for n, label in cell.labels.items()}} for cell in cells]
     database.register(f"{table} labels", pd.DataFrame(labels))
     database.execute(f'create temp view "{table}" as select * from "{table} labels" join ({source}) using (cell)')  # noqa: S608
 
 
-def _cells(cells: Sequence[Cell], done: set[str], store: Store) -> pd.DataFrame:
-    failed, present = store.failures(), store.present()
-    rows = [
-        {
+def _cells(cells: Sequence[Cell], state: Mapping[str, str], store: Store) -> pd.DataFrame:
+    failed, rows = store.failures(), []
+    for cell in cells:
+        row = {
             "cell": cell.key, "grid": cell.grid, "measurement": cell.measurement,
-            "model": cell.model.name if cell.model else None,
-            "state": _state(cell.key, done, failed, present),
-            "reason": failed.get(cell.key, {}).get("reason") if cell.key not in done else None,
-        }
-        for cell in cells
-    ]  # fmt: skip
-    return pd.DataFrame([
-        row | {"label_model" if name == "model" else axis_name(name, row): str(label)
-               for name, label in cell.labels.items()}
-        for row, cell in zip(rows, cells, strict=True)
-    ])  # fmt: skip
-
-
-def _state(key: str, done: Collection[str], failed: Collection[str], present: Collection[str]) -> str:
-    if key in done:
-        return "done"
-    return "failed" if key in failed else "damaged" if key in present else "left"
+            "model": cell.model.name if cell.model else None, "state": state[cell.key],
+            "reason": failed.get(cell.key, {}).get("reason") if state[cell.key] == "failed" else None,
+        }  # fmt: skip
+        labels = {("label_model" if name == "model" else axis_name(name, row)): str(label)
+                  for name, label in cell.labels.items()}  # fmt: skip
+        rows.append(row | labels)
+    return pd.DataFrame(rows)
 
 
 def _shards(cells: Sequence[Cell], store: Store) -> list[str]:
@@ -125,43 +113,33 @@ def _shards(cells: Sequence[Cell], store: Store) -> list[str]:
 
 
 def _tables(grid: Grid, cells: Sequence[Cell], store: Store) -> tuple[list[str], list[Any]]:
-    """The Parquet files with the numbers of these cells, and the numbers that are in no file and cannot be written."""
+    """The Parquet files with the numbers of these cells, and the numbers that are in no file and cannot be written.
+
+    The name of a file is the digest of its content, and the names of its cells are in its metadata.
+    """
     pq = extra("pyarrow.parquet", "sql()")
     folder = f"tables/{folder_of(grid.name)}"
     files, copies, there = [], [], set()
     for name in store.place.names(folder):
-        if name.endswith(".json"):
-            about = _manifest(store.place.read(name))
-            content = store.place.read(about["file"]) if about else None
-            twice = about is not None and not there.isdisjoint(about["cells"])  # two processes copied the same cells
-            if about and not twice and content is not None and hashlib.sha256(content).hexdigest() == about["digest"]:
-                files.append(about["file"])
-                there |= set(about["cells"])
+        content = store.place.read(name) or b""
+        if name == _table_name(folder, content):
+            inside = json.loads(pq.read_schema(io.BytesIO(content)).metadata[b"cells"])
+            if there.isdisjoint(inside):  # otherwise two processes copied the same cells
+                files.append(name)
+                there |= set(inside)
     new = [cell for cell in cells if cell.key not in there]
     for start in range(0, len(new), BATCH):
-        some = new[start : start + BATCH]
-        content = _parquet(some, store)
-        name = f"{folder}/{hashlib.sha256(''.join(cell.key for cell in some).encode()).hexdigest()[:32]}"
-        about = {
-            "file": f"{name}.parquet",
-            "digest": hashlib.sha256(content).hexdigest(),
-            "cells": [c.key for c in some],
-        }
+        content = _parquet(new[start : start + BATCH], store)
         try:
-            store.place.write(about["file"], content)
-            store.place.write(f"{name}.json", json.dumps(about).encode())
-            files.append(about["file"])
+            store.place.write(_table_name(folder, content), content)
+            files.append(_table_name(folder, content))
         except OutputError:  # a read-only store or a full disk: a question changes nothing, so it needs no file
             copies.append(pq.read_table(io.BytesIO(content)))
     return files, copies
 
 
-def _manifest(content: bytes | None) -> dict[str, Any] | None:
-    try:
-        found = json.loads(content or b"null")
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and {"file", "digest", "cells"} <= found.keys() else None
+def _table_name(folder: str, content: bytes) -> str:
+    return f"{folder}/{hashlib.sha256(content).hexdigest()}.parquet"
 
 
 def _parquet(cells: Sequence[Cell], store: Store) -> bytes:
@@ -170,35 +148,27 @@ def _parquet(cells: Sequence[Cell], store: Store) -> bytes:
     rows = 0
     for cell in cells:
         stored = store.read(cell.key)
-        for block, size in _blocks(contents(stored), cell.key) if stored is not None else ():
+        for block, size in _blocks(dataset_in(stored), cell.key) if stored is not None else ():
             for name, values in block.items():
                 columns.setdefault(name, [None] * rows).extend(values)
             rows += size
             for values in columns.values():
                 values.extend([None] * (rows - len(values)))
+    table = pa.table({name: column_of(pa, values) for name, values in columns.items()})
     file = io.BytesIO()
-    pq.write_table(pa.table({name: column_of(pa, values) for name, values in columns.items()}), file)
+    pq.write_table(table.replace_schema_metadata({"cells": json.dumps([cell.key for cell in cells])}), file)
     return file.getvalue()
 
 
-def _blocks(read: Contents, key: str) -> Iterator[tuple[Mapping[str, Sequence[Any]], int]]:
+def _blocks(read: xr.Dataset, key: str) -> Iterator[tuple[Mapping[str, Sequence[Any]], int]]:
     """For each variable of a cell, its rows as columns, and their number."""
-    for name, one in read.variables.items():
-        size = int(np.prod(one.shape))
-        block: dict[str, Sequence[Any]] = {"cell": [key] * size}
-        for label, coord in read.coords.items():
-            if set(coord.dims) <= set(one.dims):
-                block[f"{label}_" if label in ("variable", "value", "text", "cell") else label] = _along(coord, one)
+    for name, one in read.data_vars.items():
+        block: dict[str, Sequence[Any]] = {"cell": [key] * one.size}
+        for label, coord in one.coords.items():
+            taken = f"{label}_" if label in ("variable", "value", "text", "cell") else str(label)
+            block[taken] = coord.variable.set_dims(dict(one.sizes)).values.ravel().tolist()
         text = one.dtype.kind in "OU"
-        block |= {"variable": [name] * size, "value": [None] * size, "text": [None] * size}
+        block |= {"variable": [str(name)] * one.size, "value": [None] * one.size, "text": [None] * one.size}
         values = one.values.ravel()
         block["text" if text else "value"] = values.tolist() if text else values.astype(float).tolist()
-        yield block, size
-
-
-def _along(coord: Any, one: Any) -> list[Any]:
-    """The values of a coordinate for each number of a variable."""
-    order = [dim for dim in one.dims if dim in coord.dims]
-    values = np.transpose(coord.values, [coord.dims.index(dim) for dim in order])
-    shape = [size if dim in coord.dims else 1 for dim, size in zip(one.dims, one.shape, strict=True)]
-    return np.broadcast_to(values.reshape(shape), one.shape).ravel().tolist()
+        yield block, one.size

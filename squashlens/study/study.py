@@ -41,7 +41,7 @@ class Study:
 
     All arguments are checked against the signatures before anything runs. The store has one file for each cell, named
     by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages; of your own
-    measurement, also of its file and of your modules that it imports. A cell whose file is whole is never computed
+    measurement, also of its code and of your modules that it imports. A cell whose file is whole is never computed
     again, by whatever engine. If code, a checkpoint or a scanned file changes, make the Study again: until then nothing
     is stored. A model on the hub is loaded at the commit that it had when the study was described.
 
@@ -50,8 +50,7 @@ class Study:
         store: a folder, or a URL that fsspec can open, such as ``s3://bucket/study``.
 
     Raises:
-        InputError: a grid that names an unknown measurement, or arguments that it cannot take; or a measurement of your
-            own whose file was changed after Python had imported it.
+        InputError: a grid that names an unknown measurement, or arguments that it cannot take.
 
     >>> import squashlens as sl, tempfile
     >>> grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}

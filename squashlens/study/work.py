@@ -127,6 +127,8 @@ class Worker:
             self.report()
 
     def _measure(self, cell: Cell, smaller: bool) -> Any:
+        from squashlens.engine.proving.effective import applied
+
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
@@ -139,17 +141,21 @@ class Worker:
         first = () if model is None else (model,)
 
         def function(**more: Any) -> Result:
-            return _storable(function_of(cell.measurement)(*first, **more, **given), cell.measurement)
+            result = function_of(cell.measurement)(*first, **more, **given)
+            if not isinstance(result, xr.DataArray | xr.Dataset):
+                cause = f"{cell.measurement} returned {short_repr(result)}."
+                raise InputError(cause, "Return an xarray DataArray or Dataset.")
+            return result
 
-        with _applied(model, cell.hooks):
+        # A measurement without a model has no hooks.
+        with nullcontext() if model is None else applied(model, *require_hooks(cell.hooks)):
             if cell.source is None or cell.span is None:
                 return function()
 
             def measure(prompt: Any) -> Any:
+                grows = scanned(cell.measurement) == "sequence"
                 try:
-                    if scanned(cell.measurement) == "sequence":
-                        return function(sequence=sequence_of(model, prompt))
-                    return function(prompt=prompt)
+                    return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
                 except Exception as error:
                     if _is_memory(error) and not smaller:
                         raise
@@ -207,22 +213,6 @@ def threads_set(number: int) -> Any:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _applied(model: Any, hooks: Any) -> Any:
-    """The hooks of a cell, applied inside the block; a measurement without a model has none."""
-    if model is None:
-        return nullcontext()
-    from squashlens.engine.proving.effective import applied
-
-    return applied(model, *require_hooks(hooks))
-
-
-def _storable(result: Any, measurement: str) -> Result:
-    """The result, which must be an xarray object."""
-    if not isinstance(result, xr.DataArray | xr.Dataset):
-        raise InputError(f"{measurement} returned {short_repr(result)}.", "Return an xarray DataArray or Dataset.")
-    return result
 
 
 def _is_memory(error: BaseException) -> bool:

@@ -47,13 +47,6 @@ def test_falls(distance: Any, expected: str) -> None:
     assert expected in say.falls(ds, float(ds["length_trend_p"][-1]))
 
 
-def test_falls_after_correction() -> None:
-    text = say.falls(pair(np.linspace(9, 1, N)), 0.06)
-    assert (
-        "no clear trend (Spearman ρ = -1.00, 95 % interval -1.00 to -1.00, p = 0.060 after correction for the" in text
-    )
-
-
 def test_falls_with_too_few_lengths() -> None:
     ds = pair().isel(length=[0, 1])
     assert "too few different values" in say.falls(ds, np.nan)
@@ -82,7 +75,6 @@ def test_against_contrast(distance: Any, expected: str) -> None:
     [
         (1e-3, "The smallest D is 1e+03 times the noise floor (0.001)"),
         (0.5, "At 20 of 20 lengths D is at most 3 times the noise floor (0.5), so it cannot be told"),
-        (1 / 3, "At 20 of 20 lengths D is at most 3"),
     ],
 )
 def test_above_noise(noise: float, expected: str) -> None:
@@ -115,7 +107,6 @@ def test_answers() -> None:
         ((-0.8, -0.9, -0.6, 0.01), "falls (moderate to very strong trend"),
         ((0.8, 0.75, 0.85, 0.01), "grows (strong trend"),
         ((0.2, -0.1, 0.5, 0.3), "shows no clear trend"),
-        ((-0.8, -0.9, -0.6, 0.2), "shows no clear trend"),
     ],
 )
 def test_premises(rho: Any, expected: str) -> None:
@@ -208,7 +199,6 @@ def test_controls() -> None:
         ((0.0, 0.1, 1.0, 1.0), "no longer changes their effect from block 2 on"),
         ((0.0, 0.1, 0.2, 0.3), "changes their effect up to the last block"),
         ((1.0, 1.0, 1.0, 1.0), "does not change their effect, whichever block it starts from"),
-        ((1.0, 0.2, 1.0, 1.0), "no longer changes their effect from block 2 on"),
         ((np.nan, 1.0, 1.0, 1.0), "cannot be compared"),
     ],
 )

@@ -66,6 +66,11 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
     expected = sl.collapse(tiny, sl.prompts.figure5(tiny, 6)["d"], by_head="value")
     kept = sl.results.open(folder / "data" / "collapse_d.nc")
     assert (kept["distance"] == expected["distance"]).all()
+    # As in the paper, the random digits of (b) end in a one.
+    counted = "How many ones are in the following sequences?"
+    random = sl.prompts.digits(tiny, 6, seed=0, prefix=counted, ending="1")
+    of_random = sl.results.open(folder / "data" / "collapse_b.nc")["distance"]
+    assert (of_random == sl.collapse(tiny, random, by_head="value")["distance"]).all()
     with (folder / "data" / "fig5_collapse_d.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["variable"] == "distance"]
     assert [float(row["value"]) for row in rows] == expected["distance"].values[-1].tolist()
@@ -77,14 +82,6 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
     tex = (folder / "figures.tex").read_text()
     assert "% Figure 5 is fig5.html, which LaTeX cannot include.\n" in tex
     assert "\\begin{figure" not in tex
-
-
-def test_random_digits_end_in_a_one_as_in_the_paper(folder: Path, tiny: Any) -> None:
-    kept = sl.results.open(folder / "data" / "collapse_b.nc")
-    pair = sl.prompts.digits(
-        tiny, 6, seed=0, prefix="How many ones are in the following sequences?", ending="1"
-    )  # fmt: skip
-    assert (kept["distance"] == sl.collapse(tiny, pair, by_head="value")["distance"]).all()
 
 
 @pytest.mark.usefixtures("pages")
@@ -194,11 +191,8 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
     ("options", "message"),
     [
         ({"figures": []}, "figures is empty"),
-        ({"figures": [10]}, "figures"),
         ({"n": 2}, "n=2 is too small"),
-        ({"seeds": 0}, "seeds=0"),
         ({"lengths": [4, 4]}, "lengths"),
-        ({"lengths": [0]}, "lengths=0"),
         ({"mode": []}, "mode"),
         ({"prompt": "onse"}, "'onse' is not in this model's vocabulary"),
     ],
@@ -295,14 +289,6 @@ def test_any_text_stays_text_in_latex(tmp_path: Path) -> None:
     assert r"\end{document}" in plain
     assert "--,," in plain
     assert "[U+4E2D] [U+1F642]" in plain
-
-
-def test_latex_separates_ligatures() -> None:
-    assert latex.text("a--b ''c") == "a-{}-b '{}'c"
-
-
-def test_markdown_stays_text() -> None:
-    assert _plain("*a* <b>\n# c") == r"\*a\* \<b\> \# c"
 
 
 @pytest.mark.slow

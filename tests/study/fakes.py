@@ -106,18 +106,6 @@ def plain(x: int) -> int:
     return x
 
 
-def plain_of_prompt(model: Any, prompt: str) -> Any:
-    """An xarray object for one prompt only."""
-    return letters(model, prompt) if prompt == "prompt 1" else 7
-
-
 def size(prompt: str) -> xr.Dataset:
     """A measurement of prompts without a model."""
     return xr.Dataset({"size": len(prompt)})
-
-
-def varied(x: int) -> xr.Dataset:
-    """Fails with a reason of its own for every x from 1."""
-    if x:
-        raise RuntimeError(f"reason {x}")
-    return square(x)

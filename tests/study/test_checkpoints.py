@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 import squashlens as sl
 from squashlens.engine.loading import load as loading
 from squashlens.errors import InputError
-from squashlens.study.work import Worker
 
 CHANGED = "The checkpoint of .* changed after the study was described. Make the Study again"
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -57,15 +56,6 @@ def test_weights_that_change_before_the_run_are_refused(folder: Path, tmp_path: 
     assert again.status()["left"].tolist() == [2]
     assert not bounds(again).equals(new)
     assert old.status()["done"].tolist() == [2], "its checkpoint is there again"
-
-
-def test_a_worker_looks_before_it_loads(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = study(folder, tmp_path / "store")
-    train(folder)
-    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the other weights were loaded"))
-    with pytest.raises(InputError, match=CHANGED):
-        Worker(old.store).run(old.cells, wait=True)
-    assert not stored(tmp_path / "store")
 
 
 def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,15 +74,6 @@ def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1].split()[:3] == ["own_measurements:mine", "2", "2"]
 
 
-def test_reasons_that_are_not_shown_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text("grids: [{measurement: 'tests.study.fakes:varied', each: {x: [0, 1, 2, 3, 4, 5, 6, 7]}}]")
-    main(["study", "run", str(file), "--store", str(tmp_path / "store"), "--no-progress"])
-    lines = capsys.readouterr().out.splitlines()[2:]
-    assert [line.split(" × ")[0] for line in lines[:-1]] == 5 * ["failed: 1"]
-    assert lines[-1] == "failed: 2 for other reasons, which Study.failures() lists"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

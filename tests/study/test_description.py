@@ -75,34 +75,22 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
     assert cells(grid | {"each": {"model": [str(folders[1])]}})[0].key != keys[0]
 
 
-def test_cells_with_one_model_are_neighbours() -> None:
-    found = cells({**BOUND, "arguments": {"model": "tiny-gemma"}, "each": {
-        "prompt": ["11 =", "12 ="], "dtype": ["float32", "bfloat16"]}})  # fmt: skip
-    assert [cell.model.dtype for cell in found] == ["float32", "float32", "bfloat16", "bfloat16"]
-
-
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
         ({"measurement": "path_bund"}, "path_bound"),
-        ({"measurement": "load"}, "no measurement"),
         ({"measurement": "no.module:function"}, "imported"),
         ({"measurements": "path_bound"}, "no entry"),
-        ({"arguments": {}}, "names no measurement"),
         ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
         (BOUND | {"each": {"edges": ["exact", "inexact"]}}, "inexact"),
-        (BOUND | {"each": {"edges": []}}, "at least one"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
         (BOUND | {"each": {"querry": [1]}}, "Did you mean 'query'"),
-        (BOUND | {"each": {"hooks": [["freeze_norm"]]}}, "freeze_norms"),
         (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
         (BOUND | {"each": {"progress": [True]}}, "own progress"),
-        (BOUND | {"each": {"device": ["cpu"]}}, "engine chooses"),
         (BOUND | {"each": {"query": [float("nan")]}}, "JSON"),
         (BOUND | {"each": {"query": [1, 1]}}, "twice"),
         (BOUND | {"each": {"dtype": ["float32", "flot32"]}}, "'flot32' is not a dtype"),
         (BOUND | {"each": {"dtype": ["int64"]}}, "whole numbers"),
-        (BOUND | {"each": {"dtype": {"usual": None}}}, "dtype=None is not text"),
         (BOUND | {"each": {"quantize": ["int3"]}}, "quantize='int3'"),
         ({"measurement": SQUARE, "each": {"x": ["one"]}}, "whole number"),
         ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
@@ -142,16 +130,6 @@ def test_every_verb_is_a_measurement_or_says_why_not() -> None:
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")
     assert all(any(argument in parameters(name) for name in MEASUREMENTS) for argument in NOT_GIVEN)
-
-
-def test_a_text_is_its_own_label_beside_numbers() -> None:
-    (grid,) = sl.Study([{**BOUND, "each": {"to_layer": ["y", 3]}}], store="unused").grids
-    assert grid.axes == {"to_layer": {"y": "y", "3": 3}}
-
-
-def test_a_grid_is_not_called_as_the_table_of_all_cells() -> None:
-    with pytest.raises(InputError, match="name='cells'"):
-        cells({**BOUND, "name": "cells"})
 
 
 def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import squashlens as sl
 from squashlens.engine import anatomy, budget
 from squashlens.engine.loading.shapes import Shape, lengths_of, shape_of
-from squashlens.study.cells import Cell, Model
+from squashlens.study.cells import Cell
 from squashlens.study.guess import guess
 
 LONG = "How many ones are in the following sequence? " + 30 * "1101" + " ="
@@ -103,9 +103,3 @@ def test_a_guess_grows_with_what_is_left(tmp_path: Path) -> None:
     weights = guess(cells("path_bound", prompt="11 ="), 10**9)
     assert weights is not None
     assert 10**9 < weights.peak_bytes < 1.2e9 + psutil.Process().memory_info().rss
-
-
-def test_what_shapes_do_not_tell_is_unknown() -> None:
-    assert guess(cells("evaluate", task="count_ones", lengths=[4]), 0) is None
-    elsewhere = Cell("", "", "path_bound", {"prompt": "11 ="}, Model("nobody/nothing"), [], {})
-    assert guess([elsewhere], 0) is None

@@ -11,7 +11,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.combine import axis_name
 from squashlens.study.storing.store import name_of
 
 FAKE = "tests.study.fakes:"
@@ -214,11 +213,6 @@ def test_combine_has_nothing_where_nothing_is_done(tmp_path: Path) -> None:
     assert area.sel(x=2).values.tolist() == [4, 5, 6]
     assert np.isnan(area.sel(x=3)).all()
     assert one.combine()["cell"].sel(x=3).item() == ""
-
-
-def test_axes_do_not_hide_what_results_have() -> None:
-    assert axis_name("sequence.n", {"length"}) == "sequence_n"
-    assert axis_name("position", {"position"}) == "study_position"
 
 
 def test_plan_estimates_from_cells_that_are_done(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
 from squashlens.reporting.paper import latex
+from squashlens.reporting.sentences import fact
 from squashlens.saving.files import write
 
 TEX, PAGE = "figures.tex", "README.md"
@@ -66,17 +67,9 @@ def _page(
         parts += [_plain(one.caption), f"Figure: [{one.file.name}]({one.file.name}). Data: {tables}."]
     parts.append("## Provenance")
     told = {name: value for name, value in facts.items() if name not in ("call", "bos_count")}
-    parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(_listed(value))}" for name, value in told.items()))
+    parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(fact(value))}" for name, value in told.items()))
     parts.append("Each `.nc` file in `data` has the provenance of its own result: `squashlens.results.open` reads it.")
     return "\n\n".join(parts) + "\n"
-
-
-def _listed(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {each}" for name, each in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
 
 
 def _plain(value: object) -> str:

@@ -48,7 +48,7 @@ class Kept:
             return None
         try:
             result: Any = opened(path)
-            stated = _stated(result)
+            stated: Any = json.loads(str(result.attrs.get(STATED, "null")))
         except CapacityError:
             raise
         except InputError as error:
@@ -78,12 +78,3 @@ class Kept:
         model = {"model": self.model} if part.of_model else {}
         own = {"settings": dict(part.about), "versions": versions(), **model}
         return json.loads(json.dumps(own, default=str))
-
-
-def _stated(dataset: xr.Dataset) -> dict[str, Any] | None:
-    """What a result depends on, as its file states it; None if it states nothing."""
-    try:
-        found = json.loads(str(dataset.attrs.get(STATED)))
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None

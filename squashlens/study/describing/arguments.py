@@ -11,7 +11,6 @@ a dtype        its name
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
@@ -21,21 +20,12 @@ from squashlens.errors import InputError
 MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
 
 
-@dataclass(frozen=True)
-class Made:
-    """How an argument is checked without a model, and how it is made for one."""
-
-    require: Callable[[Any], object]
-    make: Callable[[Any, Any], Any]
-
-
 def arguments_for(model: Any, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """The arguments of a call, made of what a description gives."""
-    found = {}
-    for name, value in given.items():
-        made = MAKES[name].make(model, value) if name in MAKES else plain_of(value, parameters[name].annotation)
-        found[name] = made
-    return found
+    return {
+        name: MAKES[name](model, value) if name in MAKES else plain_of(value, parameters[name].annotation)
+        for name, value in given.items()
+    }
 
 
 def plain_of(value: Any, annotation: Any) -> Any:
@@ -86,12 +76,15 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any], what: st
         raise InputError(cause if cause.endswith("?") else f"{cause}.", "Correct its arguments.") from error
 
 
-def _require_sequence(given: Any) -> None:
+def _sequence(model: Any, given: Any) -> Any:
+    """A growing sequence; without a model, its arguments are checked."""
     import squashlens as sl
 
     maker, arguments = _named(given, "sequence")
     if maker not in MAKERS:
         raise _unknown(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
+    if model is not None:
+        return getattr(sl.prompts, maker)(model, **arguments)
     known = dict(inspect.signature(getattr(sl.prompts, maker), eval_str=True).parameters)
     if "form" in known:
         form = inspect.signature(sl.prompts.build, eval_str=True).parameters
@@ -107,13 +100,7 @@ def _require_sequence(given: Any) -> None:
     ]
     if missing:
         raise InputError(f"sequence: prompts.{maker} needs {', '.join(missing)}.", "Add it to its arguments.")
-
-
-def _sequence(model: Any, given: Any) -> Any:
-    import squashlens as sl
-
-    maker, arguments = _named(given, "sequence")
-    return getattr(sl.prompts, maker)(model, **arguments)
+    return None
 
 
 def sequence_of(model: Any, prompt: Any) -> Any:
@@ -148,9 +135,5 @@ def _unknown(cause: str, name: str, known: Any) -> InputError:
     return InputError(cause, f"Similar names: {', '.join(near)}.")
 
 
-MAKES = {
-    "sequence": Made(_require_sequence, _sequence),
-    "task": Made(lambda given: _task(None, given), _task),
-    "stack": Made(lambda given: _stack(None, given), _stack),
-    "interventions": Made(lambda given: _interventions(None, given), _interventions),
-}
+# What makes an argument for a model. Without a model (None), the same functions check what is given.
+MAKES = {"sequence": _sequence, "task": _task, "stack": _stack, "interventions": _interventions}

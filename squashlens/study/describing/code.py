@@ -1,139 +1,74 @@
-"""The code of your own measurements: a digest of each file that can change their numbers.
+"""The code of your own measurements, by which their cells are named: digests of files, and of what is in memory.
 
-These are the file of the function, and those of your own modules that it imports, directly or through others. They are
-found in the text of the files, so that modules are found too that a function imports when it is called. Packages of
+The files are those of the function's module and of your own modules that it imports, directly or through others. They
+are found in the text of the files, so that modules are found too that a function imports when it is called. Packages of
 Python, those that are installed and squashlens itself are not among them.
 
-The digest of a file stands for the numbers only if the module in memory is that of the file: see `imported`.
+Python runs what it imported and not what a file has now. So the functions, classes and plain constants in memory count
+too, as far as the measurement uses them by name: code that is older than its file never has the name of the file's.
 """
 
 import ast
-import importlib.util
-import site
+import dis
+import functools
+import hashlib
 import sys
-import sysconfig
-from collections.abc import Mapping
-from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
+from squashlens.engine.canonical import SIMPLE, Canonical, contents_of, installed, names_in, sha256
 from squashlens.errors import InputError
-from squashlens.study.describing.imported import Files, digest_of, in_memory, parsed, require_imports, require_same
 
-NOT_OWN = ("squashlens", "torch", "transformers", "transformer_lens")  # their versions are in the name of a cell
-INSTALLED = ("site-packages", "dist-packages")
+IN_MEMORY = "in memory"  # beside the names of modules
+PLAIN = SIMPLE | tuple | frozenset  # values that cannot change
 
 
-def code_of(module: str, *others: str) -> dict[str, str]:
-    """The digest of the file of each module that the numbers depend on, by the name of the module.
+def code_of(module: str, function: Any) -> dict[str, str]:
+    """The digest of each file that the numbers of a function depend on, by its module, and that of what is in memory.
 
-    An error if a module in memory is not that of its file. Of `others`, only your own modules are read.
+    Without a file of the module, a change of it could not be noticed, and there are no digests.
     """
-    top, todo, files, imports = module.partition(".")[0], [module, *others], {}, {}
+    top, todo, found = module.partition(".")[0], [module, str(getattr(function, "__module__", module))], {}
     while todo:
         name = todo.pop()
-        if name in files or (name != module and name.partition(".")[0] in NOT_OWN):
+        file = None if name in found else _file(name)
+        if file is None or (installed(str(file)) and name.partition(".")[0] != top):
             continue
-        file = _file(name)
-        if file is not None and (name == module or _is_own(name, file, top)):
-            files[name] = file, _content(file)
-            imports[name] = _imports(files[name][1], name, file) if file.suffix == ".py" else set()
-            todo += imports[name]
-    for name in files:
-        require_same(name, files)
-    for name in files:
-        require_imports(name, {other: _below(other, imports, files) for other in imports[name] if other in files})
-    return {name: digest_of(content) for name, (_, content) in sorted(files.items())}
-
-
-def _below(name: str, imports: Mapping[str, set[str]], files: Files) -> str:
-    """A digest of a module and of all own modules that it imports, directly or through others."""
-    todo, found = [name], set()
-    while todo:
-        one = todo.pop()
-        if one in files and one not in found:
-            found.add(one)
-            todo += imports[one]
-    return digest_of("".join(f"{one} {digest_of(files[one][1])} " for one in sorted(found)).encode())
-
-
-def require_code(code: Mapping[str, str]) -> None:
-    """An error if a module that is in memory is not the one whose digest is given, as after `importlib.reload`.
-
-    A module that was not in memory when the digests were taken has the file that it was imported from since.
-    """
-    for name, digest in code.items():
-        module = sys.modules.get(name)
-        if module is None:
-            continue
-        if in_memory(name, module, lambda name=name: _read(name)) != digest:
-            raise changed(name)
-
-
-def changed(name: str) -> InputError:
-    """The error for code that is not the one that the keys of cells stand for."""
-    return InputError(
-        f"The code of {name!r} was changed after the study was described, whose cells are named by the earlier code.",
-        "Make the Study again.",
-    )
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Check the permissions.") from error
+        found[name] = hashlib.sha256(content).hexdigest()
+        todo += _imports(content, name, file) if file.suffix == ".py" else ()
+    return found | {IN_MEMORY: _in_memory(function)} if module in found else {}
 
 
 def _file(name: str) -> Path | None:
     """The file of a module, which is not imported for this; None if there is no module, or none with a file."""
-    module = sys.modules.get(name)
+    module, path = sys.modules.get(name), None
     if module is not None:
         given = getattr(module, "__file__", None)
-    else:
-        spec = _spec(name)
-        given = spec.origin if spec is not None and spec.has_location else None
-    return Path(given) if given is not None and Path(given).is_file() else None
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    """How a module would be imported. A name in a package is looked up without importing the package."""
-    parent, _, _ = name.rpartition(".")
-    try:
-        if not parent:
-            return importlib.util.find_spec(name)
-        package = sys.modules.get(parent) or _spec(parent)
-        path = getattr(package, "__path__", None) or getattr(package, "submodule_search_locations", None)
-        specs = (finder.find_spec(name, path) for finder in sys.meta_path if path is not None)
-        return next((spec for spec in specs if spec is not None), None)
-    except Exception:  # whatever a finder raises, no module is found
-        return None
-
-
-def _is_own(name: str, file: Path, top: str) -> bool:
-    """Whether a module belongs to the user: to the package of the measurement, or to none that is installed."""
-    whole = file.resolve()
-    installed = set(INSTALLED) & set(whole.parts) or any(whole.is_relative_to(folder) for folder in _installed())
-    return name.partition(".")[0] == top or not installed
-
-
-@cache
-def _installed() -> frozenset[Path]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = [sysconfig.get_path(name) for name in names] + [*site.getsitepackages(), site.getusersitepackages()]
-    return frozenset(Path(folder).resolve() for folder in folders if folder)
-
-
-def _read(name: str) -> bytes:
-    file = _file(name)
-    return b"" if file is None else _content(file)
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Check the permissions.") from error
+        return Path(given) if given is not None and Path(given).is_file() else None
+    parent = name.rpartition(".")[0]
+    if parent:
+        path = getattr(sys.modules.get(parent), "__path__", None)
+        init = _file(parent) if path is None else None
+        path = path or ([str(init.parent)] if init is not None and init.name == "__init__.py" else [])
+    spec = PathFinder.find_spec(name, path)
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
 
 
 def _imports(content: bytes, name: str, file: Path) -> set[str]:
     """The names of all modules that a file may import, with the packages they are in."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    found = {package} - {""}
-    for node in ast.walk(parsed(content)):
+    found = {package}
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # it is imported when a function is called, and has no code yet
+        return set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -141,4 +76,64 @@ def _imports(content: bytes, name: str, file: Path) -> set[str]:
             base = ".".join([*inside, *([node.module] if node.module else [])])
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     parts = [name.split(".") for name in found if name]
-    return {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)} - {name}
+    return {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)}
+
+
+def _in_memory(function: Any) -> str:
+    """A digest of your own functions, classes and plain constants in memory that a function uses by name."""
+    lines, changing, todo, seen = set[str](), set[str](), [function], {}
+    constants: dict[str, Any] = {}
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, type):
+            todo += [*vars(value).values(), *value.__bases__] if _is_own(sys.modules.get(value.__module__)) else []
+        elif not isinstance(value, FunctionType):
+            todo += _inside(value)
+        elif not installed(value.__code__.co_filename):
+            held = [contents_of(cell) for cell in value.__closure__ or ()]
+            given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *held]
+            plain = [Canonical().text(one) for one in given if isinstance(one, PLAIN)]
+            lines.add(" ".join([Canonical().code(value.__code__), *plain]))
+            changing |= {
+                _full(value, one.argval) for one in dis.get_instructions(value) if one.opname == "STORE_GLOBAL"
+            }
+            named = _named(value)
+            constants |= {name: one for name, one in named.items() if isinstance(one, PLAIN)}
+            todo += [*named.values(), *given, *_inside(value)]
+    lines |= {f"{name} = {Canonical().text(one)}" for name, one in constants.items() if name not in changing}
+    return sha256("\n".join(sorted(lines)))
+
+
+def _full(function: FunctionType, name: str) -> str:
+    return f"{function.__globals__.get('__name__')}.{name}"
+
+
+def _named(function: FunctionType) -> dict[str, Any]:
+    """The globals that a function names, and what it names of your own modules among them, by their full names."""
+    names, found, todo = names_in(function.__code__), {}, [function.__globals__]
+    for namespace in todo:
+        for name in names & namespace.keys():
+            found[f"{namespace.get('__name__')}.{name}"] = value = namespace[name]
+            if _is_own(value) and all(one is not vars(value) for one in todo):
+                todo.append(vars(value))
+    return found
+
+
+def _is_own(module: object) -> bool:
+    """Whether this is a module that belongs to the user."""
+    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+    return file is not None and not installed(file)
+
+
+def _inside(value: Any) -> list[Any]:
+    """The functions in a value, such as a property, a method, or what a decorator made of a function; and its class."""
+    if isinstance(value, property):
+        return [value.fget, value.fset, value.fdel]
+    if isinstance(value, staticmethod | classmethod | MethodType):
+        return [value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func]
+    return [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]

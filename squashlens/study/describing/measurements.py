@@ -111,7 +111,7 @@ def _require_value(argument: str, value: Any, parameter: inspect.Parameter | Non
             raise InputError(f"{argument}={short_repr(value)} is not text.", "Give a name, such as 'tiny-gemma'.")
         _require_loading(argument, value)
     elif argument in MAKES:
-        MAKES[argument].require(value)
+        MAKES[argument](None, value)
     elif parameter is not None:
         converted(plain_of(value, parameter.annotation), parameter.annotation, argument)
 
@@ -143,12 +143,12 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]
 
 
 def code_for(name: str) -> dict[str, str]:
-    """The digests of the files of your own measurement; none of a public function, for which the version stands."""
+    """The digests of the code of your own measurement; none of a public function, for which the version stands."""
     module, colon, _ = name.partition(":")
     if not colon:
         return {}
-    found = code_of(module, getattr(function_of(name), "__module__", None) or module)
-    if module not in found:
+    found = code_of(module, function_of(name))
+    if not found:
         raise InputError(
             f"The measurement {name!r} is in no file, so that a change of it could not be noticed.",
             "Write it into a module of its own, and give that as 'module:function'.",

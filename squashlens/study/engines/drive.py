@@ -1,5 +1,6 @@
 """Start workers, show their progress, and start others in place of those that died, until every cell is closed."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -37,11 +38,11 @@ def drive(
             shown.update(min(before, shown.total))
             while handles:
                 time.sleep(LOOK)
-                now, began = looked, time.monotonic()
+                began = time.monotonic()
                 if began >= looked:
                     now = store.count()
                     looked = time.monotonic() + SHARE * (time.monotonic() - began)
-                    shown.n = min(int(now), shown.total)
+                    shown.n = min(now, shown.total)
                     shown.refresh()
                     deaths, before = (0, now) if now != before else (deaths, before)
                 for worker, handle in list(handles.items()):
@@ -50,28 +51,21 @@ def drive(
                         continue
                     del handles[worker]
                     if state:
-                        _require_hope(state, deaths, most)
+                        if error := reported(state):
+                            raise error
+                        if deaths >= most:
+                            raise OutputError(
+                                f"The workers die before they compute anything: {state[-600:]}",
+                                "Run with workers=1 to see the error.",
+                            )
                         deaths += 1
                         handles[worker] = engine.start(task, worker)
     finally:
         engine.stop([*handles.values()])
 
 
-def _require_hope(state: str, deaths: int, most: int) -> None:
-    """Raise the error that a worker reported, or an error if the workers die one after the other."""
-    error = reported(state)
-    if error is not None:
-        raise error
-    if deaths >= most:
-        raise OutputError(
-            f"The workers die before they compute anything: {state[-600:]}", "Run with workers=1 to see the error."
-        )
-
-
 def reported(text: str) -> SquashlensError | None:
     """The error that a worker printed as its last line."""
-    import json
-
     try:
         name, cause, remedy = json.loads(text.strip().splitlines()[-1])
         kind = getattr(errors, name)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import as_path, refusing, require_folder, write
@@ -17,22 +17,7 @@ from squashlens.study.extras import extra
 from squashlens.study.storing.claims import claimed
 
 
-class Place(Protocol):
-    """Files by names with slashes."""
-
-    url: str
-
-    def require_writable(self) -> None: ...
-    def read(self, name: str) -> bytes | None: ...
-    def write(self, name: str, content: bytes) -> None: ...
-    def names(self, folder: str) -> list[str]: ...
-    def remove(self, name: str) -> None: ...
-    def claim(self, name: str) -> Any: ...
-    def path(self, name: str) -> str: ...
-    def local(self, name: str) -> Path | None: ...
-
-
-def place_of(store: object) -> Place:
+def place_of(store: object) -> "Folder | Remote":
     """The place for a path, or for a URL such as ``s3://bucket/study``."""
     text = os.fspath(as_path(store, "store"))
     if isinstance(store, str) and "://" in store:
@@ -81,22 +66,14 @@ class Folder:
 
     def names(self, folder: str) -> list[str]:
         """The names of all files below a folder."""
-        found, todo = [], [folder]
-        while todo:
-            inside = todo.pop()
-            try:
-                with os.scandir(self.root / inside) as entries:
-                    for entry in entries:
-                        name = f"{inside}/{entry.name}"
-                        if entry.is_dir():
-                            todo.append(name)
-                        elif not entry.name.startswith("."):
-                            found.append(name)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise self._unreadable(inside, error) from error
-        return sorted(found)
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise self._unreadable(folder, error) from error
+
+        walked = os.walk(self.root / folder, onerror=refuse)
+        files = (Path(where, name) for where, _, names in walked for name in names if not name.startswith("."))
+        return sorted(file.relative_to(self.root).as_posix() for file in files)
 
     def remove(self, name: str) -> None:
         with refusing(self.root / name):

@@ -86,11 +86,11 @@ class Store:
         found = self.read(key)
         if found is None or "ending" not in found.header:
             raise InputError(f"The store has no result {key!r}.", "See `status()` for what is done.")
-        return result_in(found)
+        return result_of(parsed(found.content, found.header["ending"], key))
 
     def done(self, keys: Iterable[str]) -> Iterator[str]:
         """Those keys whose cells are done."""
-        there = {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
+        there = self.present()
         return (key for key in keys if key in there and self.read(key) is not None)
 
     def count(self) -> int:
@@ -155,11 +155,6 @@ class Store:
             except (ValueError, TypeError, AttributeError):  # times are estimates: a damaged file is left out
                 continue
         return found, peaks
-
-
-def result_in(found: Stored) -> Result:
-    """The result in a cell."""
-    return result_of(parsed(found.content, found.header["ending"], found.header["key"]))
 
 
 def name_of(key: str) -> str:
