@@ -33,7 +33,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma paper names test quick lint typed unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
+.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
   wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -77,18 +77,12 @@ names: .venv/.ok
 quick: .venv/.ok
 	$(PYTEST) -m "not slow and not cuda" $(PURE)
 
-# The shapes that annotations name, checked at every call: the mathematics, and one family through everything else.
-typed: .venv/.ok
-	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" -k "$(TYPED)"
-
-# All others.
 unit: .venv/.ok
-	$(PYTEST) -m "not slow and not cuda" -k "not ($(TYPED))"
+	$(PYTEST) -m "not slow and not cuda"
 
 # The checks without tests use one core, so they run beside the first tests.
 test: .venv/.ok
-	$(MAKE) -j 2 --output-sync=target lint typed
-	$(MAKE) unit
+	$(MAKE) -j 2 --output-sync=target lint unit
 
 processors: .venv/.ok
 	$(BIN)/python -m tests.processors
@@ -97,6 +91,7 @@ processors: .venv/.ok
 versions: .venv/.ok
 	$(BIN)/python -m tests.versions $(ONLY)
 
+# First the shapes that annotations name, checked at every call: the mathematics, and one family through all else.
 test-all: lint
 	SQUASHLENS_TYPED=1 $(PYTEST) -m "not slow and not cuda" -k "$(TYPED)"
 	$(PYTEST) -m "not cuda"

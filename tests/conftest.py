@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 HANDS_OUT = "PYTEST_XDIST_WORKER" not in os.environ and any(
     word.startswith(("-n", "--numprocesses")) and word not in ("-n0", "-n=0") for word in sys.argv[1:]
 )
-# Modules that name the axes of tensors are checked against those names, in a run of their own (`make typed`): the check
+# Modules that name the axes of tensors are checked against those names, in a nightly run of their own: the check
 # takes longer than many functions that it stands around. Modules with nothing to check are left alone.
 if os.environ.get("SQUASHLENS_TYPED") and not HANDS_OUT:
     from jaxtyping import install_import_hook

@@ -28,6 +28,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prompts", ["110 =", ["110 =", "0 ="]], ids=["one", "several"])
 def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any], tiny: Any) -> None:
     sl.sensitivity(tiny, prompts)
@@ -54,6 +55,7 @@ def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:
     assert not any(one.was_shown for one in opened)
 
 
+@pytest.mark.slow
 def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
     model = sl.load("tiny-gemma", dtype="bf16", verify=False, progress=False)
     calls = (

@@ -179,6 +179,7 @@ def test_what_cannot_be_read_is_refused_by_tyro(
     assert complaint in re.sub(r"[\s│]+", " ", complained)
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -299,6 +300,7 @@ def test_commands_in_the_documents_are_understood() -> None:
             tyro.cli(parameters(VERBS[verb]), args=words)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("verb", "name", "ending"),
     [("path_bound", "path_bound", "nc"), ("jacobian-norms", "jacobian_norm", "json"), ("path_bound", "", "csv")],
@@ -374,6 +376,7 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
     }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("verb", [
     "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
     "depth_limit", "top_tokens", "mechanism", "precision", "precision --lengths",
@@ -401,6 +404,7 @@ def test_several_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows == [[*range(5)], [*range(6)]]  # padding is no token
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("verb", ["path_bound", "sensitivity"])
 def test_a_figure_of_several_prompts_has_a_panel_for_each(verb: str, tmp_path: Path) -> None:
     page = tmp_path / "x.json"
@@ -449,6 +453,7 @@ def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
     assert found == pytest.approx(truth, rel=2e-5)
 
 
+@pytest.mark.slow
 def test_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, figure = tmp_path / "a.nc", tmp_path / "a.html"
     main(["audit", "--prompt", "110 = 2", "011 = 2", "--positions", "1", "2", "3", "--estimates", "exact", "sketch",
@@ -463,6 +468,7 @@ def test_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sequence", ["repeated", "alternating", "bernoulli", "digits", "words", "build"])
 def test_collapse_of_every_sequence(sequence: str, tmp_path: Path) -> None:
     out = tmp_path / "c.nc"
@@ -548,6 +554,7 @@ def test_the_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
         assert "--n-placements" in said
 
 
+@pytest.mark.slow
 def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any) -> None:
     """Each says what the library says, saves it and draws it."""
     form = {"prefix": "How many ones are in the following sequence?", "suffix": "="}

@@ -84,6 +84,7 @@ def hits(name: str) -> list[str]:
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("names", [PAGES, SCRIPTS, MODULES], ids=["pages", "scripts", "modules"])
 def test_the_language_is_plain(names: tuple[str, ...]) -> None:
     found = [hit for name in names for hit in hits(name)]

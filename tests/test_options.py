@@ -188,6 +188,7 @@ def drawn(figure: go.Figure) -> list[str]:
     return [str(np.asarray(one[axis]).tolist()) for one in figure.data for axis in "xyz" if axis in one]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name, *options in EACH for option in [dict(options)]], ids=str
 )

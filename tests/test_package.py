@@ -109,6 +109,7 @@ def python_of(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
+@pytest.mark.slow
 @pytest.mark.gemma
 def test_the_readmes_python_runs(gemma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = python_of("README.md")
@@ -136,6 +137,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_site" / "pictures.py")))
 
 
+@pytest.mark.slow
 def test_the_caption_of_the_bundled_models_figure_has_the_numbers_of_its_panels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,6 +149,7 @@ def test_the_caption_of_the_bundled_models_figure_has_the_numbers_of_its_panels(
     assert lengths_said("docs/examples.md") == [(few, 64) for few in found]
 
 
+@pytest.mark.slow
 @pytest.mark.gemma
 def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(
     gemma: Any, monkeypatch: pytest.MonkeyPatch
@@ -166,6 +169,7 @@ def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(
     assert f"falls from {first:.3g} to {last:.2g}" in text
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_on_results_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "page.py").write_text(python_of("docs/results.md"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -223,6 +227,7 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
     assert all(hasattr(module, public) for public in module.__all__)
 
 
+@pytest.mark.slow
 def test_opening_a_result_does_not_import_torch() -> None:
     """In a process of its own; what needs torch is imported when it is used."""
     found = subprocess.run(
@@ -241,6 +246,7 @@ def test_opening_a_result_does_not_import_torch() -> None:
         getattr(importlib.import_module("squashlens.results"), "open_result")  # noqa: B009
 
 
+@pytest.mark.slow
 def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
     """In a process of its own, in which nothing has imported TransformerLens."""
     found = subprocess.run(

@@ -20,6 +20,7 @@ from squashlens.records.results import sealed
 from tests import odd
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name for name in odd.result("") if name != "shares_and_counts"])
 def test_every_result_has_it_once(name: str) -> None:
     found = odd.result(name)
@@ -117,6 +118,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 UNSAVED = ("stacked",)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CHANGES)
 def test_everything_else_is_derived_and_says_what_from(name: str, tmp_path: Path) -> None:
     collapse = odd.result("collapse")

@@ -56,6 +56,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> None:
     """Back from netCDF and JSON as it was; in CSV and DataFrames with every number under its labels."""

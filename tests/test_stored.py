@@ -49,6 +49,7 @@ def test_what_is_kept_comes_back(ending: str, tmp_path: Path) -> None:
     xr.testing.assert_identical(sl.results.open(sl.results.save(nameless, path)), nameless)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_every_bit_of_a_file_counts(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One bit of the file changed, or a part missing: refused before anything parses it."""
@@ -126,6 +127,7 @@ def with_coordinate(values: Any) -> xr.DataArray:
     return xr.DataArray([1.0, 2.0], dims="a", coords={"a": values})
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("ending", ["nc", "json"])
 @pytest.mark.parametrize(
     "made",

@@ -38,6 +38,7 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
     assert set(table["unit"]) == {"1"}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [name for name in odd.result("") if name not in SUMMARISED])
 def test_no_number_is_lost_or_repeated(name: str) -> None:
     """Each variable has as many rows as numbers, under its own coordinates, and no provenance."""

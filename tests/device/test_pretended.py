@@ -75,6 +75,7 @@ def parameters(name: str) -> set[str]:
     return set() if inspect.isclass(value) else set(inspect.signature(value).parameters)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "name"), families(CALLS))
 def test_the_numbers_are_the_cpus(
     family: str, name: str, subjects: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -90,6 +91,7 @@ def test_the_numbers_are_the_cpus(
         require_equal(f"{name} {call}", *results)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("family", "name"), families(calls.HOOKS))
 def test_hooks_compute_what_they_do_on_the_cpu(family: str, name: str, subjects: Any) -> None:
     hook = calls.HOOKS[name]

@@ -84,6 +84,7 @@ def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: 
     assert many == few
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("call", ["path_bound", "spectral norms", "profile without norms"])
 def test_rows_in_small_blocks_take_no_more(call: str, model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(DEFAULT, 2)
@@ -102,6 +103,7 @@ def test_patterns_that_do_not_fit_come_block_by_block(model_of: Any, monkeypatch
     assert [few[line], many[line]] == list(BLOCKS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> None:
     model = model_of(DEFAULT, 2)

@@ -40,6 +40,7 @@ def params(names: Any, default: tuple[str, ...]) -> list[Any]:
     return [pytest.param(name, id=name, marks=[pytest.mark.slow] * (name not in default)) for name in names]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", params(CALLS, DEFAULT))
 def test_the_numbers_are_the_cpus(name: str, subjects: Any, tmp_path: Path) -> None:
     for call, function in CALLS[name].items():
@@ -89,6 +90,7 @@ def test_blocks_that_go_back_to_the_first_device(tiny: Any) -> None:
     require_equal("bound", *(sl.path_bound(m, ids) for m in (tiny, model)))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 @pytest.mark.parametrize("under", ["nothing", "a hook"])
 def test_cotangents_stand_on_the_device_of_the_output(norm: Any, under: str, subjects: Any) -> None:

@@ -34,6 +34,7 @@ SHAPES: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: Any) -> None:
     model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)

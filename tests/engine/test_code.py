@@ -99,6 +99,7 @@ def test_pairs_do_not_outlive_a_replaced_function(
     assert sl.collapse(model, held).identical(plain)
 
 
+@pytest.mark.slow
 def test_measuring_leaves_the_digest_as_it_is(tiny: Any) -> None:
     """What a session did before does not change it."""
     before = code_of(Walk.over(tiny))

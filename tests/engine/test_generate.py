@@ -44,6 +44,7 @@ def by_transformers(plain: Any, prompt: Prompt, **options: Any) -> Continuation:
     return Continuation(tuple(out[:ends]), ends is not None)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", few([*CONFIGS, *MORE]))
 def test_greedy_is_what_transformers_says_token_by_token(
     bridge_of: Callable[..., Any], folder_of: Callable[[str], Path], family: str

@@ -75,6 +75,7 @@ def factors_of(model: Any) -> np.ndarray:
     return (plain / own).numpy()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_gives_the_model_that_it_was_written_from(family: str, tmp_path: Path) -> None:
     architecture, config, also = FAMILIES[family]
@@ -109,6 +110,7 @@ def rounded(values: np.ndarray, kind: str) -> np.ndarray:
     return (step.astype(np.float16).astype(np.float32) * whole).reshape(values.shape)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
 def test_quantized_weights_are_those_of_the_format(kind: str, tmp_path: Path) -> None:
     plain = random_model(LlamaConfig(**WIDE))
@@ -216,6 +218,7 @@ REFUSED: dict[str, Refused] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_would_be_lost_is_refused(case: str, tmp_path: Path) -> None:
     make, complaint = REFUSED[case]

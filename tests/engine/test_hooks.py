@@ -64,6 +64,7 @@ def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(bridge_of: C
     np.testing.assert_array_equal(after, before)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
 def test_our_passes_leave_nothing_of_transformers(family: str, folder_of: Callable[..., Any]) -> None:
     model, ids = sl.load(folder_of(family), device="cpu", progress=False), torch.tensor([2, 5, 6, 7])

@@ -130,6 +130,7 @@ def test_size_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "small: 0.0 M parameters, 25.8 kB in float32" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_device_for_each_module_places_the_model(tiny: Any) -> None:
     placed = sl.load("tiny-gemma", device={"": "cpu"}, progress=False)
     assert sl.path_bound(placed, "110 =").equals(sl.path_bound(tiny, "110 ="))
@@ -152,6 +153,7 @@ def test_a_revision_is_of_a_model_on_the_hub(tmp_path: Path) -> None:
         sl.Study(grid, store=tmp_path / "store")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("spread", ["auto", "balanced", "balanced_low_0", "sequential"])
 def test_a_way_to_spread_a_model_goes_to_transformers(spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
@@ -183,6 +185,7 @@ def test_a_dtype_goes_by_its_name_too() -> None:
     assert repr(sl.hooks.rounding("bf16")) == repr(sl.hooks.rounding("bfloat16"))
 
 
+@pytest.mark.slow
 def test_runs_go_by_short_names_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module, loads = import_module("squashlens.measure.collapse.precision.by_run"), []
     monkeypatch.setattr(module, "load", lambda *args, **kwargs: loads.append(args) or sl.load(*args, **kwargs))
@@ -206,6 +209,7 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
         sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", EXPERTS)
 def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     """Their grouped products have no float64, so experts are run one by one; the Jacobian is the plain model's."""

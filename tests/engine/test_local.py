@@ -40,6 +40,7 @@ def by_products(chunk: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # The hooks of Qwen 3's head norms have other shapes where it is streamed.
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "freeze"), [p for p in with_freeze_sets([*CONFIGS, *MORE]) if p.id not in QWEN3_WITH_NORMS]
 )

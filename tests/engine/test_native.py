@@ -47,6 +47,7 @@ def jacobian(plain: Plain, ids: torch.Tensor, source: int = 0) -> torch.Tensor:
     return last.transpose(0, 1)
 
 
+@pytest.mark.few(3)
 def test_everything_that_is_captured_is_what_the_weights_say(model: Any) -> None:
     plain = Plain(model)
     streams = [plain.embedded(IDS)]
@@ -82,6 +83,7 @@ def test_streams_equal_those_with_patterns(model: Any) -> None:
         np.testing.assert_allclose(bound.values, row.numpy(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
     plain = Plain(model)
     for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
@@ -181,6 +183,7 @@ def test_collapse_and_mechanism_are_those_of_plain_runs() -> None:
             assert not why["share"].sel(part="mlp").any()
 
 
+@pytest.mark.few(1)
 def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any) -> None:
     """A native bridge shows `hook_attn_scores` the pattern, and ignores what comes back: squashlens sees to both."""
     with torch.no_grad():
@@ -238,6 +241,7 @@ def test_attention_to_later_tokens_is_refused() -> None:
             measure(model, torch.tensor([2, 0, 1]))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spoil", ["scale", "cap", "eps", "mask", "rotary", "activation"])
 def test_a_module_that_is_not_what_its_configuration_says_is_refused(spoil: str) -> None:
     model = native("like_llama" if spoil == "rotary" else "layer_norm")
@@ -286,6 +290,7 @@ def test_a_twin_is_what_boot_native_draws() -> None:
     assert proof.status(twin) == "verified against its own module"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     model = native("like_llama", dtype=dtype)

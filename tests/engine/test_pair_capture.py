@@ -54,6 +54,7 @@ def test_a_hook_sees_the_pairs_and_no_prefix_of_its_own(tiny: Any) -> None:
     assert set(seen) == {len(one) for n in pairs.lengths for one in (sequence.pair(n).v, sequence.pair(n).v_star)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
 def test_measurements_of_a_capture_run_no_pass(
     family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -108,6 +109,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any]) -> None:
     model, other = bridge_of("llama"), bridge_of("gemma")
     pairs = sl.capture(model, tail(model), progress=False)
@@ -141,6 +143,7 @@ def test_a_capture_has_its_own_beginning(bridge_of: Callable[..., Any]) -> None:
         sl.path_bound(model, held, bos="none")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "edit",
     [
@@ -203,6 +206,7 @@ def test_options_of_the_other_kind_are_refused(option: Any, kind: str, bridge_of
         sl.capture(model, given, progress=False, **option)
 
 
+@pytest.mark.slow
 def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=2)
     pairs = sl.capture(tiny, ones, lengths=[3, 6], keep="residuals", progress=False)

@@ -42,6 +42,7 @@ def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_
             torch.testing.assert_close(readings.values[site][place], row, rtol=0, atol=1e-5 * row.abs().max().item())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma3", "gpt2"])
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -52,6 +52,7 @@ def by_hand(plain: Any, pair: Any) -> np.ndarray:
     return (v - star).abs().amax(-1).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["phi3", "llama"])
 @pytest.mark.parametrize("content", [CONTENT, [7] * 24], ids=["varied", "constant"])
 def test_collapse_across_the_switch(name: str, content: list[int], both_of: Any) -> None:
@@ -69,6 +70,7 @@ def test_collapse_across_the_switch(name: str, content: list[int], both_of: Any)
         captured.collapse(model, sequence, passes="shared", progress=False)
 
 
+@pytest.mark.slow
 def test_one_side_of_the_switch_shares(both_of: Any) -> None:
     model, plain = both_of("phi3")
     sequence = sl.prompts.build(model, [7] * 24, prefix=[2, 5], bos="one")
@@ -86,6 +88,7 @@ def test_one_side_of_the_switch_shares(both_of: Any) -> None:
     torch.testing.assert_close(readings.values["blocks.2.hook_resid_post"], expected, atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_everything_on_pairs_follows(both_of: Any) -> None:
     """Mechanism, comparisons, precision and tokens, each through the same passes."""
     model, plain = both_of("phi3")
@@ -133,6 +136,7 @@ def test_answers_are_those_of_transformers(name: str, both_of: Any) -> None:
     assert len(said.ids) >= 8
 
 
+@pytest.mark.slow
 def test_measurements_forget_longer_passes(both_of: Any) -> None:
     """A plain pass beyond the context leaves "dynamic" frequencies behind; no measurement is to see them."""
     model, plain = both_of("dynamic")
@@ -171,6 +175,7 @@ def test_dynamic_frequencies_are_for_prompts_beyond_the_context(both_of: Any) ->
         next(generate(model, [Prompt(tuple(range(3, 33)), 12)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "from_", "content"), [("llama", 17, [7] * 24), ("gpt2", 22, CONTENT), ("llama", 28, CONTENT)]
 )
@@ -225,6 +230,7 @@ def test_what_a_shared_pass_is_compared_on(bridge_of: Any) -> None:
     assert [len(plan.branches[i]) for i in passes._sample(plan)] == [2, 6, 24]
 
 
+@pytest.mark.slow
 def test_each_trunk_is_compared_for_itself(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, model, branches = [], bridge_of("qwen3"), [Branch(n, (5,)) for n in range(1, 9)]
     honest = passes._one_by_one

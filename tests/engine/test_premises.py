@@ -34,6 +34,7 @@ LOADED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REFUSED)
 def test_models_whose_tokens_are_connected_otherwise_are_refused(kind: str, tmp_path: Path) -> None:
     config, complaint = REFUSED[kind]
@@ -54,6 +55,7 @@ def test_models_with_attention_alone_load(family: str, tmp_path: Path) -> None:
     assert proof.status(sl.load(save_random(LOADED[family], tmp_path), progress=False)) == "verified"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("family", ["mixtral", "sinks", "bloom"])
 def test_rounding_is_no_influence(family: str, dtype: str, tmp_path: Path) -> None:
@@ -87,6 +89,7 @@ LEAKS: list[tuple[str, Callable[[Tensor, float], Tensor], float, str]] = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("module", "leak", "size", "complaint"), LEAKS)
 def test_what_passes_between_tokens_is_seen(
     module: str, leak: Callable[[Tensor, float], Tensor], size: float, complaint: str, folder_of: Callable[[str], Path]

@@ -48,6 +48,7 @@ def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: 
     assert bound.dtype == "float64"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
     bridge = foreign(CONFIGS[family], tmp_path)
@@ -56,6 +57,7 @@ def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) ->
     assert proof.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAULTY)
 def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
     config, complaint = FAULTY[family]
@@ -72,6 +74,7 @@ def test_unverified_is_said_in_the_result(tmp_path: Path) -> None:
     assert sl.results.provenance(result)["proof"] == "unverified"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("spoil", ["weight", "pattern"])
 def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path]) -> None:
     """A bridge with one weight changed, or one head's pattern, is not the plain model."""

@@ -96,6 +96,7 @@ def test_weights_are_rounded_as_the_formula_says(name: str, plain_of: Any) -> No
     assert 0 < untouched < len(list(plain.parameters()))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", few(WHOLE))
 def test_logits_equal_those_of_rounded_weights(name: str, int8_of: Any, plain_of: Any) -> None:
     plain = plain_of(name)
@@ -107,6 +108,7 @@ def test_logits_equal_those_of_rounded_weights(name: str, int8_of: Any, plain_of
     assert (found - unrounded).abs().max() > 1e-3 * size  # the rounding can be seen at all
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["gemma2", "llama", "qwen3"])
 def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: Any, plain_of: Any) -> None:
     model, plain = int8_of(name, torch.float64), copy.deepcopy(plain_of(name)).double()

@@ -61,6 +61,7 @@ def changed(config: Any, **values: Any) -> Any:
 # -- the fingerprint ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "values", [{"rms_norm_eps": 0.1}, {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}]
 )
@@ -210,6 +211,7 @@ BREAKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("change", BREAKS)
 def test_a_change_that_parts_bridge_and_plain_model_is_refused(change: Callable[[Any], None], own: Any) -> None:
     model = own("llama")
@@ -236,6 +238,7 @@ def swap_heads(model: Any) -> None:
     weight[:] = torch.cat([weight[4:8], weight[:4], weight[8:]])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", [through_data, through_numpy, swap_heads])
 def test_an_edit_of_weights_is_proved_again(
     change: Callable[[Any], None], own: Any, monkeypatch: pytest.MonkeyPatch
@@ -267,6 +270,7 @@ def test_accepting_an_unverified_model_lapses(tmp_path: Path) -> None:
     assert said(model) == "unverified"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["tiny", "gemma2", "longrope"])
 def test_ordinary_use_proves_once(
     family: str, tiny: Any, own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -393,6 +397,7 @@ def in_threads(*functions: Callable[[], None]) -> list[BaseException]:
     return raised
 
 
+@pytest.mark.slow
 def test_two_threads_get_the_numbers_of_one(own: Any) -> None:
     model = own("llama")
     sequence = sl.prompts.build(model, [5, 6, 7, 8], bos="as-given")

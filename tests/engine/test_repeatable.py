@@ -70,6 +70,7 @@ def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge
                     measure(model, given, **SHARED)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
 def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
     model, seen = bridge_of("llama"), []

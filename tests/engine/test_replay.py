@@ -18,6 +18,7 @@ from tests.cases import CONFIGS, MORE, with_freeze_sets
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5], [2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "freeze"), with_freeze_sets([*CONFIGS, *MORE]))
 def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SHORTEST", 3)

@@ -46,6 +46,7 @@ def load(folder: Path) -> Any:
     return sl.load(folder, device="cpu", progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_prompts_begin_as_the_tokenizer_begins(family: str, tmp_path: Path) -> None:
     """With nothing, one BOS, one that is the EOS too (before and behind a text), two tokens, and class settings."""
@@ -127,6 +128,7 @@ def test_bridges_and_tokenizers_from_elsewhere(tmp_path: Path) -> None:
     assert "its checkpoint cannot be read" in start_of(other).rule
 
 
+@pytest.mark.slow
 def test_a_folder_is_one_model_however_its_path_is_written(
     folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_libraries_as_they_are_have_nothing_replaced(family: str, bridge_of: Any
     assert code_of(Walk.over(bridge_of(family))).replaced == ()
 
 
+@pytest.mark.slow
 def test_replaced_functions_are_named(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.llama import modeling_llama
 

@@ -13,6 +13,7 @@ from squashlens.theory.attention import Attention
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8]])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2"])
 def test_written_logits_say_what_queries_and_keys_say(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)

@@ -154,6 +154,7 @@ def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
         assert " to " not in sl.figures.accuracy_by_length(found).data[0].text[0].partition(" (")[0]
 
 
+@pytest.mark.slow
 def test_lines_go_from_left_to_right(tiny: Any) -> None:
     """Whatever order lengths are asked in."""
     task = sl.tasks.find("taught_count_bernoulli")
@@ -479,6 +480,7 @@ def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:
     np.testing.assert_array_equal(values(chosen.data[0].y), asked["accuracy"][0])
 
 
+@pytest.mark.slow
 def test_figures_leave_their_numbers_alone(asked: xr.Dataset, joined: xr.Dataset, probed: xr.Dataset) -> None:
     """And draw the same twice."""
     for draw, ds in (

@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 import squashlens as sl
 
 
+@pytest.mark.slow
 def test_the_ladder_shows_the_audit(tiny: Any) -> None:
     found = sl.audit(tiny, ["110 = 2", "011 = 2"], estimates=["paper", "exact", "rollout", "subst"], progress=False)
     figure = sl.figures.audit(found)

@@ -132,6 +132,7 @@ def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
     assert bare.layout.height < figure.layout.height
 
 
+@pytest.mark.slow
 def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
     results = {prompt: sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "1111 =", "0 0 =")}
     found = sl.figures.panels(results, columns=3)
@@ -150,6 +151,7 @@ def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
     assert [len(a) for a in aliases] == [5, 6, 4]
 
 
+@pytest.mark.slow
 def test_any_two_figures_stand_side_by_side(tiny: Any, figure: go.Figure) -> None:
     shares = sl.paths.composition(tiny, PROMPT)
     found = sl.figures.panels({"a": figure, "b": shares}, title="Both")
@@ -167,6 +169,7 @@ def test_any_two_figures_stand_side_by_side(tiny: Any, figure: go.Figure) -> Non
         sl.figures.panels({"a": figure, "b": shares}, columns=3)
 
 
+@pytest.mark.slow
 def test_maps_on_one_page_have_one_colour_scale(tiny: Any) -> None:
     captures = {name: sl.capture(tiny, one) for name, one in sl.prompts.figure5(tiny, 8).items() if name in "ab"}
     several = {name: sl.collapse(tiny, one, scale="relative") for name, one in captures.items()}
@@ -178,6 +181,7 @@ def test_maps_on_one_page_have_one_colour_scale(tiny: Any) -> None:
     assert [t.showscale for t in found.data] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in odd.result("") if n not in ("accuracy", "shares_and_counts")])
 def test_every_result_has_a_figure(name: str) -> None:
     result = odd.result(name)
@@ -209,6 +213,7 @@ def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hoo
     return tensor / 2
 
 
+@pytest.mark.slow
 def test_the_line_under_the_title(tiny: Any) -> None:
     """Model, task, norm, and the hooks that were on the model throughout, not those that were compared."""
     with sl.applied(tiny, sl.hooks.mask_tokens([1])):
@@ -263,6 +268,7 @@ def test_without_a_browser_there_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
     """A PDF has the size of its page and its fonts in it; a PNG has the pixels that were asked for."""
@@ -276,6 +282,7 @@ def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 960)
 
 
+@pytest.mark.slow
 def test_a_short_axis_has_several_ticks(tiny: Any) -> None:
     """Plotly divides the length by the number it is given, and rounds up to 1, 2 or 5 times a power of ten."""
     found = sl.evaluate(tiny, sl.tasks.find("taught_sum_repeated"), lengths=[4, 96], seeds=1, progress=False)

@@ -18,6 +18,7 @@ def numbers(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
+@pytest.mark.slow
 def test_attribution_draws_the_dataset(tiny: Any) -> None:
     ds = sl.sensitivity(tiny, PROMPT, progress=False)
     figure = sl.figures.attribution(ds)
@@ -37,6 +38,7 @@ def test_repeated_tokens_keep_their_places(tiny: Any) -> None:
     assert list(trace.customdata) == ["0: &lt;bos&gt;", "1: 1", "2: 1", "3: 1", "4: 1", "5: ="]
 
 
+@pytest.mark.slow
 def test_rows_stand_at_their_positions(tiny: Any) -> None:
     """A selection or another order of tokens: places, hover texts and ticks are those of `position`."""
     every = sl.sensitivity(tiny, "1101 =", progress=False)

@@ -33,6 +33,7 @@ def drawers() -> dict[str, Any]:
     return figures | TABLES
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", drawers())
 def test_another_result_is_refused_with_the_measurement_to_call(name: str, results: dict[str, Any]) -> None:
     function = drawers()[name]
@@ -94,6 +95,7 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
             draw(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", [["110 =", "0110 ="], ["110 =", "010 ="]])
 def test_several_prompts_have_a_panel_each(prompts: list[str], tiny: Any) -> None:
     bound, norms = sl.path_bound(tiny, prompts), sl.sensitivity(tiny, prompts, progress=False)

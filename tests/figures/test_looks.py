@@ -130,6 +130,7 @@ def test_colours_differ_for_every_sight(sight: str) -> None:
         assert np.linalg.norm(seen(one, sight) - seen(other, sight)) > APART, (one, other)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_entries_that_look_alike_differ_in_dash_or_mark(sight: str) -> None:
     """Two curves of one panel whose colours look alike, for some kind of sight, have another dash or mark."""

@@ -45,6 +45,7 @@ def bars() -> go.Figure:
     return sl.figures.of(specimens.top_tokens())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("theme", "place", "width"),
     [("notebook", "top", 4), ("paper", "bottom", "page"), ("slides", "right", 13), ("dark", "none", 4),
@@ -80,6 +81,7 @@ def test_what_a_user_added_stays(curves: go.Figure) -> None:
     assert sl.figures.styled(mine, title="Another").layout.title.text == "Another"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 12])
 def test_any_number_of_any_figures(curves: go.Figure, shares: go.Figure, bars: go.Figure, count: int) -> None:
     kinds = itertools.cycle([curves, shares, bars, plotly.io.from_json(shares.to_json())])
@@ -129,6 +131,7 @@ def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> N
     assert found.layout.yaxis5.matches == "y2"
 
 
+@pytest.mark.slow
 def test_wide_figures_stand_below_each_other() -> None:
     """Three audits do not fit side by side in a notebook, so there are two columns, unless three are asked for."""
     audits = dict.fromkeys("abc", sl.figures.of(specimens.audit()))

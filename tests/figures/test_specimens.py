@@ -50,6 +50,7 @@ def richer() -> dict[str, Callable[[], Any]]:
     }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", specimens.MEASUREMENTS)
 def test_specimens_have_the_dimensions_of_real_results(name: str) -> None:
     """A variable with other dimensions than the measured one would hide what its figure cannot draw."""

@@ -162,6 +162,7 @@ def test_separators(gemma: Any, plain: Any) -> None:
         assert abs(ours - float((a - b).abs().max())) < 2e-5 * float(a.abs().max()), layer
 
 
+@pytest.mark.slow
 def test_jacobian(gemma: Any, plain: Any) -> None:
     """One row of derivatives, and a finite difference of a large step along a random direction."""
     ids = torch.tensor([IDS[:3]])
@@ -218,6 +219,7 @@ def _brute_force(gemma: Any, k: int) -> list[float]:
     return list(itertools.islice(best[5], k))
 
 
+@pytest.mark.slow
 def test_the_report(gemma: Any, tmp_path: Path) -> None:
     path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html", progress=False)
     page = path.read_text()

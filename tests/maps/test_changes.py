@@ -178,6 +178,7 @@ def test_what_is_not_finite_is_said() -> None:
     assert [_number(value) for value in (1.5, np.nan, np.inf, -np.inf)] == [1.5, None, "Infinity", "-Infinity"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_table_can_be_read_by_everyone(

@@ -103,6 +103,7 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return sl.load(folder, device="cpu", dtype="bf16", **QUIET)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_token_of_10_000_characters_in_bfloat16(watched: Any, prose: Any, tmp_path: Path) -> None:
     shown = sl.squash_map(prose, f"</script> \u202ethe\x00 {LONG} 😀", **QUIET)

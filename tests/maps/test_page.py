@@ -261,6 +261,7 @@ def test_a_long_prompt_has_a_window_and_an_overview(watched: Any, tmp_path: Path
     assert one.said == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")

@@ -23,6 +23,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("verb", "options"), CALLS, ids=lambda value: getattr(value, "__name__", None))
 def test_each_prompt_has_the_numbers_of_its_own_call(
     verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path

@@ -229,6 +229,7 @@ def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
         section.try_to_measure(bridge_of("llama"), 1, progress=False)
 
 
+@pytest.mark.slow
 def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     """What adds to a block besides attention and MLP is not understood; distances and separators still are."""
     import squashlens as sl
@@ -243,6 +244,7 @@ def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     assert all(part.figure is not None for part in titled.values() if part is not why)
 
 
+@pytest.mark.slow
 def test_without_separators_the_rest_is_kept(tiny: Any) -> None:
     """Three digits have no separator between them: the ablation says so, and everything else is there."""
     findings = section.try_to_measure(tiny, 3, progress=False)

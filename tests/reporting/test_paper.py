@@ -104,6 +104,7 @@ def test_what_was_deleted_is_made_again(folder: Path, tiny: Any) -> None:
     assert changed == {"fig9.html", "collapse_c.nc", "fig5.html"} | tables
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pages")
 def test_killed_halfway_nothing_finished_is_lost(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, calls = sl.collapse, []
@@ -231,6 +232,7 @@ def test_without_a_browser_one_warning_comes_before_the_work(
         sl.paper(tiny, out=tmp_path / "new", figures=[9], **QUIET)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pages")
 def test_captions_say_what_the_answers_were(tiny: Any, tmp_path: Path) -> None:
     """The bundled model reads the last of 76 alternating digits wrongly, and counts at most 49 ones."""

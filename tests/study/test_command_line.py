@@ -60,6 +60,7 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     assert Path(other, "cells").is_dir()
 
 
+@pytest.mark.slow
 def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
     """The program `squashlens` has its own folder in its path, and not the current one; so have its workers."""
     (tmp_path / "own_measurements.py").write_text("from tests.study.fakes import square as mine\n")

@@ -11,6 +11,7 @@ from squashlens.errors import OutputError
 from tests.study.faults import injected
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_computed_twice_when_processes_are_killed(tmp_path: Path) -> None:
     """Two drivers share a store. Every kill costs at most the cells in hand of the workers that it ends."""
     made, begun, killed = injected(tmp_path, cells=150, kills=2, drivers=2, workers=1, seconds=0.05)

@@ -53,6 +53,7 @@ def test_lengths_are_those_of_the_prompts(tiny: Any) -> None:
     assert lengths_of("tiny-gemma", None, texts) == [sl.prompts.tokenize(tiny, one).shape[1] for one in texts]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("measurement", ["path_bound", "jacobian_norms", "collapse"])
 def test_a_guess_is_of_the_size_of_what_is_measured(measurement: str, tiny: Any) -> None:
     """The time of the processor is compared, since the machine may be busy."""

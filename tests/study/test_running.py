@@ -233,6 +233,7 @@ def test_plan_estimates_from_cells_that_are_done(tmp_path: Path) -> None:
     assert weights == [4 * parameters, 2 * parameters]
 
 
+@pytest.mark.slow
 def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Path) -> None:
     """One of the cells kills its worker, which is replaced; no other cell is computed twice."""
     notes = tmp_path / "notes"

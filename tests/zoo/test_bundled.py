@@ -53,6 +53,7 @@ def test_first_and_last_digit_in_range(table: pd.DataFrame) -> None:
     assert by_length(table).query("task in ('first', 'last') and length <= 48")["accuracy"].min() >= 0.99
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_model_does(table: pd.DataFrame) -> None:
     """Fresh prompts, other than the table's, at a few lengths: within what sampling allows."""
     fresh = by_length(evaluate(FOLDER, samples=8, seed=2, lengths=(3, 12, 24, 32, 48, 64)))

@@ -54,6 +54,7 @@ def test_a_batch_follows_from_seed_and_step(step: int) -> None:
     assert training_batch(step, 8, seed=1) != training_batch(step, 8, seed=2)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 1000), commas=st.booleans(), task=st.sampled_from(sorted(TASKS)))
 def test_a_packed_row_equals_a_pass_for_every_cut(seed: int, commas: bool, task: str) -> None:

@@ -26,6 +26,7 @@ def how(tmp_path: Path) -> dict[str, Any]:
     return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "progress": False}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -113,6 +113,7 @@ def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
     assert ds["verdict"].values.tolist() == ["given by length"]
 
 
+@pytest.mark.slow
 def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
     """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
     ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2, progress=False)
@@ -149,6 +150,7 @@ def untrained(family: str, folder: Any) -> Any:
     return sl.load(folder, progress=False)
 
 
+@pytest.mark.slow
 def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
     """An answer that the model does not give is written into its last residual stream by a hook, with as much noise as
     a known R² leaves; twins run without the hook."""

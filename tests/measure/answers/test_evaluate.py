@@ -33,6 +33,7 @@ ROWS += [pytest.param("copy", 30, marks=pytest.mark.slow)]
 ASKED = ("alternating", "bernoulli", "random", "odd_last")  # patterns in which each task is sometimes wrong
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "length"), ROWS)
 def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: Any, name: str, length: int) -> None:
     """The card's very prompts, answered by decoding: the card was made from one pass over the right answers."""

@@ -41,6 +41,7 @@ def two_passes(plain: Any, sequence: GrowingSequence, length: int) -> tuple[np.n
     return tuple(last_streams(plain, ids).double().numpy() for ids in (pair.v, pair.v_star))  # type: ignore[return-value]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("form", [{}, {"suffix": "="}, {"ending": "1"}], ids=["bare", "suffix", "ending"])
 @pytest.mark.parametrize("panel", PANELS)
 def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny: Any, plain_tiny: Any) -> None:

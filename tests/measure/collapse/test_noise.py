@@ -33,6 +33,7 @@ def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) 
     return total / r + distance / again_r * np.abs(r - again_r) / r
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("norm", "scale"), [("linf", "relative"), ("l1", "absolute"), ("l2", "relative")])
 def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",", every=3)

@@ -52,6 +52,7 @@ def without() -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "hook"), PAIRS)
 def test_jacobians_and_bounds_are_of_the_hooked_model(
     family: str, hook: str, bridge_of: Any, without: dict[str, Any]
@@ -73,6 +74,7 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(
     np.testing.assert_array_equal(again, plainly)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", few(GLASSES))
 def test_every_study(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)

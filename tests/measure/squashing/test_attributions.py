@@ -60,6 +60,7 @@ def slow(family: str) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gpt2"])
 def test_scores_against_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family, torch.float64)

@@ -82,6 +82,7 @@ def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(rollout(model, IDS[0], bos="as-given").values, shares.values)
 
 
+@pytest.mark.slow
 def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
     found = sl.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, n_replacements=3, **SHARED)

@@ -81,6 +81,7 @@ SAMPLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("family", "scale", "freeze", "edges"), SAMPLE, ids=[case[0] for case in SAMPLE])
 def test_certificates_hold(family: str, scale: float, freeze: Any, edges: str, tmp_path: Path) -> None:
     check(family, scale, freeze, 0, torch.float32, tmp_path, [(edges, 1), *KINDS[-3:]])
@@ -146,6 +147,7 @@ def saturated(plain: Any, size: float) -> None:
         layer.self_attn.q_proj.weight.copy_(size * layer.self_attn.k_proj.weight)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [1e3, 1e6])
 def test_no_zero_is_certified_where_a_path_leads(size: float, tmp_path: Path) -> None:
     """Saturated attention: weights far below float32, and below every number."""
@@ -186,6 +188,7 @@ def mixing(size: float, to: int, source: int) -> Callable[[torch.Tensor], torch.
     return mix
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("size", "to", "source"), [(1e-7, 5, 0), (1e-7, 1, 0), (1e-4, 4, 1), (0.3, 4, 1)])
 def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
     size: float, to: int, source: int, bridge_of: Any, plain_of: Any
@@ -333,6 +336,7 @@ def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Pat
             assert (found >= 1).all(), (edges, group, blocks, size, found.min())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("output", [False, True])
 @pytest.mark.parametrize("size", [2.0**30, 2.0**40, 2.0**50])
 def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: bool, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def bare(bound: Any) -> Any:
     return bound.values / (1 + bound.attrs["rounding"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
 def test_the_bound_holds(family: str) -> None:
     """Every edge kind, every freeze set, weights from small to where softmax saturates; against a Jacobian with the
@@ -99,6 +100,7 @@ def test_the_bound_holds_for_every_freeze_set(family: str, freeze: Any) -> None:
         assert (bound.values >= truth.values * (1 - 1e-4)).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("family", "freeze"), with_freeze_sets([*FAMILIES, *MORE]))
 def test_edges_against_the_plain_models_blocks(family: str, freeze: Any, bridge_of: Callable[..., Any]) -> None:
     """Exact edges are the norms of the plain model's block Jacobians; the others are not below them."""
@@ -229,6 +231,7 @@ def test_float32_and_float64_agree(family: str, edges: Any, bridge_of: Callable[
     np.testing.assert_allclose(narrow.values, wide.values, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
     model = bridge_of("gemma3", torch.float64)
     shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}

@@ -88,6 +88,7 @@ def test_norms_of_several_layers_by_lanczos_hold_together(bridge_of: Any, monkey
     assert together == [6, 6, 6]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [*BOUNDS, *SKETCHES], ids=str)
 def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) -> None:
     model = bridge_of("llama")

@@ -137,6 +137,7 @@ def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
         np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
 
 
+@pytest.mark.slow
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Estimates without bias for the square, lower bounds below, upper bounds above, at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
@@ -220,6 +221,7 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     assert "computed repeatedly; 3 × 128 products" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[..., Any], tiny: Any) -> None:
     exact = sl.jacobian_norms(tiny, "How many ones are in 1101 =", norm="frobenius", progress=False)
     inside, taken = [], {}
@@ -248,6 +250,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
             raw(sl.jacobian_norms)(tiny, "110 =", **wrong)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
 def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_of: Callable[..., Any]) -> None:
     truth = exact_norms(random_model((CONFIGS | MORE)[family]), IDS)

@@ -16,6 +16,7 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)

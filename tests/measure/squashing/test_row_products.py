@@ -47,6 +47,7 @@ def model_of(bridge_of: Callable[..., Any], tmp_path_factory: pytest.TempPathFac
 ALWAYS = ("gpt_oss", "bloom")  # with sinks, and with patterns
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     "name",
     FAMILIES if triton_on_cpu.INTERPRETED else [*ALWAYS, *cases.few(name for name in FAMILIES if name not in ALWAYS)],

@@ -24,6 +24,7 @@ ORDERS: dict[str, Any] = {"spectral": 2, "frobenius": "fro"}
 SHARED: dict[str, Any] = {"bos": "as-given", "progress": False, "spans": SPANS}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_the_card_has_the_stored_numbers_sources_and_licences() -> None:
     assert recipe == Recipe().__dict__, "train-prose has the recipe of the bundled weights"
 
 
+@pytest.mark.slow
 def test_the_abilities_are_what_the_model_does(measured: dict[str, Any]) -> None:
     found = abilities(open_reader(FOLDER))
     assert found.keys() == measured["abilities"].keys()
@@ -75,6 +76,7 @@ def test_every_number_again(measured: dict[str, Any]) -> None:
     assert found["training_tokens"] == measured["training_tokens"]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.text(min_size=1, max_size=24).filter(lambda t: t.strip() and "<" not in t))
 def test_any_text_is_tokenized_and_measured(model: Any, text: str) -> None:
@@ -106,6 +108,7 @@ def test_the_loss_is_that_of_the_plain_model(model: Any) -> None:
     assert nats.mean() < np.log(model.cfg.d_vocab)
 
 
+@pytest.mark.slow
 def test_every_kind_of_measurement_passes_on_it(model: Any) -> None:
     bound = sl.path_bound(model, TEXT, constants="measured", edges="exact", progress=False)
     norms = sl.jacobian_norms(model, TEXT, progress=False)
