@@ -21,7 +21,7 @@ assert len(sl.results.table(found)) == found.size
 printed = io.StringIO()
 with contextlib.redirect_stdout(printed):
     main(["attention_entropy", "--prompt", "110 ="])
-assert "block" in printed.getvalue()
+assert "entropy of the attention" in printed.getvalue()
 """
 
 

@@ -93,10 +93,19 @@ def show(name: str, result: Any, label: str = "") -> str:
         chosen = dict(zip(each, places, strict=True))
         several = [_coordinate(dim, data[dim].values[at]) for dim, at in chosen.items() if data.sizes[dim] > 1]
         lines += [f"{', '.join(several)}:"] if several else []
-        for table in TABLES.get(name, ()):
+        for table in TABLES.get(name, ()) if name in (*TABLES, *FRAMES) else _usual(data):
             lines += _lines(data.isel(chosen), *(part.split() for part in table.split("|")))
     lines += NOTES[name](result) if name in NOTES else []
     return "".join(f"{line}\n" for line in lines)
+
+
+def _usual(data: xr.Dataset) -> list[str]:
+    """The tables of a measurement without an entry above: by the last dimension of its variables, up to two each."""
+    rows = dict.fromkeys(str(one.dims[-1]) for one in data.data_vars.values() if one.ndim in (1, 2))
+    names = {
+        dim: [str(n) for n, one in data.data_vars.items() if one.dims[-1:] == (dim,) and one.ndim < 3] for dim in rows
+    }
+    return [f"{dim} | {' '.join(names[dim])} |" for dim in rows]
 
 
 def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: list[str]) -> Iterator[str]:
