@@ -248,3 +248,16 @@ def test_a_dtype_stands_for_its_name() -> None:
     for dtype, choices in ((torch.float32, Literal["bfloat16"]), (torch.int8, Literal["int8"])):
         with pytest.raises(InputError, match="is not a choice"):
             converted(dtype, choices, "round_to")
+
+
+def test_a_number_is_a_list_of_one_where_places_are_meant(tiny: Any) -> None:
+    for one, several in (
+        (sl.hooks.mask_tokens(0, blocks=1), sl.hooks.mask_tokens([0], blocks=(1,))),
+        (sl.hooks.zero_heads(np.int64(2), positions=3), sl.hooks.zero_heads([2], positions=[3])),
+    ):
+        assert one == several or str(one) == str(several)
+    assert list(sl.capture(tiny, "110 =", layers=3).residuals) == [3]
+    with pytest.raises(InputError, match="prompt"):
+        sl.path_bound(tiny, 5)
+    with pytest.raises(InputError, match="positions"):
+        sl.hooks.mask_tokens(True)

@@ -255,6 +255,13 @@ def _items(value: Any, hint: Any, argument: str) -> Any:
     if isinstance(value, str):
         tokens = get_origin(of) in (Union, UnionType) and {str, int} <= set(get_args(of))
         return _text(_require(value, tokens, hint, argument), argument)
+    if (
+        of is int
+        and origin in (Iterable, tuple)
+        and isinstance(value, Integral)
+        and not (fixed or isinstance(value, bool))
+    ):
+        value = [value]  # `blocks=1`, `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt
     listed = _listed(value, origin in (Iterable, Collection), hint, argument)
     if fixed:
         if len(listed) != len(inner):
