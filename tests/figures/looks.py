@@ -15,7 +15,7 @@ NARROW = 23.0  # pixels: a panel that is narrower or lower shows nothing
 OUTSIDE = 0.7  # the share of a trace; guides may leave their panel
 # More than this below a legend is a row without an entry: pixels, since plotly's rows have at least 19 at any size, and
 # a share of the size of its text.
-GAP = (12.0, 1.6)
+GAP = (12.0, 1.7)
 SLACK = 0.15  # of the height of a text: space above and below its letters, where two texts may meet
 # Figures and findings are handed over as JSON: Playwright takes long for many numbers, one by one.
 LOOK = """async figures => {

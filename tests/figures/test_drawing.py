@@ -104,12 +104,6 @@ def test_long_text_is_broken_and_joined_again(figure: go.Figure) -> None:
     assert len(lines) > 2
 
 
-def test_marks_that_would_touch_are_made_smaller_and_come_back(tiny: Any) -> None:
-    found = sl.figures.by_token(_over(["1"] * 300))
-    assert found.data[0].marker.size < 4
-    assert sl.figures.styled(found, width=60).data[0].marker.size == 6
-
-
 def test_a_palette_names_the_legend(figure: go.Figure) -> None:
     found = sl.figures.styled(figure, palette={"true Jacobian": "#123456"})
     changed = [t.name for t, o in zip(found.data, figure.data, strict=True) if t.line.color != o.line.color]
@@ -132,6 +126,10 @@ def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
     assert bare.layout.height < figure.layout.height
 
 
+def _heads(figure: Any) -> list[Any]:
+    return [note for note in figure.layout.annotations if (note.name or "").startswith("head of block")]
+
+
 @pytest.mark.slow
 def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
     results = {prompt: sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "1111 =", "0 0 =")}
@@ -142,7 +140,7 @@ def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
     listed = [t.name for t in found.data if t.showlegend is not False]
     assert listed == [t.name for t in parts[0].data]
-    assert [a.text for a in found.layout.annotations if (a.name or "").startswith("block title")] == list(results)
+    assert [prompt in a.text for prompt, a in zip(results, _heads(found), strict=True)] == [True] * 3
     assert [found.layout[f"yaxis{n}"].matches for n in (4, 7)] == ["y", "y"]
     assert [found.layout[f"yaxis{n}"].matches for n in (5, 8, 6, 9)] == ["y2", "y2", "y3", "y3"]
     # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
@@ -292,18 +290,3 @@ def test_a_short_axis_has_several_ticks(tiny: Any) -> None:
     rough = (high - low) / axis.nticks
     step = min(digit * 10**power for power in range(-1, 3) for digit in (1, 2, 5) if digit * 10**power >= rough)
     assert len([tick for tick in range(0, 101, int(step)) if low <= tick <= high]) >= 3
-
-
-def test_the_last_label_has_room_beside_the_next_panel() -> None:
-    stack = sl.synthetic.Stack(projections="direct")
-    found = sl.synthetic.convergence(stack, sl.synthetic.lengths_up_to(10_000, 8), seeds=2, progress=False)
-    figure = sl.figures.styled(sl.figures.of(found), theme="paper", width="page")
-    layout = figure.layout
-    wide = layout.width - layout.margin.l - layout.margin.r
-    gap = (layout.xaxis2.domain[0] - layout.xaxis.domain[1]) * wide
-    size = layout.xaxis.tickfont.size
-    assert gap > (width_of("10,000", size) + width_of("10", size)) / 2
-
-
-def test_rows_of_a_legend_have_no_space_between_groups(figure: go.Figure) -> None:
-    assert figure.layout.legend.traceorder == "normal"

@@ -21,6 +21,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 TOO_WIDE = {
     ("small", "audit"),
+    ("small", "families"),
     *(("full", name) for name in ("audit", "statements", "mixture", "families")),
 }  # for a column; they say the width that they need
 NEAR = 25.0  # of 100: two greys that are nearer can be confused in print

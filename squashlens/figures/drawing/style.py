@@ -10,7 +10,7 @@ from plotly.colors import hex_to_rgb, unlabel_rgb
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import listed
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.layout import Layout
+from squashlens.figures.drawing.layouts.layout import laid_out
 from squashlens.figures.drawing.layouts.page import Page, block_of, traces_of
 from squashlens.figures.drawing.layouts.parts import list_once
 from squashlens.figures.drawing.text import escaped, unbroken
@@ -20,6 +20,7 @@ Width = Literal["column", "page"] | float
 LARGEST, SMALLEST, TEXT = 100.0, 1.0, (4.0, 72.0)  # inches of a figure, and points of text
 
 SMALL = 60.0  # pixels: no figure has panels that are lower
+MANY = 70  # marks of a line of usual size
 
 
 @validated
@@ -92,6 +93,10 @@ def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> 
     """Give a new figure its page, with `height` pixels for all rows of panels together, and lay it out."""
     Page([block_of(figure, max(height, SMALL))], title=title, notes=notes).keep(figure)
     list_once(figure)
+    for trace in traces_of(figure):
+        many = len(trace.x) > MANY if trace.type == "scatter" and trace.mode == "lines+markers" else False
+        if many and trace.marker.size in (None, 6):  # so that marks do not touch; other sizes mean something
+            trace.marker.size = max(6 * MANY / len(trace.x), trace.line.width or 2)
     return dressed(figure)
 
 
@@ -108,7 +113,7 @@ def dressed(figure: go.Figure) -> go.Figure:
     axes: Any = figure.select_xaxes()
     for axis in axes:
         axis.showgrid = bool(axis.showgrid)
-    return Layout(figure).set()
+    return laid_out(figure)
 
 
 def _require(name: str, value: float | None, least: float, most: float) -> None:

@@ -3,23 +3,22 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.layout import NoRoomError
-from squashlens.figures.drawing.layouts.page import BLOCK_NOTES, BLOCK_TITLE, Block, Page, reference, traces_of
+from squashlens.figures.drawing.layouts.page import HEAD, Block, Page, axes_of, reference, traces_of
 from squashlens.figures.drawing.layouts.parts import list_once
-from squashlens.figures.drawing.layouts.ticks import numbers_of, values_along
+from squashlens.figures.drawing.layouts.space import NoRoomError
+from squashlens.figures.drawing.layouts.ticks import drawn_along, numbers_of
 from squashlens.figures.drawing.style import dressed, recoloured
 from squashlens.figures.drawing.text import escaped, unbroken
 
 Share = Literal["both", "x", "y", "none"]
-REFERRING = ("anchor", "matches", "overlaying", "scaleanchor")  # attributes of an axis that name another
 BARS = ("barmode", "bargap")
-TICKS = ("dtick", "tick0", "nticks", "tickformat", "exponentformat")  # attributes that depend on the type of an axis
+TICKS = ("dtick", "nticks", "exponentformat")  # attributes that depend on the type of an axis
 DOT = " · "
 
 
@@ -45,22 +44,16 @@ def _composed(figures: Mapping[str, go.Figure], across: int, share: Share, title
     first = next(iter(pages.values()))
     heading, common, own = _headed(pages, title)
     whole, blocks = go.Figure(), []
-    marks: dict[str, float] = {}
     for at, (label, figure) in enumerate(figures.items()):
-        before, page = len(traces_of(whole)), pages[label]
-        block = _add(whole, recoloured(figure, page.theme, first.theme), page, label, at)
+        block = _add(whole, recoloured(figure, pages[label].theme, first.theme), pages[label], label, at)
         blocks.append(replace(block, title=escaped(label), notes=own[label], row=at // across, column=at % across))
-        marks |= {str(before + int(number)): size for number, size in page.marks.items()}
     for letter in ("x", "y"):
         _share_type(whole, blocks, letter)
         if share in (letter, "both"):
             _share(whole, blocks, letter, across)
     _share_colours(whole, blocks)
     list_once(whole)
-    page = Page(
-        blocks, heading, common, first.theme, first.width, None, first.font, first.font_size, first.legend, marks
-    )
-    page.keep(whole)
+    replace(first, blocks=blocks, title=heading, notes=common, height=None).keep(whole)
     return dressed(whole)
 
 
@@ -72,15 +65,13 @@ def _headed(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dic
     noted = {label: list(filter(None, page.notes.split(DOT))) for label, page in pages.items()}
     titles = {page.title for page in pages.values()}
     common = [note for note in next(iter(noted.values())) if all(note in notes for notes in noted.values())]
-    own = {
-        label: [pages[label].title] * (len(titles) > 1 and bool(pages[label].title))
-        + [note for note in notes if note not in (*common, *escaped(label).split(", "))]
-        for label, notes in noted.items()
-    }
-    notes = {label: DOT.join(texts) for label, texts in own.items()}
+    own = {}
+    for label, notes in noted.items():
+        said = [note for note in notes if note not in (*common, *escaped(label).split(", "))]
+        own[label] = DOT.join(filter(None, [pages[label].title if len(titles) > 1 else "", *said]))
     if title is not None:
-        return escaped(title), DOT.join(common), notes
-    return (titles.pop(), DOT.join(common), notes) if len(titles) == 1 else (DOT.join(common), "", notes)
+        return escaped(title), DOT.join(common), own
+    return (titles.pop(), DOT.join(common), own) if len(titles) == 1 else (DOT.join(common), "", own)
 
 
 def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -> Block:
@@ -90,91 +81,75 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
             f"The figure {label!r} has the panels of several results already.",
             "Give all figures to `panels` at once, without composing some of them first.",
         )
-    layout: Any = whole.layout
-    taken = 1 + sum(1 for name in layout.to_plotly_json() if name.startswith("xaxis"))
-    block = page.blocks[0]
-    names = {
-        old: f"{old[:5]}{'' if taken + n == 1 else taken + n}"
-        for n, panel in enumerate(block.panels)
-        for old in panel[:2]
-    }
-    short = {reference(old): reference(new) for old, new in names.items()}
-    for old, new in names.items():
-        axis = copy.deepcopy(figure.layout[old].to_plotly_json())  # pyright: ignore
-        whole.update_layout({new: axis | {key: short.get(axis[key], axis[key]) for key in REFERRING if key in axis}})
-        whole.update_layout({new: {"anchor": short[_partner(block, old)]}})
+    layout, block = cast(Any, whole.layout), page.blocks[0]
+    added = cast(Any, figure.layout).to_plotly_json()
+    taken = 1 + sum(name.startswith("xaxis") for name in layout.to_plotly_json())
+    short, panels = {}, []
+    for number, (x, y, row, column) in enumerate(block.panels, taken):
+        new = "" if number == 1 else str(number)
+        short |= {reference(x): f"x{new}", reference(y): f"y{new}"}
+        panels.append((f"xaxis{new}", f"yaxis{new}", row, column))
+    for old_panel, new_panel in zip(block.panels, panels, strict=True):
+        for old, new, partner in (
+            (old_panel[0], new_panel[0], new_panel[1]),
+            (old_panel[1], new_panel[1], new_panel[0]),
+        ):
+            axis = added.get(old, {})
+            matches = {"matches": short.get(axis["matches"], axis["matches"])} if "matches" in axis else {}
+            whole.update_layout({new: axis | matches | {"anchor": reference(partner)}})
     for trace in traces_of(figure):
-        whole.add_trace(copy.deepcopy(trace).update(xaxis=short[trace.xaxis or "x"], yaxis=short[trace.yaxis or "y"]))
-    parts: Any = figure.layout
-    for kind, add in ((parts.annotations, whole.add_annotation), (parts.shapes, whole.add_shape)):
-        for one in kind:
-            # Without a reference, plotly takes the first axis.
-            add(copy.deepcopy(one).update({side: _renamed(one[side] or side[0], short) for side in ("xref", "yref")}))
+        x, y = (short[axis] for axis in axes_of(trace))
+        whole.add_trace(copy.deepcopy(trace).update(xaxis=x, yaxis=y))
+    for kind, add in (("annotations", whole.add_annotation), ("shapes", whole.add_shape)):
+        for one in added.get(kind, ()):
+            sides = {side: (one.get(side) or side[0]).split(" ") for side in ("xref", "yref")}  # plotly's default
+            add(one | {side: " ".join([short.get(axis, axis), *rest]) for side, (axis, *rest) in sides.items()})
     for key in BARS:
-        if layout[key] is not None and parts[key] not in (None, layout[key]):
+        mine = added.get(key)
+        if layout[key] is not None and mine not in (None, layout[key]):
             raise InputError(
                 f"{label!r} has a bar layout that differs from the figures before it.", "Give it a page of its own."
             )
-        layout[key] = parts[key] or layout[key]
-    layout.uniformtext.update(parts.uniformtext.to_plotly_json())
-    for name in (BLOCK_TITLE, BLOCK_NOTES):
-        # An empty text on an axis, which is plotly's default, would extend the axis.
-        whole.add_annotation(name=f"{name} {at}", text="", showarrow=False, xref="paper", yref="paper")
-    panels = [(names[x], names[y], row, column) for x, y, row, column in block.panels]
+        layout[key] = mine or layout[key]
+    layout.uniformtext.update(added.get("uniformtext", {}))
+    # An empty text on an axis, which is plotly's default, would extend the axis.
+    whole.add_annotation(name=f"{HEAD} {at}", text="", showarrow=False, xref="paper", yref="paper")
     return replace(block, panels=panels)
-
-
-def _partner(block: Block, axis: str) -> str:
-    """What traces call the axis that stands at a right angle to this one."""
-    x, y = next(panel[:2] for panel in block.panels if axis in panel[:2])
-    return reference(y if axis == x else x)
-
-
-def _renamed(name: str, short: Mapping[str, str]) -> str:
-    """The reference of an annotation or shape with the new name of its axis."""
-    first, *rest = name.split(" ")
-    return " ".join([short.get(first, first), *rest])
 
 
 def _share_type(whole: go.Figure, blocks: Sequence[Block], letter: str) -> None:
     """Give axes with the same title, which show one quantity, a logarithmic scale all together or not at all."""
-    layout: Any = whole.layout
-    axes = [layout[panel[letter == "y"]] for block in blocks for panel in block.panels]
+    axes = [cast(Any, whole.layout)[panel[letter == "y"]] for block in blocks for panel in block.panels]
     for name in {unbroken(axis.title.text) for axis in axes if axis.title.text}:
         same = [axis for axis in axes if unbroken(axis.title.text or "") == name]
         if len({axis.type for axis in same}) > 1 and all(axis.range is None for axis in same):
-            places = [one for axis in same for one in values_along(whole, axis.plotly_name)]
-            numbers = np.concatenate([np.asarray(one, float) for one in places])
-            numbers = numbers[np.isfinite(numbers)]
+            numbers = np.array([one for axis in same for one in drawn_along(whole, axis.plotly_name)], float)
+            positive = (numbers[np.isfinite(numbers)] > 0).all()
             for axis in same:
-                axis.update(dict.fromkeys(TICKS), type="log" if (numbers > 0).all() else "linear")
+                axis.update(dict.fromkeys(TICKS), type="log" if positive else "linear")
 
 
 def _share(whole: go.Figure, blocks: Sequence[Block], letter: str, across: int) -> None:
     """Give axes at the same place of equal blocks one scale, and labels only at the left or at the bottom."""
-    layout: Any = whole.layout
-    side = 0 if letter == "x" else 1
     grids = [[panel[2:] for panel in block.panels] for block in blocks]
     if any(grid != grids[0] for grid in grids):
         return
     for place in range(len(grids[0])):
-        names = [(block.panels[place][0], block.panels[place][1])[side] for block in blocks]
-        first = layout[names[0]]
-        same = [layout[name] for name in names]
+        same = [cast(Any, whole.layout)[block.panels[place][letter == "y"]] for block in blocks]
+        first = same[0]
         if any(_kind(axis) != _kind(first) for axis in same):
             continue
-        ranges = [axis.range for axis in same if axis.range is not None]
-        if ranges:
-            together = [min(min(one) for one in ranges), max(max(one) for one in ranges)]
-            backwards = ranges[0][0] > ranges[0][1]
+        if first.range is not None:
+            backwards = first.range[0] > first.range[1]
+            ends = [end for axis in same for end in axis.range]
             for axis in same:
-                axis.range = together[::-1] if backwards else together
+                axis.range = sorted((min(ends), max(ends)), reverse=backwards)
         elif first.autorange is None:
             # Otherwise plotly gives these axes its default range if other shared axes have one: the data would be cut.
             first.autorange = True
         for at, axis in enumerate(same):
             if at and axis.matches is None:
-                axis.matches = reference(names[0])
+                axis.matches = reference(first.plotly_name)
             inner = at % across > 0 if letter == "y" else at + across < len(blocks)
             if inner and axis.visible is not False:
                 axis.update(showticklabels=False, title={"text": ""})
@@ -188,15 +163,15 @@ def _kind(axis: Any) -> tuple[Any, ...]:
 
 def _share_colours(whole: go.Figure, blocks: Sequence[Block]) -> None:
     """Give maps of the same quantity one colour scale, and one colour bar in each row of blocks."""
-    maps: list[Any] = [trace for trace in traces_of(whole) if trace.type == "heatmap"]
+    maps: list[Any] = [one for one in traces_of(whole) if one.type == "heatmap" and one.showscale is not False]
     block_of = {reference(x): block for block in blocks for x, *_ in block.panels}
     for name in dict.fromkeys(one.colorbar.title.text for one in maps):
-        same = [one for one in maps if one.colorbar.title.text == name and one.showscale is not False]
-        values = np.concatenate([np.asarray(numbers_of(one.z), float).ravel() for one in same] or [np.zeros(1)])
+        same = [one for one in maps if one.colorbar.title.text == name]
+        values = np.concatenate([np.asarray(numbers_of(one.z), float).ravel() for one in same])
         values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
         low = min([one.zmin for one in same if one.zmin is not None] or [values.min()])
         high = max([one.zmax for one in same if one.zmax is not None] or [values.max()])
+        last = {block_of[one.xaxis].row: block_of[one.xaxis].column for one in same}  # blocks are in order
         for one in same:
-            row, column = block_of[one.xaxis].row, block_of[one.xaxis].column
-            last = all(block_of[o.xaxis].column <= column for o in same if block_of[o.xaxis].row == row)
-            one.update(zmin=low, zmax=high, showscale=last)
+            block = block_of[one.xaxis]
+            one.update(zmin=low, zmax=high, showscale=last[block.row] == block.column)
