@@ -36,6 +36,7 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
     assert [one.desc for one in opened if one.was_shown] == ["sensitivity" if prompts == "110 =" else "prompts"]
 
 
+@pytest.mark.slow
 def test_bars_do_not_stand_one_above_another(opened: list[Any], tiny: Any) -> None:
     sl.path_bound(tiny, "110 =", constants="measured", edges="exact", n_composed=2)
     captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 4))

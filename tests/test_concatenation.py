@@ -171,6 +171,7 @@ def test_a_selected_part_can_be_joined_again() -> None:
     assert sl.results.provenance(inner)["model"] == ["b", "c"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("results", "dim", "message"),
     [

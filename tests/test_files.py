@@ -70,6 +70,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_grow_is_refused(tmp_path: Path) -> None:
     """A real write that fails, in all formats; writing netCDF through HDF5 ended the interpreter (exit code 139)."""
     done = run(LIMITED, tmp_path)

@@ -329,6 +329,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert found["answer_tokens"].values.min() > 0
 
 
+@pytest.mark.slow
 def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path: Path) -> None:
     """Word for word: the template here gives the prompt as it is, and the tokenizer puts its one <bos> in front.
 

@@ -10,6 +10,7 @@ def listed(text: str) -> list[str]:
     return text.replace("(", " ").replace(")", " ").replace(",", " ").split()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("listing", LISTS)
 def test_the_lists_are_up_to_date(listing: str) -> None:
     text = (ROOT / PACKAGE / listing).read_text(encoding="utf-8")

@@ -90,6 +90,7 @@ def test_a_proof_leaves_nothing_on_a_bridge() -> None:
     assert state(model) == before
 
 
+@pytest.mark.slow
 def test_the_first_cells(own: Any) -> None:
     """`run_with_cache`, own hooks in every form and patching: squashlens says what TransformerLens computes."""
     ids = sl.prompts.tokenize(own, PROMPT)

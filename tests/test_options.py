@@ -211,6 +211,7 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
     assert drawn(figure) == usually[0] or telling(figure) != usually[1]
 
 
+@pytest.mark.slow
 def test_each_variable_of_a_rounded_result_says_so() -> None:
     """Also those that a user selects: any variable whose numbers changed is another quantity."""
     one, other = (sl.collapse(model(), pairs(), round_to=form) for form in (None, torch.float8_e5m2))

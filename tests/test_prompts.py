@@ -130,6 +130,7 @@ def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
             sl.prompts.build(model, **text)
 
 
+@pytest.mark.slow
 def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     sequence = sl.prompts.repeated(chatty, "1", 4, prefix="How many ones?", suffix=" Please check", template="chat")
     whole = chatty.tokenizer("question: How many ones? 1111 Please check answer :")["input_ids"]

@@ -244,6 +244,7 @@ def test_joined_of_joined_keeps_every_part(tmp_path: Path) -> None:
 WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [name for name in odd.result("") if name not in WITHOUT_IDS])
 def test_the_ids_that_were_measured_stand_in_every_result(name: str) -> None:
     """As a coordinate, or in the provenance: a tokenizer, or a template with a date, may give others tomorrow."""

@@ -48,9 +48,10 @@ def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
 
 def forget_lengths(model: Bridge) -> None:
     """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
-    if not length_dependent_encodings(model):
+    modules = list(_rotary(model))
+    if not modules or not length_dependent_encodings(model):
         return
-    for module in _rotary(model):
+    for module in modules:
         kinds = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
         for layer_type, kind in kinds.items():
             prefix = "" if layer_type is None else f"{layer_type}_"

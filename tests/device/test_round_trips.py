@@ -146,6 +146,7 @@ def test_what_a_block_reports_is_raised(model_of: Any, monkeypatch: pytest.Monke
         sl.jacobian_norms(model_of(DEFAULT, 2), IDS, progress=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["jacobian_norms", "profile"])
 def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     options = {"n_random_models": 0, "queries": [2], "layers": [0]} if name == "profile" else {"query": 2}

@@ -54,6 +54,7 @@ def test_the_numbers_are_the_cpus(name: str, subjects: Any, tmp_path: Path) -> N
         require_equal(f"{name} {call}", *results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", params(calls.HOOKS, DEFAULT_HOOKS))
 def test_hooks_compute_what_they_do_on_the_cpu(name: str, subjects: Any) -> None:
     if name == "constant_gate":  # which the bundled model refuses wherever it is
@@ -63,6 +64,7 @@ def test_hooks_compute_what_they_do_on_the_cpu(name: str, subjects: Any) -> None
     require_equal(name, *map(functools.partial(hooked, hook=calls.HOOKS[name]), subjects))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("call", REFUSED["path_bound"])
 def test_what_is_not_supported_is_refused(call: str, subjects: Any, tmp_path: Path) -> None:
     said = r"The weights are on lazy:0, lazy:1, and a certified bound needs all of them on one device\. Load the model"
@@ -78,12 +80,14 @@ CERTIFIED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", params(CERTIFIED, ("profile", "needle")))
 def test_certificates_of_other_measurements_are_refused(name: str, subjects: Any) -> None:
     with pytest.raises(InputError, match="needs all of them on one device"):
         CERTIFIED[name](subjects[1])
 
 
+@pytest.mark.slow
 def test_blocks_that_go_back_to_the_first_device(tiny: Any) -> None:
     model = sl.load("tiny-gemma", device=spread("lazy:0") | {"model.layers.5": "lazy:0"}, progress=False)
     ids = [[2, 7, 9, 7, 13]]

@@ -73,6 +73,7 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
     assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = sl.prompts.tokenize(tiny, "How many ones are in the following sequence? 110 =")[0]
     room = budget.products_bytes(tiny, 1, len(ids), 40)

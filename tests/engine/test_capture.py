@@ -23,6 +23,7 @@ from tests.references import plain_outputs, raw
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 4, 21]])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_equals_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     run = sl.capture(bridge_of(family), IDS, bos="one")
@@ -131,6 +132,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_tensors_that_were_changed_are_refused(damage: str, tmp_path: Path, tiny: Any) -> None:
     """Each gave numbers, or an error of another library, when only the file's name was looked at."""

@@ -119,6 +119,7 @@ def masks(stem: str, mask: Tensor, value: float) -> Weights:
     return named | {stem.format(i) + "masked_bias": torch.tensor(value) for i in range(3)}
 
 
+@pytest.mark.slow
 def test_what_old_checkpoints_store_and_no_number_depends_on(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     """Causal masks and rotary frequencies are made from the configuration today: stored ones may be left over if they
     are what is made. With other values the checkpoint describes another model."""
@@ -150,6 +151,7 @@ def test_what_old_checkpoints_store_and_no_number_depends_on(folder_of: Callable
             load(damaged(folder_of(family), tmp_path / f"harmful {i}", lambda w, extra=extra: w.update(extra)))
 
 
+@pytest.mark.slow
 def test_a_model_by_its_own_names_or_its_bases_and_in_any_floating_format(
     folder_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def in_two(model: Any, cache: Any) -> torch.Tensor:
         return model(IDS[:, 6:], past_key_values=cache, use_cache=True)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("what", ALONG_TOKENS)
 def test_positions_of_new_tokens_are_refused(what: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")

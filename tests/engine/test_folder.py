@@ -127,6 +127,7 @@ def test_a_hostile_chat_template_is_refused(tiny: Any, monkeypatch: pytest.Monke
         assert "\n" not in str(refusal.value), name
 
 
+@pytest.mark.slow
 def test_a_chat_template_is_rendered_or_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     form: dict[str, Any] = {"prefix": "How many", "suffix": "?", "template": "chat"}
     for template, error, complaint in (

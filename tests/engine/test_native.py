@@ -69,6 +69,7 @@ def test_everything_that_is_captured_is_what_the_weights_say(model: Any) -> None
     assert facts["attention_implementation"] == "streamed"
 
 
+@pytest.mark.few(4)
 def test_streams_equal_those_with_patterns(model: Any) -> None:
     assert implementation(model) == "streamed"
     found = sl.path_bound(model, IDS)

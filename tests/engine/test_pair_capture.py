@@ -120,6 +120,7 @@ def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any
             measure(model, pairs)
 
 
+@pytest.mark.slow
 def test_a_function_that_reads_what_changed_makes_a_capture_stale(bridge_of: Callable[..., Any]) -> None:
     """Its name and the function are the same, and what it closes over is not."""
     model, factor = bridge_of("llama"), {"of": 1.0}

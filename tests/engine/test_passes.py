@@ -23,6 +23,7 @@ SITES = ["blocks.0.hook_resid_pre", "blocks.2.hook_resid_post", "ln_final.hook_o
 SITES += [pattern_site(2)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)

@@ -125,6 +125,7 @@ def test_everything_on_pairs_follows(both_of: Any) -> None:
     assert precision["bits_needed"].sel(layer=3).notnull().all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["phi3", "llama"])
 def test_answers_are_those_of_transformers(name: str, both_of: Any) -> None:
     """Decoding across the switch goes as `generate` of the plain model: Phi-3 runs all anew there, Llama does not."""

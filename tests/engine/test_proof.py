@@ -38,6 +38,7 @@ def foreign(config: Any, folder: Path) -> Any:
         return build_bridge_from_module(inner, type(inner).__name__, hf_config=inner.config, tokenizer=None)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]) -> None:

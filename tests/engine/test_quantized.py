@@ -151,6 +151,7 @@ def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_
     assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("hook", [sl.hooks.mask_tokens((9, 12)), sl.hooks.sliding_window(5)], ids=repr)
 def test_hooks_act_on_rounded_weights(hook: Any, int8_tiny: Any, twin_tiny: Any) -> None:
     free = sl.jacobian_norms(int8_tiny, PROMPT)

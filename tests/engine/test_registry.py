@@ -94,6 +94,7 @@ def test_a_folder_has_one_fingerprint_in_every_process(folder_of: Any, own: Any,
     assert there.stdout.split()[-1:] == [fingerprint(own("gemma3"))], there.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", LENGTHS)
 def test_the_last_pass_leaves_no_trace(kind: str, tmp_path: Path) -> None:
     model = sl.load(save_random(LENGTHS[kind], tmp_path), progress=False)
@@ -374,7 +375,7 @@ def test_every_public_function_holds_the_model() -> None:
     functions = public_functions()
     assert len(functions) > 30
     without = [name for name, function in functions.items() if not hasattr(function, "__within__")]
-    assert sorted(without) == ["squashlens.applied", "squashlens.squash_map"]  # which calls measurements only
+    assert sorted(without) == ["squashlens.applied"]
 
 
 def in_threads(*functions: Callable[[], None]) -> list[BaseException]:

@@ -145,6 +145,7 @@ def test_separators_are_text(prescribed: xr.Dataset) -> None:
     assert figure.data[2].name == "“&lt;b&gt;” after every 3"
 
 
+@pytest.mark.slow
 def test_a_prescription_without_answers(tiny: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 6)
     ds = sl.search_separators(

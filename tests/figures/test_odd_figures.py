@@ -61,6 +61,7 @@ def test_the_same_look_twice_is_the_same(curves: go.Figure, theme: Any, place: A
     assert as_json(sl.figures.styled(read, width=width)) == as_json(once)
 
 
+@pytest.mark.slow
 def test_copies_are_whole(curves: go.Figure, shares: go.Figure) -> None:
     for figure in (curves, shares, sl.figures.panels({"a": curves, "b": shares})):
         for found in (pickle.loads(pickle.dumps(figure)), copy.deepcopy(figure), go.Figure(figure)):  # noqa: S301
@@ -211,6 +212,7 @@ def test_a_browser_that_is_none(curves: go.Figure, tmp_path: Path, monkeypatch: 
         sl.figures.save(curves, tmp_path / "figure.pdf")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_pictures_of_hostile_text_by_two_threads(curves: go.Figure, tmp_path: Path) -> None:
     """Text stays text in a picture, names may be of any script, and two may be drawn at once."""
@@ -224,6 +226,7 @@ def test_pictures_of_hostile_text_by_two_threads(curves: go.Figure, tmp_path: Pa
         assert "<script" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_results_of_one_of_everything(count: int) -> None:
     """One position, one layer, one length."""

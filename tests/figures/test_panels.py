@@ -39,6 +39,7 @@ def bounds(tiny: Any) -> dict[str, Any]:
     return {"plain": sl.path_bound(tiny, PROMPT), "hooked": hooked}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", [["plain", "hooked"], ["hooked", "plain"]])
 def test_panels_say_what_they_do_not_share(bounds: dict[str, Any], order: list[str]) -> None:
     own = {"plain": "", "hooked": "mask_tokens(1) at 6 points · to layer 3 · query at position −2"}
@@ -103,6 +104,7 @@ def test_hooks_of_some_results_are_said() -> None:
     assert "in 1 of" not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["sensitivity", "path_bound", "collapse", "compare", "runs", "composition"])
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = odd.result(name)
@@ -139,6 +141,7 @@ def test_shared_axes_have_the_same_grid_lines() -> None:
         assert axis.dtick is not None
 
 
+@pytest.mark.slow
 def test_titles_of_narrow_panels_stay_above_them() -> None:
     """Titles of panels are as narrow as their panels, and title and notes of a part are above all of them."""
     page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})
@@ -152,6 +155,7 @@ def test_titles_of_narrow_panels_stay_above_them() -> None:
     assert next(note for note in page.layout.annotations if note.name == "head of block 0").yshift > tallest
 
 
+@pytest.mark.slow
 def test_panels_beside_each_other_are_aligned() -> None:
     """Also if the titles of one have more lines: the panels of a row share a scale, and are read across."""
     short, long = specimens.profile(), specimens.profile()
@@ -161,6 +165,7 @@ def test_panels_beside_each_other_are_aligned() -> None:
     assert here[:4] == here[4:]
 
 
+@pytest.mark.slow
 def test_texts_of_a_page_extend_no_axis() -> None:
     """Plotly puts a text without a reference on the first axis, which it then makes longer, also for an empty text."""
     page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})

@@ -9,6 +9,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 
 
+@pytest.mark.slow
 def test_the_figure_draws_influence_law_and_heads(tiny: Any) -> None:
     found = sl.profile(tiny, "How many ones are in 1101 =", method="none", progress=False)
     figure = sl.figures.of(found)
@@ -63,6 +64,7 @@ def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
         sl.figures.composition(found.sel(query=4))
 
 
+@pytest.mark.slow
 def test_certified_lower_bounds_are_bars(tiny: Any) -> None:
     found = sl.jacobian_norms(tiny, "110 =", method="sketch_upper", n_probes=8, seed=0, progress=False)
     (line,) = sl.figures.of(found).data

@@ -10,7 +10,7 @@ import squashlens as sl
 from tests import odd
 from tests.figures import specimens
 
-NO_DRAWING = {"of", "panels", "save", "styled", "statements"}  # the last is called by name in each set
+NO_DRAWING = {"of", "panels", "save", "styled", "statements", "substitution"}  # the last two are drawn elsewhere
 # Drawn as they are measured, or like another.
 NOT_MADE_UP = {"jacobian_norms", "substitution_effect", "collapse relative", "convergence"}
 

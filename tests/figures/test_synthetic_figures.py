@@ -122,6 +122,7 @@ def test_a_survey_draws_every_cell(surveyed: xr.Dataset) -> None:
     assert 0 < surveyed["premise"].sum() < surveyed["premise"].size
 
 
+@pytest.mark.slow
 def test_a_study_of_stacks_has_the_numbers_and_the_figure_of_one_survey(surveyed: xr.Dataset, tmp_path: Path) -> None:
     grid = {
         "measurement": "synthetic.survey",
@@ -151,6 +152,7 @@ def test_surveys_over_fewer_and_more_options(surveyed: xr.Dataset) -> None:
         sl.figures.survey(synthetic.survey(Stack(scale=0.5), over, LENGTHS, progress=False))
 
 
+@pytest.mark.slow
 def test_figures_leave_their_numbers_alone(
     several: dict[str, xr.Dataset], softmaxes: xr.Dataset, surveyed: xr.Dataset
 ) -> None:
@@ -165,6 +167,7 @@ def test_figures_leave_their_numbers_alone(
         xr.testing.assert_identical(found, before)
 
 
+@pytest.mark.slow
 def test_each_result_has_its_usual_figure(
     several: dict[str, xr.Dataset], softmaxes: xr.Dataset, surveyed: xr.Dataset
 ) -> None:

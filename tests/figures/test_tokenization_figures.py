@@ -27,6 +27,7 @@ def of_panel(figure: Any, number: int, kind: str) -> list[Any]:
     return [t for t in figure.data if t.xaxis == axis and t.type == kind]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("repeat", ["1", "one"])
 @pytest.mark.parametrize("kind", ["threes", "merging", "prefixed"])
 def test_boxes_spell_every_text(kind: str, repeat: str) -> None:
@@ -55,6 +56,7 @@ def test_boxes_spell_every_text(kind: str, repeat: str) -> None:
     assert len({next(iter(found)) for found in colours.values()}) == len(colours)
 
 
+@pytest.mark.slow
 def test_rows_are_as_many_as_can_be_read() -> None:
     """Eight, if they are short; three, if they are long; and of a selection its own."""
     ds = splits(splitter("single"), 40)

@@ -66,6 +66,7 @@ def page(panels: Any) -> Any:
     return sl.figures.styled(panels, theme="paper", width="page", title="")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_nothing_of_their_page_is_cut(page: Any, browser: Any) -> None:
     assert looks.faults(looks.opened(browser), {"page": page}) == {}

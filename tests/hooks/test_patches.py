@@ -77,6 +77,7 @@ def close(found: torch.Tensor, truth: torch.Tensor, before: torch.Tensor) -> Non
     assert (found - before).abs().max() > 1e-2 * before.abs().max()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_heads_are_zeroed_averaged_and_patched(
     family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
@@ -110,6 +111,7 @@ def test_heads_are_zeroed_averaged_and_patched(
         assert torch.equal(logits(model), before)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streams_are_patched(family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]) -> None:
     model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
@@ -164,6 +166,7 @@ def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
             assert torch.equal(logits(model), nested)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
     """In passes that write attention patterns and in passes that do not; so does a factor of 1."""
@@ -188,6 +191,7 @@ def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callab
             np.testing.assert_array_equal(found, said if streams else said_written)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("factor", [0.0, 0.25, 3.0])
 def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
@@ -231,6 +235,7 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
         assert logits(model).isfinite().all()
 
 
+@pytest.mark.slow
 def test_names_say_what_edits_depend_on(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     held = sl.capture(model, OTHER, **GIVEN)

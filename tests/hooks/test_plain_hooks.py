@@ -70,6 +70,7 @@ def count(model: Any) -> list[int]:
     return [len(getattr(place, kind, ())) for place in places for kind in (*kinds, "fwd_hooks", "bwd_hooks")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", list(WAYS))
 def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Callable[..., Any]) -> None:
     model, function = bridge_of("llama"), WAYS[way]
@@ -165,6 +166,7 @@ RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("what", list(RETURNS))
 @pytest.mark.parametrize("site", [SITE, "blocks.1.attn.hook_attn_scores"])
 def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Callable[..., Any]) -> None:

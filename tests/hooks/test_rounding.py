@@ -41,6 +41,7 @@ def test_beyond_the_range_is_refused() -> None:
     assert rounded(torch.tensor([torch.inf]), "float16").item() == torch.inf
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("what", ["residual", "keys", "values", "patterns"])
 def test_the_pass_goes_on_with_rounded_numbers(family: str, what: Any, bridge_of: Callable[..., Any]) -> None:

@@ -88,6 +88,7 @@ def logits(model: Any, *hooks: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
         return model(ids, use_cache=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
 def test_every_rule_is_a_plain_model_changed_by_hand(
     family: str, bridge_of: Any, plain_of: Any, by_hand: Callable[[Any, Row], torch.Tensor]
@@ -170,6 +171,7 @@ def test_the_rule_of_llama_4_is_that_of_its_own_module(tokens: int) -> None:
         assert (relative[True] - relative[False]).nan_to_num(0, 0, 0).abs().max() > 1e-2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_a_factor_of_one_changes_no_bit(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
@@ -254,6 +256,7 @@ GATED: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", GATED)
 def test_constant_gates_are_gates_without_weights(family: str, tmp_path: Any) -> None:
     """Zero rows of weights make a gate of ½ in the plain model, and outputs twice as large one of 1."""

@@ -128,6 +128,7 @@ def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeyp
         sl.squash_map(tiny, f"{PREFIX} 110 =", interventions=one, **QUIET)
 
 
+@pytest.mark.slow
 def test_another_prompt_is_refused(tiny: Any, one: Any, families: Any) -> None:
     for text in (f"{PREFIX} 110 =", f"{PREFIX} 111", f"{PREFIX} 1111 =", f"{PREFIX} 1 =", "How many 111 ="):
         other = sl.squash_map(tiny, text, method="none", **QUIET).result

@@ -84,6 +84,7 @@ def test_errors_are_shown(live: Any) -> None:
     assert len(live.said) == said
 
 
+@pytest.mark.slow
 def test_a_model_that_was_changed_since_is_not_joined() -> None:
     pytest.importorskip("anywidget", reason="anywidget is not installed")
     model = sl.load("tiny-gemma", device="cpu", progress=False)

@@ -25,6 +25,7 @@ def found(tiny: Any) -> Any:
     return sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, seed=0, **QUIET).result
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
     last = found.sizes["position"] - 1
     whole = sl.profile(tiny, PROMPT, method="none", n_random_models=0, certified=True, seed=0, **QUIET)
@@ -64,6 +65,7 @@ def walked(patterns: list[torch.Tensor], query: int, cell: tuple[int, int]) -> d
     return sums
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
     model = bridge_of(family)
@@ -142,6 +144,7 @@ def test_a_capture_and_hooks(tiny: Any) -> None:
     assert float(reads.where(masked["way_position"].sel(position=0, traced=4) > 0).max()) == 0
 
 
+@pytest.mark.slow
 def test_a_saved_map_opens_as_the_same_page(tiny: Any, found: Any, tmp_path: Path) -> None:
     again = sl.squash_map(sl.results.open(sl.results.save(found, tmp_path / "map.nc")))
     assert again.page() == sl.squash_map(found).page()

@@ -35,6 +35,7 @@ def table_of(page: Any) -> list[list[str]]:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_it_opens_from_a_file(watched: Any, written: tuple[Path, Any], width: int) -> None:
     one = watched(width)
@@ -150,6 +151,7 @@ def test_groups_of_tokens_show_the_largest_number(watched: Any, written: tuple[P
     assert page.locator("option[value=span]").count() == 0  # this map has no spans
 
 
+@pytest.mark.slow
 def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
     spans = {"</b>question": range(1, 6), "ones": [8, 6], "\u202eone more": [10]}
     found = sl.squash_map(tiny, PROMPT, method="none", spans=spans, progress=False)
@@ -193,6 +195,7 @@ def test_csv_has_all_numbers_of_the_query(watched: Any, written: tuple[Path, Any
                 assert value == "" or np.float32(value) == np.float32(expected)
 
 
+@pytest.mark.slow
 def test_hostile_tokens_stay_text(watched: Any, tmp_path: Path) -> None:
     one = watched()
     page = one.open(sl.squash_map(made([*HOSTILE, "end"])).save(tmp_path / "map.html"))
@@ -274,6 +277,7 @@ def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], sch
         assert not violations, json.dumps(violations, indent=1)[:3000]
 
 
+@pytest.mark.slow
 def test_a_notebook_that_was_executed_and_exported_keeps_it(watched: Any, tmp_path: Path, tiny: Any) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed")

@@ -45,6 +45,7 @@ def test_the_page_has_the_results_numbers(tiny: Any) -> None:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("n", "layers"), [(4096, 7), (1500, 27), (40_000, 19)])
 def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(n: int, layers: int) -> None:
     queries = range(n) if n < 3000 else range(n - 8, n)
@@ -68,6 +69,7 @@ def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
     assert "Strongest paths: not traced." in data["notes"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "cut", [{"position": [1, 2]}, {"position": [0, 1]}, {"distance": [0, 1]}, {"position": [4, 3]}]
 )
@@ -131,6 +133,7 @@ def test_the_code_names_the_dtype_and_the_hooks(tiny: Any) -> None:
     assert "measured under" not in sl.squash_map(tiny, "110 =", method="none", **QUIET)._data()["code"]
 
 
+@pytest.mark.slow
 def test_ways_leave_room_for_numbers() -> None:
     """For prompts of some hundred tokens all ways would fill the page, and hardly a query would be left."""
     model = sl.load("tiny-prose", device="cpu", **QUIET)

@@ -69,6 +69,7 @@ def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
     np.testing.assert_array_equal(without[0, :4], sl.path_bound(tiny, rows[0][1:], bos="none"))
 
 
+@pytest.mark.slow
 def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
     found = sl.path_bound(tiny, ["110 =", "101 ="])
     assert "unequal_lengths" not in sl.results.provenance(found)
@@ -101,6 +102,7 @@ def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: 
         sl.capture(tiny, PROMPTS)
 
 
+@pytest.mark.slow
 def test_a_figure_shows_one_prompt_without_its_padding(tiny: Any) -> None:
     found = sl.sensitivity(tiny, PROMPTS, norm="frobenius", progress=False)
     with pytest.raises(InputError, match=r"3 prompts.*isel\(prompt=0\)"):

@@ -14,6 +14,7 @@ from tests.references import first_residual, plain_outputs
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "qwen2", "neox"])
 def test_squared_gradients_of_all_coordinates_sum_to_the_frobenius_norm(
     family: str, bridge_of: Callable[..., Any]

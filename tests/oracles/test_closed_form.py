@@ -52,6 +52,7 @@ def closed_form(stream: np.ndarray, c: float, n: int, passed: float = 1.0) -> np
     return product[-1] / np.sqrt(np.square(stream).mean() + EPS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("c", "n"), [(0.7, 9), (-0.3, 5), (4.0, 2), (0.7, 1)])
 def test_norms_and_bounds_of_the_averaging_llama(c: float, n: int, tmp_path: Path) -> None:
     plain = averaging_llama(c)

@@ -31,6 +31,7 @@ def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
     assert best == RECORDED["saliency"]["ids"][-1]  # the logit that inseq was asked for is the largest
 
 
+@pytest.mark.slow
 def test_value_zeroing_is_zero_values_in_one_block_at_a_time(tiny: Any) -> None:
     """Per block: 1 − cos of the query's stream after it, or of y after the last; 0 below 10⁻⁵; as shares of the sum."""
     ids, top = tokens("value_zeroing"), n_blocks(tiny)

@@ -14,6 +14,7 @@ from squashlens.engine.differentiating.spans import open_spans, vjps
 PROMPT = "How many ones? 11 ="
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [0, 2])
 def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> None:
     """J_ℓ = mean over t in V of Σ_{t′ in V} ∂v⁽ᴸ⁾_t′/∂v⁽ˡ⁺¹⁾_t, V all positions but the first `skip` and the last."""

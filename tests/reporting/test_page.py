@@ -111,6 +111,7 @@ def test_it_begins_with_a_short_answer_and_its_contents(written: Path) -> None:
     assert all(text.count(f'id="{target}"') == 1 for target in targets)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_can_be_read_by_everyone(desk: Opened) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
@@ -118,6 +119,7 @@ def test_the_page_can_be_read_by_everyone(desk: Opened) -> None:
     assert not [one["id"] for one in violations]
 
 
+@pytest.mark.slow
 def test_token_text_is_escaped(tiny: Any) -> None:
     measured = sl.sensitivity(tiny, "110 =", progress=False)
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
@@ -159,6 +161,7 @@ def test_where_it_cannot_be_written(tiny: Any, tmp_path: Path) -> None:
         sl.report(tiny, out=tmp_path / "missing" / "x.html")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser(browser: Any, desk: Opened, written: Path, width: int) -> None:

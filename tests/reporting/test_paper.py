@@ -93,6 +93,7 @@ def test_nothing_is_measured_or_drawn_twice(folder: Path, tiny: Any, monkeypatch
     assert times(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pages")
 def test_what_was_deleted_is_made_again(folder: Path, tiny: Any) -> None:
     before = times(folder)
@@ -125,6 +126,7 @@ def test_killed_halfway_nothing_finished_is_lost(tiny: Any, tmp_path: Path, monk
     assert before.items() <= times(tmp_path).items()
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize(
     ("options", "what"),
@@ -141,6 +143,7 @@ def test_other_settings_or_another_model_are_refused(
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pages")
 def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -> None:
     data, good = folder / "data", {}
@@ -158,6 +161,7 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
     assert all(sl.results.open(data / name).equals(one) for name, one in good.items())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pages")
 def test_a_file_of_something_else_is_refused(folder: Path, tiny: Any) -> None:
     sl.results.save(sl.results.open(folder / "data" / "collapse_a.nc").drop_attrs(), folder / "data" / "collapse_b.nc")
@@ -176,6 +180,7 @@ def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Pa
     assert "% Figure 3 could not be measured." in (tmp_path / "figures.tex").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pages")
 def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None:
     """Also if they were measured with other settings, which their captions state."""

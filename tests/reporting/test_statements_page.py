@@ -21,6 +21,7 @@ def test_an_exhibit_holds_at_every_size_and_not_without_its_premise(exhibit: sl.
     assert list(exhibit.at) == sorted(set(exhibit.at))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_whatever_is_drawn(seed: int) -> None:
     for exhibit in sl.statements.gallery(seed):

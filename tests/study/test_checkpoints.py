@@ -43,6 +43,7 @@ def bounds(one: sl.Study) -> Any:
     return one.combine()["path_bound"].load()
 
 
+@pytest.mark.slow
 def test_weights_that_change_before_the_run_are_refused(folder: Path, tmp_path: Path) -> None:
     old = study(folder, tmp_path / "store")
     train(folder)
@@ -80,6 +81,7 @@ def test_a_file_with_the_same_bytes_is_no_change(folder: Path, tmp_path: Path) -
     assert one.run(progress=False)["done"].tolist() == [2]
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_stays_at_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "hub" / "models--someone--tiny"
     for commit in (FIRST, SECOND):

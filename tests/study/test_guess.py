@@ -31,6 +31,7 @@ def cells(measurement: str, each: dict[str, Any] | None = None, **arguments: Any
     return sl.Study(given, store="unused").cells
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-prose"])
 def test_the_shape_is_that_of_the_loaded_model(name: str) -> None:
     model, shape = sl.load(name, progress=False, verify=False), known(name)

@@ -110,6 +110,7 @@ def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
     assert list((tmp_path / "store" / "journals").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
     assert "derived values" in str(sl.figures.of(2 * one["path_bound"]).layout.title.subtitle.text)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
     grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
         "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip

@@ -111,6 +111,7 @@ def with_permission(folder: Path, **more: Any) -> sl.Study:
                      "name": "letters"}, store=folder / "store")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) -> None:
     one = with_permission(tmp_path)
     assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[5, 0, 3]]
@@ -131,6 +132,7 @@ def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) 
     assert [file.read_bytes() for file in shards[0]] == [file.read_bytes() for file in shards[1]]
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_not_taken_by_retry(tmp_path: Path) -> None:
     one = with_permission(tmp_path)
     one.run(progress=False)
@@ -211,6 +213,7 @@ def changed(prompt: str, file: str) -> xr.Dataset:
     return xr.Dataset({"size": len(prompt)})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
 def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str, tmp_path: Path) -> None:
     one = scan(tmp_path / "store", written(kind, tmp_path, PROMPTS[:3]))

@@ -78,6 +78,7 @@ def test_means_and_intervals_against_scipy() -> None:
     assert all(edge.isnan().all() for edge in mean_of(slopes[:4])[1:])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
 def test_convergence_is_what_the_last_tokens_say(norm: Any) -> None:
     stack = Stack(depth=2, heads=2, encoding="rope", residual=True, norm="rms")
@@ -130,6 +131,7 @@ def test_without_positions_the_difference_is_the_new_tokens_share() -> None:
     assert found["exponent_low"] - 0.05 < -1 < found["exponent_high"] + 0.05
 
 
+@pytest.mark.slow
 def test_figure_8s_convergence_is_that_of_averages() -> None:
     """With q, k, v drawn themselves, E ‖D‖₂² = Σ w², since values have variance 1/d: it falls without δ → 0."""
     stack, n = PAPER["queries_keys"], 300
@@ -240,6 +242,7 @@ def test_figure_9_falls_as_derived() -> None:
     assert found["exponent"].values[0] == pytest.approx(slope)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("k", "noise"), [(200, 0.1), (200, 1.0), (200, 3.0), (50, 0.1)])
 def test_figure_9s_mean_from_just_beyond_k_on(k: int, noise: float) -> None:
     """Over many draws, within standard errors; the limit 2k ((e^a − 1)/a − 1)/n, without its factors, is far off."""
@@ -282,6 +285,7 @@ def surveyed() -> xr.Dataset:
     return survey(stack, over, LENGTHS, **QUIET)
 
 
+@pytest.mark.slow
 def test_a_survey_is_its_stacks_one_by_one(surveyed: xr.Dataset) -> None:
     assert surveyed["distance"].dims == ("encoding", "depth", "window", "seed")
     assert surveyed["window"].values.tolist() == ["all", "8"]
@@ -317,6 +321,7 @@ def test_surveys_refuse_what_is_no_option() -> None:
             survey(Stack(table=9), over, LENGTHS, **QUIET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_results_say_what_they_are_and_come_back(ending: str, surveyed: xr.Dataset, tmp_path: Path) -> None:
     stack = Stack(encoding="t5", mask="window", window=4, sinks=1)

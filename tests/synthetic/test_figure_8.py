@@ -23,6 +23,7 @@ def sines(place: np.ndarray) -> np.ndarray:
     return np.stack((np.sin(angle), np.cos(angle)), axis=-1).reshape(len(place), 64)
 
 
+@pytest.mark.slow
 def test_few_near_tokens_make_most_of_figure_8s_distance() -> None:
     """The last 32 tokens hold most of Σ w² up to n = 3·10⁴, though little of δ: docs/synthetic.md has their shares."""
     stack, lengths = PAPER["queries_keys"], [1000, 30_000]
@@ -76,6 +77,7 @@ def test_figure_8_with_the_rest_of_a_transformer_around_it() -> None:
     assert whole[0].item() == pytest.approx(bare[0].item(), abs=0.1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", [{}, {"residual": True, "norm": "layer", "mlp": 4}], ids=["bare", "whole"])
 def test_keys_and_values_of_the_same_tokens_do_not_converge(part: Any) -> None:
     """As in a Transformer, both are projected from one token: values depend on scores, and do not average out."""
@@ -103,6 +105,7 @@ def test_what_keys_and_values_of_the_same_tokens_leave() -> None:
         assert gap.abs().sum(-1).mean().item() == pytest.approx(left.abs().sum(-1).mean().item(), rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_script_tells_the_derived_rate_where_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def check(stack: Stack, lengths: list[int], seeds: list[int]) -> None:
                 assert np.abs(plain[0][-1] - doubled[0][-1]).max() > 1e-9  # else v would do for v*
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("mask", MASKS, ids=lambda m: "-".join(map(str, m.values())))
 def test_every_encoding_under_every_mask(encoding: Any, mask: Any) -> None:
@@ -54,6 +55,7 @@ def test_every_encoding_under_every_mask(encoding: Any, mask: Any) -> None:
     check(stack, [2, 3, 4, 5, 9], [0, 3])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(ENCODINGS), st.sampled_from(MASKS), st.booleans(), st.sampled_from(["none", "rms", "layer"]),

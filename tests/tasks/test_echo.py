@@ -30,6 +30,7 @@ def test_slips_are_the_edit_distance_to_the_nearest_piece(piece: str, text: str)
     assert slips(piece, text) == brute(piece, text)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("digits", "words", "ones"), [(3, 0.005, 0.0012), (4, 0.02, 0.0045)])
 def test_few_numbers_are_near_by_chance(digits: int, words: float, ones: float) -> None:
     """Of all numbers of so many digits: against a sequence with every binary word of that length, and one of ones."""

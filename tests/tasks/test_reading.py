@@ -333,6 +333,7 @@ def test_a_cut_in_what_is_no_answer_gives_none(whole: str) -> None:
     assert reading.number(f"{MATHS} '", MATHS, False).why == "cut", "a quotation mark that opens closes nothing"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(
     before=BEFORE,

@@ -143,6 +143,7 @@ def test_every_reader_knows_what_is_taken_back(read: reading.Reader) -> None:
     assert read(f"{MATHS} 1\nDone.", MATHS, True) == reading.Reading("1", "read")
 
 
+@pytest.mark.slow
 def test_long_text_behind_an_answer() -> None:
     """Whatever its length: sequences, prose, lists."""
     for behind in (

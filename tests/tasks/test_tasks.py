@@ -523,6 +523,7 @@ def test_one_slip_does_not_make_an_echo_a_count(items: str, place: int, slip: st
     assert task.understood(question, question.truth, True) == reading.Reading(question.truth, "read")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["count_ones", "count_bernoulli", "count_word", "sum", "taught_count_repeated_commas"])
 def test_no_answer_up_to_ten_times_the_items_is_an_echo(name: str) -> None:
     """But for the items themselves where they are few."""

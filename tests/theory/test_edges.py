@@ -91,6 +91,7 @@ def frozen(maps: Maps) -> Maps:
     return Maps(maps.direct, maps.closing, maps.value_map, maps.pattern, maps.values)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 10.0, 100.0]), st.booleans())
 def test_blocks_equal_jacrev_and_edges_hold(seed: int, scale: float, sink: bool) -> None:

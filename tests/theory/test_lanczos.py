@@ -43,6 +43,7 @@ def test_small_operators_are_exact(rows: int, d: int, rank: int, seed: int, scal
     np.testing.assert_array_less(found.lower, expected * (1 + 1e-7))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("decay", "most"), [(0.0, 4), (0.02, 24), (0.5, 12)])
 def test_large_operators_are_caught_between(decay: float, most: int) -> None:
     """Flat, slowly falling and steep spectra, 60 operators: none escapes, no interval is wider than it says, and an

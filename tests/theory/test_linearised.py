@@ -22,6 +22,7 @@ def own_derivatives(output: Tensor, leaves: tuple[Tensor, ...], token: int) -> l
     return [torch.stack([row[part][0, :, token] for row in rows]) for part in range(len(leaves))]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("case", [{}, {"window": 4}, {"cap": 0.8, "groups": 1}, {"sinks": True, "groups": 4}], ids=str)
 def test_a_token_moves_its_own_output_as_in_attention(

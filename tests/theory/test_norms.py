@@ -164,6 +164,7 @@ def interval_that_grows(spectrum: list[float], trials: int, chance: float) -> tu
     return high, low
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("spectrum", SPECTRA)
 def test_a_sketch_that_stops_where_it_likes_fails_no_more_often_than_said(spectrum: str) -> None:
     high, low = interval_that_grows(SPECTRA[spectrum], 10_000, chance=0.03)

@@ -228,9 +228,8 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         module = ours.get(name)
         if module is None or type(module).__module__.startswith("transformer_lens"):
             continue  # the bridge has its own module there, which the logits test
-        if type(module) is not type(theirs) and not (
-            isinstance(module, nn.ModuleList) and type(theirs) is nn.ModuleList
-        ):
+        lists = isinstance(module, nn.ModuleList) and isinstance(theirs, nn.ModuleList)  # the bridge makes its own
+        if type(module) is not type(theirs) and not lists:
             _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
         settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
         for key in settings.keys() - BOOKKEEPING:

@@ -60,6 +60,7 @@ def said(plain: Any, ids: tuple[int, ...], tokens: int) -> list[int]:
     return found[0, len(ids) :].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commas", [{}, {"separator": ",", "every": 3}], ids=["bare", "commas"])
 def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plain_tiny: Any) -> None:
     """The whole answer up to <eos>, as text: from always right to never."""
@@ -82,6 +83,7 @@ def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plai
     assert 0 < right.mean() < 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(["gemma", "llama", "mistral", "gpt2", "qwen3"]))
 def test_what_the_model_says_is_right(family: str, worded: Any) -> None:
     """Runs of tokens a random model says are right where a mark follows, wrong where a word or digit carries them on,
@@ -131,6 +133,7 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
     assert seen == ["9", "109", "10239"]
 
 
+@pytest.mark.slow
 def test_prompts_side_by_side_say_the_same(tiny: Any) -> None:
     drawn = [sl.prompts.bernoulli(tiny, 54, seed=seed, **FORM) for seed in range(4)]
     options: dict[str, Any] = {"lengths": [10, 54], "progress": False}

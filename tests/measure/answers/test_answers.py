@@ -146,6 +146,7 @@ def test_cells_are_where_they_belong() -> None:
             assert cell.sel(seed=seed)["error"].item() == (seed if seed in wrong else 0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(said=st.lists(st.sampled_from(sorted(SAYS)), min_size=1, max_size=12))
 def test_shares_are_counts(said: list[str]) -> None:
@@ -291,6 +292,7 @@ def test_frequencies_keep_modes_apart() -> None:
     np.testing.assert_allclose(found["truth"][0], [drawn.count(n) / 20 for n in sorted(set(drawn))])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_answers_survive_their_files(ending: str, tmp_path: Path) -> None:
     """Empty texts, line breaks and missing numbers too; what is computed from them is the same."""

@@ -127,6 +127,7 @@ def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any
     assert (before["answer"] != after["answer"]).any()
 
 
+@pytest.mark.slow
 def test_a_chat_begins_as_its_template_says(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without BOS, for a model that otherwise has one."""
     monkeypatch.setattr(tiny.tokenizer, "chat_template", CHAT, raising=False)

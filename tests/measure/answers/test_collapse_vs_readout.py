@@ -30,6 +30,7 @@ def joined(tiny: Any) -> Any:
     return together("joined view", lambda: sl.collapse_vs_readout(tiny, BERNOULLI, **how, progress=False))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scale", ["absolute", "relative"])
 def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) -> None:
     """The prompt in words gives the same v and v* as the sequence in token space."""
@@ -46,6 +47,7 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) 
     assert float(ds["distance"].min()) > 0
 
 
+@pytest.mark.slow
 def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any) -> None:
     said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True, progress=False)
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
@@ -58,6 +60,7 @@ def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any
     assert sl.results.provenance(joined)["probe"] == sl.results.provenance(probe)["probe"]
 
 
+@pytest.mark.slow
 def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
     model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=SEEDS, progress=False)["answer"].values[0, 0]
     alike, same = [], []
@@ -92,6 +95,7 @@ def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest
         assert (sl.collapse_vs_readout(tiny, task, round_to=dtype, **how)["bit_identical"] == share).all(), dtype
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("task", ["taught_count_alternating", "taught_count_repeated"])
 def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, task: str) -> None:
     """Alternating digits of an even length have one count, whichever comes first; repeated ones always."""
@@ -102,6 +106,7 @@ def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, t
     assert ds["verdict"].values.tolist() == ["given by length"]
 
 
+@pytest.mark.slow
 def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
     """Of one number of items, but with a comma after each one: 1 and 0 are of different lengths."""
     show = lambda items: "".join("1," if item == "1" else item for item in items)  # noqa: E731
@@ -124,6 +129,7 @@ def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
 SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("gpt2", "llama", "neox", "olmo2")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gemma", *SLOW])
 def test_an_untrained_network_represents_nothing(family: str, tmp_path: Any) -> None:
     """Whose y has R² of 1.000: an average over tokens carries their count, and no training put it there."""

@@ -91,6 +91,7 @@ def stop_after(batches: int, asked: list[int]) -> Any:
     return generate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
@@ -217,6 +218,7 @@ def test_lengths_come_back_in_order(tiny: Any) -> None:
     assert found["length"].values.tolist() == sl.results.provenance(found)["call"]["lengths"] == [4, 60]
 
 
+@pytest.mark.slow
 def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty: Any, tiny: Any) -> None:
     task = sl.tasks.find("sum")
     how: dict[str, Any] = {"mode": ["answer_only"], "template": "chat", "prefill": True}
@@ -242,6 +244,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_is_refused(tiny: Any, case: str) -> None:
     options, message = REFUSED[case]

@@ -60,6 +60,7 @@ def test_a_planted_count_is_found_as_well_as_it_can_be(direction: str, noise: fl
     np.testing.assert_allclose(r2(data, planted(data, noise), direction), possible, atol=0.12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("direction", ["own", "shared"])
 def test_nothing_is_found_in_noise(direction: str) -> None:
     data = answers()
@@ -206,6 +207,7 @@ def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
     assert gains(own, others + 0.8, twins, many)[2].max() < 0.05, "the best baseline counts"
 
 
+@pytest.mark.slow
 def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
     ds = sl.probe(tiny, COUNT, lengths=[56], n_random_models=2, progress=False)
@@ -227,6 +229,7 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     assert ds["truth"].values.tolist() == [[float(COUNT.ask(56, seed=seed).truth) for seed in range(128)]]
 
 
+@pytest.mark.slow
 def test_a_digit_that_training_put_there_beats_every_baseline(tiny: Any) -> None:
     how: dict[str, Any] = {"lengths": [32], "seeds": 72, "n_train": 48, "n_random_models": 3, "progress": False}
     ds = sl.probe(tiny, sl.tasks.find("taught_first_random"), **how)
@@ -236,6 +239,7 @@ def test_a_digit_that_training_put_there_beats_every_baseline(tiny: Any) -> None
     assert ds["probe_right_y"] > 0.95
 
 
+@pytest.mark.slow
 def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
@@ -254,6 +258,7 @@ def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> N
     assert not any(torch.equal(twins[0][k], t[k]) for k in drawn for t in (mine, twins[2]))
 
 
+@pytest.mark.slow
 def test_hooks_of_the_model_do_not_stand_on_its_twins(tiny: Any) -> None:
     how: dict[str, Any] = {"lengths": [20], "seeds": 32, "n_train": 12, "n_random_models": 1, "progress": False}
     plain = sl.probe(tiny, COUNT, **how)
@@ -269,6 +274,7 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
         with_random_weights(tiny, 0)
 
 
+@pytest.mark.slow
 def test_short_prompts_are_too_few_to_probe(tiny: Any) -> None:
     """Of 128 draws of four digits there are 16 prompts at most."""
     ds = sl.probe(tiny, COUNT, lengths=[4, 24], n_random_models=0, progress=False)
@@ -302,6 +308,7 @@ def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[st
         sl.probe(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5], "progress": False} | options)
 
 
+@pytest.mark.slow
 def test_a_gain_is_over_the_control_too(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A control that the probe learns well, as one of great capacity would, leaves little of any R²."""
 

@@ -58,6 +58,7 @@ def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny
         assert expected[1:].min() > 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
@@ -216,6 +217,7 @@ def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
     assert (absolute["distance"].attrs["units"], relative["distance"].attrs["units"]) == ("model units", "1")
 
 
+@pytest.mark.slow
 def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["d"](tiny, 30, suffix="=")
     ds = captured.collapse(
@@ -274,6 +276,7 @@ def test_precision(tiny: Any, plain_tiny: Any) -> None:
     assert rounded["ulps"].attrs["units"] == "ulp (bfloat16)"
 
 
+@pytest.mark.slow
 def test_a_shared_pass_that_is_wrong_is_not_used(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should sharing fail where the probe did not see it, the passes at the lengths asked for do."""
     from squashlens.engine.proving import registry
@@ -327,6 +330,7 @@ def test_ambient_hooks_are_honoured(tiny: Any) -> None:
     assert any("zero_values" in hook for hook in sl.results.provenance(auto)["ambient_hooks"])
 
 
+@pytest.mark.slow
 def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
     sequence = PANELS["d"](tiny, 9, suffix="=")
     ds = captured.collapse(tiny, sequence, baselines=["contrast"], by_head="value", noise_lengths=2, progress=False)

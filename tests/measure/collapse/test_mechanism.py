@@ -18,6 +18,7 @@ def sequence_for(model: Any, family: str, **form: Any) -> Any:
     return sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7], prefix=[*start, 5, 11], **form)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", [{}, {"separator": 13, "every": 3}, {"ending": 7}], ids=["bare", "commas", "ending"])
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_attention_equals_the_plain_patterns(family: str, form: dict[str, Any], bridge_of: Any, plain_of: Any) -> None:
@@ -36,6 +37,7 @@ def test_attention_equals_the_plain_patterns(family: str, form: dict[str, Any], 
             assert expected.max() > 1e-3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_bound_is_the_proofs_last_line(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Σ_h max_i ‖W_O^h W_V norm(v_i)‖₁ (δ_h + α*_h), every norm from the plain model's own projections."""
@@ -97,6 +99,7 @@ def per_head_values(plain: Any, ids: Any) -> np.ndarray:
     return largest
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
 def test_shares_come_from_the_plain_streams(norm: str, bridge_of: Any, plain_of: Any) -> None:
     """Removing a part lowers the norm by about its share, to first order: here checked by finite differences."""
@@ -151,6 +154,7 @@ def test_uniform_attention_gives_known_weights(bridge_of: Any, tiny: Any) -> Non
     assert sl.results.provenance(ds)["passes"].startswith("separate")
 
 
+@pytest.mark.slow
 def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="has a suffix"):
         captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3, suffix="="))

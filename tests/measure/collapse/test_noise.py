@@ -73,6 +73,7 @@ def noise(metric: Metric, pair: Any, again: Any) -> torch.Tensor:
     return metric.noise(sides[0], sides[1], Replay(tuple(range(pair[0].shape[1])), *again, roundings=0))
 
 
+@pytest.mark.slow
 def test_the_same_passes_are_no_replay(tiny: Any) -> None:
     """Where hooks act every pass is a prompt's own already: run again, it would round the same way."""
     sequence = sl.prompts.repeated(tiny, "1", 30, prefix=QUESTION)
@@ -84,6 +85,7 @@ def test_the_same_passes_are_no_replay(tiny: Any) -> None:
     assert (exact <= 3 * ds["noise_floor"].max("replayed")).all()
 
 
+@pytest.mark.slow
 def test_no_replay_no_floor(tiny: Any) -> None:
     """A floor that was not measured is NaN, and nothing that rests on it is told."""
     ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
@@ -103,6 +105,7 @@ def test_no_replay_no_floor(tiny: Any) -> None:
         assert ds[name].isnull().all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("passes", "dtype"), [("shared", "float32"), ("separate", "float32"), ("shared", "bfloat16")])
 def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> None:
     """GPT-2 without position embeddings on one token repeated: v and v* are equal in exact arithmetic."""
@@ -127,6 +130,7 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
     assert (ds["noise_floor"] > 0).all()
 
 
+@pytest.mark.slow
 def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of("llama"), plain_of("llama")
     sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 3, prefix=[2, 5])
@@ -163,6 +167,7 @@ def test_rounding_has_no_parts(bridge_of: Any) -> None:
     assert unknown["share"].isnull().all()
 
 
+@pytest.mark.slow
 def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
     """Without queries repeated tokens collapse exactly, and what is left is the softmax's and the norms' rounding."""
     plain = random_model(CONFIGS["llama"])

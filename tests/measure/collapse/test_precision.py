@@ -29,6 +29,7 @@ def in_python(x: float, bits: int) -> float:
     return math.ldexp(round(mantissa * 2 ** (bits + 1)), exponent - bits - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Collapsed and bits needed from the plain model's own last tokens, number by number."""
@@ -98,6 +99,7 @@ def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
     assert (np.abs(ds["distance"].isel(format=0) - plainly) > 1e-3).any()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gemma", "qwen2"])
 def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> None:
     """Layer ℓ reads ℓ (w − 1) tokens back, and rotations know distances alone: collapse is exact, and no sooner."""
@@ -189,6 +191,7 @@ def test_from_then_on() -> None:
     assert found[2:].isnan().all()
 
 
+@pytest.mark.slow
 def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
     sequence = sequence_of(bridge_of("gemma"), "gemma")
     ds = sl.precision(
@@ -223,6 +226,7 @@ def test_runs_that_are_refused_are_named(folder_of: Any, bridge_of: Any) -> None
         sl.precision(folder_of("gpt2"), sequence, runs=["int8"], **options)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["bfloat16", "bf16", torch.bfloat16])
 def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any) -> None:
     """Wherever values are rounded; dtypes that are no format of the parameter are refused."""

@@ -52,6 +52,7 @@ def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], brid
         assert changed_by.max() > 1e-3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Wiped, the mean over three prompts, one of them: PyTorch hooks on the plain model put the same rows there."""
@@ -100,6 +101,7 @@ def test_no_hook_acts_on_the_repeated_digit(family: str, bridge_of: Any, plain_o
         assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_of: Any) -> None:
     """If no block ever sees the separators' keys they are not there, but their places are; windows included."""
@@ -116,6 +118,7 @@ def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_
     assert all(np.abs(gapped.sel(layer=3) - other).max() > 1e-3 for other in others)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(["gemma", "gemma2", "gemma3", "mistral", "gpt2"]))
 def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
@@ -153,6 +156,7 @@ def drawn_places(length: int, seed: str, every: int = 3) -> list[int]:
     return sorted(Random(f"{seed} {length}").sample(range(1, length), (length - 1) // every))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", [(), (20,)])
 def test_as_many_at_random_places_at_every_length(suffix: Any, bridge_of: Any) -> None:
     """Counted in the prompts themselves, also where the sequence goes on far beyond the longest length."""
@@ -185,6 +189,7 @@ def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[i
     return body
 
 
+@pytest.mark.slow
 def test_retained_is_one_above_zero_below(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 24, prefix="Can you copy the following number?", separator=",", every=3)
     ds = sl.separator_ablation(tiny, ones, progress=False)
@@ -231,6 +236,7 @@ def ablated(model: Any, sequence: Any, **options: Any) -> Any:
     return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_a_pass_for_each_prompt_gives_the_same(bridge_of: Any) -> None:
     """Also at junctions, where v* has a digit where a longer prompt has a separator: it is not to be ablated."""
     model = bridge_of("llama")
@@ -309,6 +315,7 @@ def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
                 np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["bloom", "falcon_alibi", "mpt"])
 def test_position_ids_that_a_model_does_not_use_are_refused(family: str, tmp_path: Any) -> None:
     """BLOOM and Falcon end in an error of their own. MPT takes position ids, ignores them, and would give `delete`."""

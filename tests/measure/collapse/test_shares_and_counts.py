@@ -32,6 +32,7 @@ def plain_streams(plain: Any, ids: list[int], mask: str, positions: str) -> list
     return [state[0].numpy() for state in out.hidden_states]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_each_cell_is_what_the_plain_model_gives(
     bridge_of: Callable[..., Any], folder_of: Callable[[str], Path], family: str
@@ -56,6 +57,7 @@ def test_each_cell_is_what_the_plain_model_gives(
             np.testing.assert_allclose(found["distance_y"], expected[-1], atol=1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("family", "times"), [*((f, 2) for f in FAMILIES), ("gemma", 3), ("gpt2", 3), ("neox", 3)])
 def test_only_without_both_are_they_one(bridge_of: Callable[..., Any], family: str, times: int) -> None:
     ds = sl.statements.shares_and_counts(bridge_of(family, torch.float64), [7, 9], times=times)

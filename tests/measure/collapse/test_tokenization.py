@@ -185,6 +185,7 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
                         np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     model=st.sampled_from(MODELS),
@@ -203,6 +204,7 @@ def test_a_pair_of_texts_is_the_pair(model: tuple[str, str], repeat: str, betwee
     assert (ds["distance"].sel(layer=3) > 0).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["threes", "merging"])
 def test_merged_digits_hide_collapse(kind: str, model_of: Any) -> None:
     """The pair closes with the length while the texts, which end in different tokens, stay apart."""

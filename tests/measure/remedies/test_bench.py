@@ -86,6 +86,7 @@ def test_what_does_nothing_differs_by_nothing(found: Any, asked: Any) -> None:
     assert asked.sizes["text"] == 16  # those of the bundled model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", ["as it is", "flat", "separators"])
 def test_every_number_is_that_of_the_plain_call(change: str, model: Any, families: Any, found: Any) -> None:
     """Run one by one and, without a hook, with attention that writes no pattern: equal up to rounding."""
@@ -164,6 +165,7 @@ def test_summaries_are_those_of_the_samples(found: Any, asked: Any) -> None:
     assert len(every) == 2 * 2 * 2
 
 
+@pytest.mark.slow
 def test_labels_provenance_and_table(found: Any, asked: Any, families: Any, tmp_path: Any) -> None:
     assert found["distance"].dims == ("change", "family", "length", "sample")
     assert found["jacobian_norm"].dims == ("change", "family", "length", "place", "sample")

@@ -51,6 +51,7 @@ def compared(tiny: Any, digits: Any, several: Any) -> Any:
     return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how, progress=False))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", ["as it is", "window", "two", "recipe", "without BOS", "commas, uniform"])
 def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, several: Any, compared: Any) -> None:
     given = several.get(change, ())
@@ -98,6 +99,7 @@ def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> Non
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
 def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Masked in all blocks it is as if it were not there, where positions are relative; GPT-2 has counted it."""
@@ -160,6 +162,7 @@ def test_hooks_are_gone_afterwards_also_after_an_exception(tiny: Any, digits: An
     torch.testing.assert_close(tiny(ids), logits, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_every_form_is_asked_about_the_same_content(tiny: Any, digits: Any) -> None:
     """Drawn with the seed alone, whatever stands between: else accuracies could not be laid side by side."""
     commas = digits.every(2, sl.prompts.one_token(tiny, ","))

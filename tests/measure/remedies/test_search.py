@@ -52,6 +52,7 @@ def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
     return sl.search_separators(model, sequence, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_the_grid_is_collapse_and_accuracy_by_hand(tiny: Any, digits: Any, prescribed: xr.Dataset) -> None:
     options: Any = {"lengths": [5, 6, 9], "progress": False}
     assert prescribed["distance"].dims == ("separator", "every", "length")
@@ -88,6 +89,7 @@ def test_the_grid_is_collapse_and_accuracy_by_hand(tiny: Any, digits: Any, presc
     assert prescribed["accuracy"].min() < 1 <= prescribed["accuracy"].max()  # which "dog" spoils
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "norm"), [("llama", "l1"), ("gpt2", "linf"), ("gemma2", "l1")])
 def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
@@ -120,6 +122,7 @@ def test_separators_of_the_sequence_are_taken_out(llama: Any) -> None:
     assert sl.results.provenance(found)["sequence"]["separators_after"] == []
 
 
+@pytest.mark.slow
 def test_chance_is_random_placement(llama: Any) -> None:
     """As many of the same tokens at places drawn with the seed: reproducible, different, and never the periodic."""
     model, sequence = llama

@@ -98,6 +98,7 @@ def test_windows_equal_configured_ones(bridge_of: Any, folder_of: Any) -> None:
     np.testing.assert_allclose(last[3:], last[2], rtol=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "mistral"])
 def test_nothing_comes_from_out_of_reach(family: str, bridge_of: Any) -> None:
     """L blocks of window w reach L (w − 1) tokens back: the bound is 0 beyond and positive within. A sink is a way

@@ -91,6 +91,7 @@ def test_value_weighted_attention_is_what_attention_writes(family: str, bridge_o
     assert found == pytest.approx(np.mean(norms), rel=1e-5)
 
 
+@pytest.mark.slow
 @needs_captum
 def test_the_audit_judges_attributions(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")

@@ -18,6 +18,7 @@ IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
 SHARED: Any = {"bos": "as-given", "progress": False}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gpt2"])
 def test_substitution_against_every_swap_on_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     among = [5, 7, 9, 30]
@@ -125,6 +126,7 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     assert found["agreement_low"].sel(at) <= agreement.sel(way="raw") <= found["agreement_high"].sel(at)
 
 
+@pytest.mark.slow
 def test_rungs_and_positions_by_choice(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
     model = bridge_of("llama")
     found = sl.audit(
@@ -140,6 +142,7 @@ def test_rungs_and_positions_by_choice(bridge_of: Callable[..., Any], tmp_path: 
         raw(sl.audit)(model, IDS[0], estimates=["best"], **SHARED)
 
 
+@pytest.mark.slow
 def test_a_rung_that_a_model_does_not_have_is_named(tmp_path: Any) -> None:
     """A mixture of experts has no gates to freeze: those methods say so, the others stand."""
     from transformers import MixtralConfig

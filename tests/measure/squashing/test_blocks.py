@@ -16,6 +16,7 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "gpt2", "qwen2"])
 def test_blocks_and_directions_are_those_of_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     plain = random_model(CONFIGS[family]).double()

@@ -24,6 +24,7 @@ def plain_patterns(family: str, ids: torch.Tensor = IDS) -> list[np.ndarray]:
     return [a[0].double().mean(dim=0).numpy() for a in attentions]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("query", [-1, 2])
 def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., Any]) -> None:

@@ -119,6 +119,7 @@ def cancelling(plain: Any, size: float) -> None:
         layer.attn.c_attn.bias.view(3, 4, 4)[1, :, 3] = -size
 
 
+@pytest.mark.slow
 def test_biases_that_cancel_leave_certificates_right(tmp_path: Path) -> None:
     """Their logits are small and their products large: float32 gets the Jacobian wrong, by more than any |s| tells."""
     plain, model = loaded(CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 3e3), torch.float32)
@@ -162,6 +163,7 @@ def test_no_zero_is_certified_where_a_path_leads(size: float, tmp_path: Path) ->
         assert (found >= truth).all(), (edges, group, found / truth)
 
 
+@pytest.mark.slow
 def test_windows_leave_exact_zeros(tmp_path: Path) -> None:
     config = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
     plain, model = loaded(config, tmp_path, lambda p: None, torch.float32)
@@ -212,6 +214,7 @@ def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
                 assert bound.attrs["failure_probability"] > 0
 
 
+@pytest.mark.slow
 def test_what_no_window_shows_is_added(bridge_of: Any, tmp_path: Path) -> None:
     """A derived edge of exactly 0, over which a hook carries a little."""
     config = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
@@ -225,6 +228,7 @@ def test_what_no_window_shows_is_added(bridge_of: Any, tmp_path: Path) -> None:
             assert (ratios(model, truth, edges, group) >= 1).all(), edges
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-9, 0.3])
 def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: Any) -> None:
     model = bridge_of("llama")
@@ -242,6 +246,7 @@ def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: A
                 certified(model, edges, 8, query=query)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(["gemma2", "gpt2", "mistral", "phi"]))
 def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridge_of: Any) -> None:
     model = bridge_of(family)
@@ -294,6 +299,7 @@ def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain
         np.testing.assert_allclose(certified(model, "exact", 3).values, truth, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_how_tight_a_sketch_of_directions_is(bridge_of: Any, plain_of: Any) -> None:
     model, truth = bridge_of("llama"), exact_norms(plain_of("llama"), IDS)
     spectral = [ratios(model, truth, "sketch", 12, seed=seed) for seed in range(5)]
@@ -317,6 +323,7 @@ def heads_that_cancel(plain: Any, size: float, output: bool = False) -> None:
         halves[:4], halves[4:8] = small + large, small - large
 
 
+@pytest.mark.slow
 def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Path) -> None:
     """Two heads with one pattern and values B + A, B − A: the model is that without A, which float32 stores exactly."""
 
@@ -373,6 +380,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
 
 
+@pytest.mark.slow
 def test_local_edges_allow_for_what_cancels(tmp_path: Path) -> None:
     """A stream whose mean is a million times its deviation, which LayerNorm takes away."""
 

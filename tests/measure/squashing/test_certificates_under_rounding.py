@@ -33,6 +33,7 @@ def test_a_format_and_its_bits_give_one_certificate(family: str, kind: dict[str,
         assert np.abs(found / plain - 1).max() > 1e-5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("form", ["bfloat16", "float8_e4m3fn"])
 def test_certificates_hold_of_the_rounded_model(form: Any, kind: dict[str, Any], bridge_of: Any) -> None:

@@ -142,6 +142,7 @@ def load_random(config: Any, folder: Path, change: Callable[[Any], None] = lambd
     return sl.load(folder, dtype=torch.float64, device="cpu", progress=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("edges", KINDS)
 def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> None:
     """One block, one head, attention and norms frozen: the edge is α ‖W_O W_V G‖ / ρ, which is the Jacobian."""
@@ -169,6 +170,7 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
     np.testing.assert_allclose(bare(bound)[:-1], closed[:-1].numpy(), rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("freeze", [(), FREEZABLE], ids="+".join)
 def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> None:
     model = load_random(tiny_config(num_hidden_layers=1), tmp_path)
@@ -182,6 +184,7 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
     shared: Any = {"bos": "as-given", "progress": False}
@@ -201,6 +204,7 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
     np.testing.assert_allclose(bounds[2], upper @ np.stack(lower), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
     shared: Any = {"constants": "measured", "bos": "as-given", "progress": False}
@@ -270,6 +274,7 @@ def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
     assert (hooked.values[[1, 2]] < 0.5 * plain.values[[1, 2]]).all()
 
 
+@pytest.mark.slow
 def test_blocks_of_another_form_are_refused_or_go_by_autograd(bridge_of: Callable[..., Any]) -> None:
     """A hook that lets tokens meet after attention: the derivation no longer holds, and that is found out."""
     model = bridge_of("llama", torch.float64)

@@ -39,6 +39,7 @@ def unseen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.index_add(1, torch.tensor([TO, SOURCE]), torch.stack([carried, -carried], dim=1))
 
 
+@pytest.mark.slow
 def test_a_hook_that_avoids_known_probes_is_found(tmp_path: Path) -> None:
     plain = random_model(LlamaConfig(**COMMON | {"hidden_size": 32, "head_dim": 8}))
     plain.save_pretrained(tmp_path)
@@ -111,6 +112,7 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
         np.testing.assert_array_equal(measure([IDS.tolist(), IDS[:4].tolist()], seed=call["seed"]), both)
 
 
+@pytest.mark.slow
 def test_the_recorded_seed_repeats_results_that_hold_certificates(bridge_of: Any) -> None:
     model = bridge_of("llama")
     asked: dict[str, Any] = {"n_random_models": 0, "certified": True, "method": "sketch_upper", "n_probes": 4, **SHARED}
@@ -130,6 +132,7 @@ def test_a_seed_is_refused_where_nothing_is_drawn(bridge_of: Any) -> None:
         sl.path_bound(bridge_of("llama"), IDS, seed=1, **SHARED)
 
 
+@pytest.mark.slow
 def test_the_probability_of_a_profile_covers_its_random_models(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chances: list[float] = []
     ends = Measure.ends

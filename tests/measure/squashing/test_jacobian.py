@@ -26,6 +26,7 @@ def norms_of(blocks: torch.Tensor) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
     truth = norms_of(jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6))
@@ -36,6 +37,7 @@ def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
         np.testing.assert_allclose(found.values, expected, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., Any]) -> None:
     # The softmax runs in float32 even here, so a step must stand well above its rounding.
@@ -99,6 +101,7 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
     assert (found.values[:-1] == 0).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
@@ -198,6 +201,7 @@ def test_a_spectral_norm_that_does_not_fit_is_refused(tiny: Any, monkeypatch: py
         sl.jacobian_norms(tiny, "110 =", method="sketch_upper", tightness=1.5, progress=False)
 
 
+@pytest.mark.slow
 def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7, "progress": False}
@@ -269,6 +273,7 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt, shared = "How many ones are in 1101 =", {"query": 9, "method": "sketch_upper", "progress": False}
     exact = sl.jacobian_norms(tiny, prompt, query=9, progress=False)[:10]

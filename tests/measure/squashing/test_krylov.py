@@ -35,6 +35,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     assert said["products"] == 2 * 3 * said["steps"] <= 2 * 3 * 16
 
 
+@pytest.mark.slow
 def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
     prompt, shared = "How many ones are in 1101 =", {"query": 9, "progress": False}
     exact = sl.jacobian_norms(tiny, prompt, to_layer=[3, "y"], from_layer=1, **shared)

@@ -35,6 +35,7 @@ def made(model: Any, freeze: Any = (), size: int = 4) -> LocalEdges:
     return local_edges(local_block(replay, 1, 2), range(N), size, certified.Norms(100, 3, 0).of)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("freeze", [(), ("attention",), ("norms", "gates")], ids="+".join)
 @pytest.mark.parametrize("family", few(["gemma", "gemma2", "gemma3", "gpt2", "llama"]))
 def test_edges_are_the_formula(family: str, freeze: Any, bridge_of: Callable[..., Any]) -> None:
@@ -65,6 +66,7 @@ def test_edges_are_the_formula(family: str, freeze: Any, bridge_of: Callable[...
     assert (found.tril(-1) > 0).sum() > N
 
 
+@pytest.mark.slow
 def test_rows_go_through_attention_as_through_a_matrix(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
     """Several rows at once, blocks of rows that do not divide the prompt, chunks of any size: the same numbers."""
     model = bridge_of("gemma2")
@@ -94,6 +96,7 @@ def test_random_directions_give_a_bound_too(bridge_of: Callable[..., Any], monke
         assert (found >= truth * (1 - 1e-6)).all()
 
 
+@pytest.mark.slow
 def test_chunks_and_queries_do_not_matter(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     shared: Any = {"constants": "measured", "edges": "local", "bos": "as-given", "progress": False, "query": 6}

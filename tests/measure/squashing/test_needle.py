@@ -16,6 +16,7 @@ PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12
 AT = [2, 5, 1, -2]
 
 
+@pytest.mark.slow
 def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2")
     among = [5, 6, 30]
@@ -47,6 +48,7 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     assert found["prompts"].values.tolist() == [[2, 0], [1, 1]]
 
 
+@pytest.mark.slow
 def test_what_replaces_a_token_does_not_depend_on_how_prompts_are_batched(bridge_of: Callable[..., Any]) -> None:
     """Twenty prompts of one length are two batches; the last batch has few tokens of its own."""
 

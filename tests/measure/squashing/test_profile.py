@@ -54,6 +54,7 @@ def test_frobenius_norms_and_chosen_queries_under_hooks(bridge_of: Callable[...,
     assert abs(plain["jacobian"] / found["jacobian"] - 1).max() > 0.01, "the hooks do something here"
 
 
+@pytest.mark.slow
 def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma3")
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 1, 3], "method": "none", "n_random_models": 0, **SHARED}
@@ -71,6 +72,7 @@ def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[
     assert 0 < said["rounding"] < 1e-6
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma", torch.float64)
@@ -87,6 +89,7 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 1e-6
 
 
+@pytest.mark.slow
 def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "How many ones are in 1101 ="
     asked: dict[str, Any] = {"method": "none", "n_random_models": 1, "progress": False}
@@ -136,6 +139,7 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     np.testing.assert_allclose(found["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -13,6 +13,7 @@ import squashlens as sl
 PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [-1, 12])
 def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> None:
     ds = sl.sensitivity(tiny, PROMPT, query=query, progress=False)

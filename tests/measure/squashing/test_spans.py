@@ -59,6 +59,7 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     assert max(alone[[0, 6]]) <= ends <= np.hypot(*alone[[0, 6]]) < 0.999 * alone[[0, 6]].sum()
 
 
+@pytest.mark.slow
 def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     shared: Any = {"query": 9, "progress": False}
@@ -82,6 +83,7 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     np.testing.assert_allclose(drawn.y, exact.values)
 
 
+@pytest.mark.slow
 def test_a_sketch_of_spans_that_stops_early_has_both_ends(tiny: Any) -> None:
     prompt, shared = "How many ones are in 1101 =", {"spans": "words", "progress": False}
     exact = sl.jacobian_norms(tiny, prompt, **shared).values  # pyright: ignore
@@ -142,6 +144,7 @@ def test_spans_that_cannot_be_replaced(tiny: Any) -> None:
         sl.substitution_effect(tiny, ["110 =", "1110 ="], spans="words", progress=False)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("spans", "complaint"),
     [

@@ -43,6 +43,7 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
     assert everything["share"].sum().item() == pytest.approx(1, rel=1e-9)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("attention", ["model", "uniform", "topological"])
 def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
     for family in ("gemma", "gemma3", "gpt2"):
