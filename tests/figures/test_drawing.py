@@ -127,7 +127,7 @@ def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
 
 
 def _heads(figure: Any) -> list[Any]:
-    return [note for note in figure.layout.annotations if (note.name or "").startswith("head of block")]
+    return [note for note in figure.layout.annotations if (note.name or "").startswith("block title")]
 
 
 @pytest.mark.slow

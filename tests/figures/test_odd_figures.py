@@ -101,7 +101,7 @@ def test_any_number_of_any_figures(curves: go.Figure, shares: go.Figure, bars: g
 
 def test_labels_are_text_and_fit(bars: go.Figure) -> None:
     found = sl.figures.styled(sl.figures.panels(dict.fromkeys(HOSTILE, bars), columns=2), theme="paper", width=7)
-    titles = [note for note in found.layout.annotations if (note.name or "").startswith("head of block")]
+    titles = [note for note in found.layout.annotations if (note.name or "").startswith("block title")]
     assert [unbroken(note.text) for note in titles] == ["&lt;script&gt;alert(1)&lt;/script&gt;", *HOSTILE[1:]]
     assert max(width_of(note.text, note.font.size) for note in titles if note.text) < 7 * 96 / 2
 

@@ -1,6 +1,5 @@
 """Panels of one page: what they share is said once, what differs is said at each, and one quantity has one scale."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,9 @@ PROMPT = "1101 ="
 def said(figure: Any) -> tuple[str, str, list[str]]:
     """Title and notes of a page, and the notes of its panels, each in one line."""
     layout = figure.layout
-    lines = [text.replace("<br>", " ") for text in (layout.title.text, layout.title.subtitle.text)]
-    return lines[0], lines[1], [notes for _, notes in heads(figure)]
-
-
-def heads(figure: Any) -> list[tuple[str, str]]:
-    """Title and notes of each panel, in one line."""
-    texts = [
-        note.text.replace("<br>", " ") for note in figure.layout.annotations if (note.name or "").startswith("head")
-    ]
-    parts = [re.split(r" ?<span[^>]*>", text.removesuffix("</span>")) for text in texts]
-    return [(title, notes[0] if notes else "") for title, *notes in parts]
+    panels = [note.text for note in layout.annotations if (note.name or "").startswith("block notes")]
+    lines = [text.replace("<br>", " ") for text in (layout.title.text, layout.title.subtitle.text, *panels)]
+    return lines[0], lines[1], lines[2:]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +100,8 @@ def test_hooks_of_some_results_are_said() -> None:
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = odd.result(name)
     figure: Any = sl.figures.of(sl.results.concat({"first": result, "second": result}, dim="attempt"))
-    assert [title for title, _ in heads(figure)] == ["attempt first", "attempt second"]
+    titles = [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
+    assert titles == ["attempt first", "attempt second"]
     one: Any = sl.figures.of(result)
     assert len(figure.data) == 2 * len(one.data)
     np.testing.assert_array_equal(np.asarray(figure.data[-1].y, float), np.asarray(one.data[-1].y, float))
@@ -152,7 +144,7 @@ def test_titles_of_narrow_panels_stay_above_them() -> None:
         left, right = page.layout[f"xaxis{note.xref.split()[0][1:]}"].domain
         assert width_of(note.text, size) <= (right - left) * wide
     tallest = max(height_of(note.text, size) for note in titles[:2])
-    assert next(note for note in page.layout.annotations if note.name == "head of block 0").yshift > tallest
+    assert next(note for note in page.layout.annotations if note.name == "block title 0").yshift > tallest
 
 
 @pytest.mark.slow

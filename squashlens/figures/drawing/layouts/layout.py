@@ -9,7 +9,16 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.layouts.page import HEAD, PANEL_TITLE, Block, Page, axes_of, reference, traces_of
+from squashlens.figures.drawing.layouts.page import (
+    HEAD,
+    HEAD_NOTES,
+    PANEL_TITLE,
+    Block,
+    Page,
+    axes_of,
+    reference,
+    traces_of,
+)
 from squashlens.figures.drawing.layouts.parts import NOTES, set_colour_bar, set_legend, set_title
 from squashlens.figures.drawing.layouts.space import Spans, Track, divided, least_sizes
 from squashlens.figures.drawing.layouts.ticks import set_axis
@@ -104,7 +113,7 @@ class Layout:
                 note.update(text=wrapped(note.text, 0.93 * (end - start), self.size), font={"size": self.size})
                 before[row] = max(before[row], height_of(note.text, self.size) + self.pad)
             after[row] = max(after[row], set_axis(self.figure, x, end - start, self.size) + self.pad)
-        before[0] += sum(height_of(text, size) for text, size in self._head(block, across))
+        before[0] += sum(height_of(text, size) for _, text, size in self._head(block, across))
         wanted = max(block.height * self.size / ORDINARY, sum(least))
         return Track(block.row, block.rows, least, before, after, wanted)
 
@@ -113,11 +122,11 @@ class Layout:
         here = [trace for trace in traces_of(self.figure) if axes_of(trace) == (reference(x), reference(y))]
         return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
 
-    def _head(self, block: Block, across: Spans) -> list[tuple[str, float]]:
-        """Title and notes of a block in lines as wide as the block, with their sizes."""
-        texts = ((block.title, BLOCK_TITLE * self.size), (block.notes, NOTES * self.size))
+    def _head(self, block: Block, across: Spans) -> list[tuple[str, str, float]]:
+        """Title and notes of a block: the annotation, lines as wide as the block, and their size."""
+        texts = ((HEAD, block.title, BLOCK_TITLE * self.size), (HEAD_NOTES, block.notes, NOTES * self.size))
         wide = across[-1][1] - across[0][0]
-        return [(wrapped(text, wide, size), size) for text, size in texts if text]
+        return [(name, wrapped(text, wide, size), size) for name, text, size in texts if text]
 
     def _place(
         self, at: int, block: Block, across: Spans, down: Spans, scale: tuple[float, float, float, float]
@@ -135,17 +144,15 @@ class Layout:
                 trace.colorbar.update(
                     x=domains[column][1] + self.pad / wide, xanchor="left", y=high, yanchor="top", len=high - low
                 )
-        head = self._head(block, across)
-        if head:
-            notes = [self.titles.get((reference(x), reference(y))) for x, y, row, _ in block.panels if row == 0]
-            style = f"font-size: {NOTES * self.size}px; color: {self.page.look.soft}"
-            lines = [f'<span style="{style}">{text}</span>' if size < self.size else text for text, size in head]
-            note = next(one for one in layout.annotations if one.name == f"{HEAD} {at}")
-            note.update(
-                text="<br>".join(lines), x=domains[0][0], y=heights[0][1], xref="paper", yref="paper", xanchor="left",
-                yanchor="bottom", align="left", showarrow=False, font={"size": BLOCK_TITLE * self.size},
-                yshift=3 + max(height_of(one.text, self.size) if one else 0.0 for one in notes),
+        notes = [self.titles.get((reference(x), reference(y))) for x, y, row, _ in block.panels if row == 0]
+        shift = 3 + max(height_of(one.text, self.size) if one else 0.0 for one in notes)
+        for name, text, size in self._head(block, across)[::-1]:
+            font = {"size": size} | ({"color": self.page.look.soft} if name == HEAD_NOTES else {})
+            next(one for one in layout.annotations if one.name == f"{name} {at}").update(
+                text=text, font=font, x=domains[0][0], y=heights[0][1], xref="paper", yref="paper", xanchor="left",
+                yanchor="bottom", align="left", showarrow=False, yshift=shift,
             )  # fmt: skip
+            shift += height_of(text, size)
 
 
 def _extend(tracks: list[Track], space: float) -> None:

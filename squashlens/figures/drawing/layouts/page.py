@@ -14,7 +14,8 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
 
 KEY = "squashlens"
-PANEL_TITLE, HEAD = "panel title", "head of block"  # names of annotations; the second with the number of the block
+PANEL_TITLE = "panel title"  # name of an annotation; those of a block have its number too
+HEAD, HEAD_NOTES = "block title", "block notes"
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.page import HEAD, Block, Page, axes_of, reference, traces_of
+from squashlens.figures.drawing.layouts.page import HEAD, HEAD_NOTES, Block, Page, axes_of, reference, traces_of
 from squashlens.figures.drawing.layouts.parts import list_once
 from squashlens.figures.drawing.layouts.space import NoRoomError
 from squashlens.figures.drawing.layouts.ticks import drawn_along, numbers_of
@@ -104,6 +104,16 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
         for one in added.get(kind, ()):
             sides = {side: (one.get(side) or side[0]).split(" ") for side in ("xref", "yref")}  # plotly's default
             add(one | {side: " ".join([short.get(axis, axis), *rest]) for side, (axis, *rest) in sides.items()})
+    _add_bars(layout, added, label)
+    layout.uniformtext.update(added.get("uniformtext", {}))
+    # An empty text on an axis, which is plotly's default, would extend the axis.
+    for name in (HEAD, HEAD_NOTES):
+        whole.add_annotation(name=f"{name} {at}", text="", showarrow=False, xref="paper", yref="paper")
+    return replace(block, panels=panels)
+
+
+def _add_bars(layout: Any, added: Mapping[str, Any], label: str) -> None:
+    """Take over how a figure lays out its bars, or raise an error if others on the page differ."""
     for key in BARS:
         mine = added.get(key)
         if layout[key] is not None and mine not in (None, layout[key]):
@@ -111,10 +121,6 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
                 f"{label!r} has a bar layout that differs from the figures before it.", "Give it a page of its own."
             )
         layout[key] = mine or layout[key]
-    layout.uniformtext.update(added.get("uniformtext", {}))
-    # An empty text on an axis, which is plotly's default, would extend the axis.
-    whole.add_annotation(name=f"{HEAD} {at}", text="", showarrow=False, xref="paper", yref="paper")
-    return replace(block, panels=panels)
 
 
 def _share_type(whole: go.Figure, blocks: Sequence[Block], letter: str) -> None:
