@@ -16,7 +16,6 @@ LISTS = {  # the file with a list, the folders whose functions are in it, and th
     "figures/__init__.py": (("figures",), "draws("),
     "hooks/__init__.py": (("hooks",), "validated"),
 }
-ELSEWHERE = ("composition", "depth_limit", "hops", "strongest_paths")  # in `squashlens.paths`
 
 
 def found(root: Path, folders: tuple[str, ...], decorator: str) -> dict[str, str]:
@@ -39,6 +38,16 @@ def defines(root: Path, module: str, name: str) -> bool:
     return any(getattr(node, "name", "") == name for node in tree)
 
 
+def imported(path: Path) -> dict[str, str]:
+    """The module of each name that a file imports from the package."""
+    return {
+        alias.name: f"squashlens.{node.module}" if node.level else node.module
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+
 def written(root: Path, listing: str) -> str:
     """The text of a file, with its list as it should be."""
     path = root / PACKAGE / listing
@@ -46,16 +55,9 @@ def written(root: Path, listing: str) -> str:
     text, stub = path.read_text(encoding="utf-8"), listing.endswith("i")
     tree = ast.parse(text).body
     imports = [node for node in tree if isinstance(node, ast.ImportFrom)]
-    before = {
-        alias.name: f"squashlens.{node.module}" if node.level else str(node.module)
-        for node in imports
-        if node.module
-        for alias in node.names
-    }
-    kept = {name: module for name, module in before.items() if defines(root, module, name)}
-    names = kept | found(root, folders, decorator)
-    for name in ELSEWHERE if stub else ():
-        del names[name]
+    kept = {name: module for name, module in imported(path).items() if defines(root, module, name)}
+    elsewhere = imported(root / PACKAGE / "paths.py") if stub else {}
+    names = {name: at for name, at in (kept | found(root, folders, decorator)).items() if name not in elsewhere}
     modules: dict[str, list[str]] = {}
     for name, module in sorted(names.items()):
         modules.setdefault(module.replace("squashlens", "", 1) if stub else module, []).append(name)

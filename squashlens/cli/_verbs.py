@@ -5,6 +5,7 @@ They are found in the sources, without importing them: the stub of the package l
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,16 +31,12 @@ class Verb:
         return getattr(import_module(f"squashlens.{self.where}" if self.where else "squashlens"), self.name)
 
     @cached_property
-    def _written(self) -> ast.FunctionDef | None:
-        text = self.source.read_text(encoding="utf-8")
-        tree = ast.parse(text).body if "@measurement(" in text else []
-        return next((one for one in tree if isinstance(one, ast.FunctionDef) and one.name == self.name), None)
-
-    @cached_property
     def decorator(self) -> ast.Call | None:
         """The decorator that registers the function; None for a function that is no measurement."""
-        calls = (one for one in self._written.decorator_list if isinstance(one, ast.Call)) if self._written else ()
-        return next((one for one in calls if getattr(one.func, "id", "") == "measurement"), None)
+        text = self.source.read_text(encoding="utf-8")  # parsing whole modules would take a fifth of a second
+        found = re.search(rf"^@(measurement\([^@]*?\))\n(?:[@#].*\n)*def {self.name}\(", text, re.MULTILINE)
+        call = ast.parse(found[1], mode="eval").body if found else None
+        return call if isinstance(call, ast.Call) else None
 
     def said(self, option: str) -> Any:
         """The value of an option of the decorator, or None."""
@@ -66,7 +63,9 @@ class Verb:
         """The first sentence of the function's docstring."""
         from squashlens.cli._reading._help import first_sentence
 
-        return first_sentence(ast.get_docstring(self._written) or "") if self._written else ""
+        tree = ast.parse(self.source.read_text(encoding="utf-8")).body
+        functions = (node for node in tree if isinstance(node, ast.FunctionDef) and node.name == self.name)
+        return first_sentence(ast.get_docstring(next(functions)) or "")
 
 
 def measurements() -> Iterator[Verb]:

@@ -24,7 +24,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import headline, joints, of_several, settled, told, written
 from squashlens.saving.digests import (
-    HEADS,
+    OF_ALL,
     OURS,
     PROVENANCE,
     SIGNED,
@@ -80,7 +80,7 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
     """
     found = result.copy(deep=False)
     short = headline(told(dict(facts), labels_of(found)))
-    plain = {name: value for name, value in found.attrs.items() if name not in (*HEADS, SOURCE, PROVENANCE)}
+    plain = {name: value for name, value in found.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
     text = written({**kept, SIGNED: digests(found) if measured else {}})
     found.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}

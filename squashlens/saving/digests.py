@@ -17,6 +17,7 @@ PROVENANCE = "provenance"
 SOURCE, OURS = "source", "squashlens"  # an attribute of every result, which arithmetic between two results keeps
 SIGNED = "signed"  # the entry of a provenance with the digests of what was measured
 HEADS = ("model", "prompt", "sequence", "task")  # attributes that repeat a provenance in short
+OF_ALL = (*HEADS, SOURCE, PROVENANCE)  # attributes that say where a result comes from, which none of them signs
 Result = xr.DataArray | xr.Dataset
 
 
@@ -26,9 +27,7 @@ def digests(result: Result) -> dict[str, str]:
     Attributes of coordinates are left out, and those that hold a provenance.
     """
     own: Mapping[Any, Any] = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
-    stated = {
-        name: {k: v for k, v in one.attrs.items() if k not in (PROVENANCE, SOURCE, *HEADS)} for name, one in own.items()
-    }
+    stated = {name: {k: v for k, v in one.attrs.items() if k not in OF_ALL} for name, one in own.items()}
     found = {str(name): _digest(one.variable, stated[name]) for name, one in own.items()}
     return found | {label_of(name): _digest(one.variable, {}) for name, one in result.coords.items()}
 

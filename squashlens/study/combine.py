@@ -18,14 +18,13 @@ from xarray.core import indexing
 from squashlens.errors import InputError
 from squashlens.records.facts import over_axes
 from squashlens.records.results import sealed
-from squashlens.saving.digests import HEADS, PROVENANCE, SOURCE
+from squashlens.saving.digests import OF_ALL, PROVENANCE
 from squashlens.study.cells import Cell
 from squashlens.study.contents import KEPT, Reader
 from squashlens.study.describing.description import Grid
 from squashlens.study.storing.store import Store
 
 TOKENS = {"token_id": -1}  # what stands after the last token of a shorter prompt
-OF_ALL = (*HEADS, SOURCE, PROVENANCE)  # attributes that a single result has as a whole
 
 
 @dataclass
