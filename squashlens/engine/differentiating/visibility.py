@@ -121,8 +121,8 @@ def require_digits(lost: float) -> None:
     """Raise if rounding changes a derivative by more than `MOST` of its largest part, as `Jittered` results show."""
     if not lost <= MOST:  # NaN too
         raise UnsoundModelError(
-            f"Terms of this derivative cancel: rounding in float64 may change it by {lost:.2g} of its largest part.",
-            "Nothing can be certified here: use `jacobian_norms`.",
+            f"Terms of this derivative cancel: rounding may change it by {lost:.2g} of its largest part.",
+            "Nothing can be certified here: use `jacobian_norms` with method='exact', in float64.",
         )
 
 

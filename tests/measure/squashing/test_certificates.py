@@ -380,6 +380,23 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
 
 
+@pytest.mark.parametrize(("size", "refused"), [(2.0**3, False), (2.0**8, False), (2.0**30, True)])
+def test_lanczos_iteration_in_float32_allows_for_what_cancels(size: float, refused: bool, tmp_path: Path) -> None:
+    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 2})
+    whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0), torch.float32)
+    _, model = loaded(config, tmp_path / "large", lambda plain: heads_that_cancel(plain, size), torch.float32)
+    asked: dict[str, Any] = {"method": "lanczos", "positions": [1, 5], "bos": "as-given", "progress": False}
+    if refused:
+        with pytest.raises(UnsoundModelError, match="Terms of this derivative cancel|forward and in backward"):
+            sl.jacobian_norms(model, IDS, **asked)
+        return
+    truth = exact_norms(whole, IDS)[[1, 5]]
+    found = sl.jacobian_norms(model, IDS, **asked)[[1, 5]]
+    assert (found["low"].values <= truth).all()
+    assert (truth <= found.values).all()
+    assert sl.results.provenance(found)["lanczos"]["rounding"] > 1e-8 * size
+
+
 @pytest.mark.slow
 def test_local_edges_allow_for_what_cancels(tmp_path: Path) -> None:
     """A stream whose mean is a million times its deviation, which LayerNorm takes away."""

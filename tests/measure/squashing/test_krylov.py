@@ -28,10 +28,12 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     blocks = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()
     truth = np.linalg.norm(blocks, ord=2, axis=(1, 2))[PLACES]
     found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, rtol=1e-5, freeze=freeze, **SHARED)
-    np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5)
-    np.testing.assert_allclose(found["low"].values[PLACES], truth, rtol=2e-5)
-    assert np.isnan(found.values[[0, 2, 3, 5]]).all()
     said = sl.results.provenance(found)["lanczos"]
+    assert said["rounding"] < 2e-4  # norms and softmax in float32, except in GPT-2
+    np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5 + 2 * said["rounding"])
+    assert (found["low"].values[PLACES] <= truth).all()
+    assert (truth <= found.values[PLACES]).all()
+    assert np.isnan(found.values[[0, 2, 3, 5]]).all()
     assert said["products"] == 2 * 3 * said["steps"] <= 2 * 3 * 16
 
 

@@ -126,8 +126,8 @@ def jacobian_norms(
         of its tokens; the provenance has all positions (`spans`).
 
     Raises:
-        UnsoundModelError: with an upper bound, terms of the derivative that cancel so that rounding may change it by
-            more than a tenth.
+        UnsoundModelError: with an upper bound or Lanczos iteration, terms of the derivative that cancel so that
+            rounding may change it by more than a tenth.
         InputError: `rtol` without a sketched Frobenius norm, `tightness` without an upper bound on the spectral norm,
             a query, layer or span that does not exist, or spans of several prompts.
         CapacityError: the rows for a spectral norm do not fit into memory or a temporary file; the message has their

@@ -1,6 +1,7 @@
 """Vector–Jacobian products of one token's output, and a sketch that takes as many of them as its accuracy needs."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from tqdm.auto import tqdm
 
 from squashlens._typing import Target
 from squashlens.bars import bar
-from squashlens.engine.anatomy import width
+from squashlens.engine.anatomy import device_of, width
+from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.pullback import Pullback
@@ -26,7 +28,8 @@ from squashlens.measure.squashing.jacobians.rows import (
 )
 from squashlens.measure.squashing.spans import Spans
 from squashlens.remarks import remark
-from squashlens.theory.norms import mean_interval, spectral_norms
+from squashlens.theory.norms import mean_interval, missing_sizes, spectral_norms
+from squashlens.theory.probes import PROBES, normals
 
 FIRST = 16  # probes of a sketch with rtol= before its interval is computed for the first time
 ByToken = Float[Tensor, "prompt position"]
@@ -40,6 +43,7 @@ class Products:
         batch_size: int | None, progress: bool, spans: Spans | None = None,
     ) -> None:  # fmt: skip
         self.session, self.query, self.progress, self.spans = session, query, progress, spans
+        self._anew = partial(Products, session, hooks, from_layer, top, to, query, batch_size, progress)
         self.pullback = Pullback(session, [from_layer], hooks, top, to, batch_size)
         self.attention = self.pullback.attention
 
@@ -77,6 +81,16 @@ class Products:
         reach, count = self.query + 1, len(directions)
         spans = None if self.spans is None else self.spans.within(reach)
         return spectral_of(self.along(directions), storage, reach, count, norms, self.progress, spans)
+
+    def rounded_away(self, chance: float, seed: int) -> ByToken:
+        """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.
+
+        These upper bounds on Frobenius norms hold together, except with probability `chance`.
+        """
+        probes = normals(seed)(PROBES, width(self.session.model))
+        with Jittered(device_of(self.session.model), seed):
+            jittered = self._anew().rows(probes)
+        return missing_sizes(jittered - self.rows(probes), chance)
 
     def frobenius(self, directions: Float[Tensor, "cotangent d"]) -> Tensor:
         """The root of the sum of squares of the rows of each position, or of each span."""

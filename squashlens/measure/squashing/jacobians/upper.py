@@ -15,7 +15,6 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Norm, Target
-from squashlens.engine.anatomy import device_of, width
-from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying
+from squashlens.engine.anatomy import width
+from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import (
     derivative_rounding,
     require_digits,
@@ -42,7 +41,6 @@ from squashlens.theory.norms import (
     crossed,
     direction_factor,
     length_factor,
-    missing_sizes,
     moment_sizes,
     sketch_factors,
     sketch_stages,
@@ -50,7 +48,7 @@ from squashlens.theory.norms import (
     spike_sizes,
     unmixing,
 )
-from squashlens.theory.probes import PROBES, normals
+from squashlens.theory.probes import normals
 
 FAILURE = 1e-6  # probability that any upper bound is too low or any lower bound too high
 EVENTS = 3  # what may fail of each norm: its upper end, its lower end, and what rounding is found to do to it
@@ -114,10 +112,8 @@ def upper_sketch(
         blocks = range(from_layer, max(spans.values()))
         seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         here = torch.arange(n)[None] == query
-        probes = normals(seed)(PROBES, width(model))
         for to, top in spans.items():
-            of = partial(Products, session, hooks, from_layer, top, to, query, batch_size, progress, groups)
-            products = of()
+            products = Products(session, hooks, from_layer, top, to, query, batch_size, progress, groups)
             if tightness is not None:
                 ends, facts = _grown(products, each, tightness, seed)
             elif norm == "spectral":
@@ -126,10 +122,7 @@ def upper_sketch(
                 ends, facts = _frobenius(products, each, n_probes, seed)
             inside = range(from_layer, top)
             lost = torch.tensor([derivative_rounding(model, sight, inside, n) for sight in seen], dtype=torch.float64)
-            plain = products.rows(probes)
-            with Jittered(device_of(model), seed):
-                jittered = of().rows(probes)
-            lost += ends.share_of(missing_sizes(jittered - plain, chance / EVENTS))
+            lost += ends.share_of(products.rounded_away(chance / EVENTS, seed))
             require_digits(float(lost.max()))
             reached = torch.stack([tokens_reaching(sight, inside, here) for sight in seen])
             lost = lost[:, None]
