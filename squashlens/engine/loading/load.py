@@ -4,6 +4,7 @@ The model has its raw weights, eager attention, eval mode and no gradients on pa
 no code from the checkpoint is run.
 """
 
+import gc
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoi
 from squashlens.engine.proving.complete import require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
 from squashlens.engine.proving.surroundings import require_no_meta
-from squashlens.engine.text.start import start_of
+from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
@@ -95,7 +96,7 @@ def load(
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = _dtype_to_run_in(dtype)
     require_quantizer(quantize, dtype)
-    with _libraries_silenced(progress):
+    with _uncollected(), _libraries_silenced(progress):
         found = source_of(name, progress=progress)
         source = found.path
         require_revisions(name, source, revision)
@@ -124,6 +125,18 @@ def load(
                 f"{source} cannot be run in {dtype_name(dtype)} ({reason}).",
                 "Check config.json and the other files of the folder, or load it in another dtype.",
             ) from error
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause Python's search for cycles of objects, which takes half of the time in which large tokenizers are read."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 @contextmanager
@@ -305,8 +318,10 @@ def _wrap(
         return build_bridge_from_module(
             inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=source
         )
-    # TransformerLens wants a tokenizer that adds BOS. It is handed ours if that does, and reads its own otherwise.
-    ours = tokenizer if getattr(tokenizer, "add_bos_token", False) else None
+    # TransformerLens reads a tokenizer again, with the option to add BOS, unless it gets one that has the option.
+    ours = tokenizer if adds_bos(tokenizer) else None
+    if ours is not None:
+        ours.add_bos_token = True  # Gemma's adds it without the option
     model = TransformerBridge.boot_transformers(
         source, hf_model=inner, tokenizer=ours, device=device, dtype=dtype, revision=revision
     )

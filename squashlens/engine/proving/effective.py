@@ -1,7 +1,7 @@
 """Test that hooks take effect, before a result under them is trusted.
 
 Some architectures pass a hook a tensor that the model never uses, so an edit there silently does nothing. At the first
-use of a hook point, a tensor of zeros is added to its activation, and the logits must depend on it.
+use of a hook point, a tensor of zeros is added to its activation, and the last logits must depend on it.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import context_length, device_of
+from squashlens.engine.anatomy import context_length, device_of, last_logits
 from squashlens.engine.hooking.hook import FilteredHook, Hook, attached, distinct_points, without_ambient
 from squashlens.engine.hooking.pairs import HookLike, expanded_hooks
 from squashlens.engine.locks import locked, require_bridge
@@ -154,7 +154,7 @@ def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
 
 
 def _takes_effect(model: Bridge, sites: list[str]) -> dict[str, bool]:
-    """For each site that fires in one forward pass, whether the logits depend on a tensor that is added there."""
+    """For each site that fires in one forward pass, whether the last logits depend on a tensor that is added there."""
     ids = probe_ids(model)
     leaves: dict[str, Tensor] = {}
     with (
@@ -163,7 +163,7 @@ def _takes_effect(model: Bridge, sites: list[str]) -> dict[str, bool]:
         attached(model, *(Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites)),
     ):
         warnings.simplefilter("ignore")  # the bridge warns about edited norms, which are intended here
-        logits = model(ids, use_cache=False).float()
+        logits = model(ids, use_cache=False, **last_logits(model)).float()
         weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(logits)
         gradients: list[Tensor | None] = [None] * len(leaves)
         if logits.requires_grad:  # otherwise no added tensor reached the logits

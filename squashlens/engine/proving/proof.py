@@ -4,8 +4,8 @@ A bridge re-implements attention and norms around the weights of a Hugging Face 
 computes something else, and for some it passes hooks a tensor that the model never uses, so that edits silently do
 nothing. This is tested before anything is measured:
 
-* Logits, every residual stream and every attention pattern equal those of the plain model, which runs with eager
-  attention on a short prompt.
+* The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
+  eager attention on a short prompt.
 * A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
 * Tokens depend on earlier tokens only, and only through attention (`premises`).
 """
@@ -19,7 +19,15 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree, difference, same_frequencies
-from squashlens.engine.anatomy import device_of, dtype_of, modules_of, n_blocks, pattern_site, residual_site
+from squashlens.engine.anatomy import (
+    device_of,
+    dtype_of,
+    last_logits,
+    modules_of,
+    n_blocks,
+    pattern_site,
+    residual_site,
+)
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt
@@ -155,7 +163,7 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
             assumes.
     """
     with torch.no_grad():
-        model(probe_ids(model), use_cache=False)  # a bridge may set itself up at its first pass
+        model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
     with registry.steady(model):
         _prove(model, plain)
         as_described = covers != VERIFIED or not registry.code_in(model).replaced
@@ -190,11 +198,11 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [pattern_site(block) for block in range(n_blocks(model))]
     with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
-        logits = model(ids, use_cache=False)
+        logits = model(ids, use_cache=False, **last_logits(model))
         truth = (
             plain_outputs(plain, ids)
             if is_native(model)
-            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
+            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True, **last_logits(model))
         )
     pairs = [("logits", logits, truth.logits)]
     if not truth.attentions or any(a is None for a in truth.attentions):

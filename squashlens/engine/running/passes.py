@@ -29,6 +29,7 @@ from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import SAME_OPERATIONS, agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.hooking.hook import Hook, ambient, attached, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
@@ -114,8 +115,8 @@ def read(
         positions: position ids of the trunk, 0, 1, 2 … by default.
         hooks: the hooks for a pass that starts with k tokens of the trunk, as a function of k.
         branch_hooks: hooks for the passes that continue the trunk's cache.
-        passes: ``"auto"`` shares passes where shared and separate passes agree, and runs the prompts one by one
-            otherwise; ``"shared"`` raises an error instead; ``"separate"`` always runs them one by one.
+        passes: ``"auto"`` shares passes where shared and separate passes agree, and runs each prompt as a whole
+            otherwise; ``"shared"`` raises an error instead; ``"separate"`` always runs each as a whole.
         tokens_per_pass: number of branch tokens in one pass. By default, as many as fit into about one gigabyte.
         copies: number of copies of each prompt in a separate pass. Another number of copies adds the same terms in
             another order, so the difference between two such runs is rounding.
@@ -140,13 +141,13 @@ def read(
 
 def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor], str]:
     if passes == "separate":
-        return _one_by_one(plan, progress), "separate"
+        return _separately(plan, progress), "separate"
     rows, reason = _shared(plan, tokens_per_pass, progress)
     if rows is not None and reason is None:
         return rows, "shared"
     if passes == "shared":
         raise InputError(f"passes='shared' gives wrong numbers here: {reason}.", "Use passes='auto' or 'separate'.")
-    return _one_by_one(plan, progress), f"separate, since {reason}"
+    return _separately(plan, progress), f"separate, since {reason}"
 
 
 def _shared(plan: Plan, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
@@ -177,7 +178,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
-    alone = _one_by_one(few, progress=False)
+    alone = _separately(few, progress=False)
     same = partial(agree, dtype=dtype_of(plan.model), tolerance=SAME_OPERATIONS)
     for site, truth in alone.items():
         found = rows[site][chosen][..., : truth.shape[-1]]
@@ -202,19 +203,36 @@ def _sample(plan: Plan) -> list[int]:
     return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 
-def _one_by_one(plan: Plan, progress: bool) -> dict[str, Tensor]:
-    """Run a separate forward pass for every prompt."""
+def _separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
+    """Run every prompt as a whole, and those of one length in one batch, unless hooks depend on the trunk."""
     rows = _Rows(plan)
     device = device_of(plan.model)
-    for number, branch in enumerate(bar(plan.branches, desc="prompts", progress=progress)):
-        ids = torch.tensor([branch.ids(plan.trunk)] * plan.copies, device=device)
-        place = _positions(plan, branch)
-        extra = None if plan.positions is None else context(plan.model, place, place, causal(len(branch)))
-        keys = torch.arange(len(branch))[None]
-        with attached(plan.model, *plan.hooks(branch.at)):
-            forward(plan.model, ids, rows.watch([number], [len(branch) - 1], keys), extra)
-        rows.take([number])
+    with bar(total=len(plan.branches), desc="prompts", progress=progress) as progress_bar:
+        for numbers in _of_one_length(plan):
+            same = [plan.branches[number] for number in numbers]
+            ids = torch.tensor([b.ids(plan.trunk) for b in same for _ in range(plan.copies)], device=device)
+            extra, length = None, len(same[0])
+            if plan.positions is not None:
+                place = _positions(plan, same[0])
+                extra = context(plan.model, place, place, causal(length))
+            keys = torch.arange(length).expand(len(same), -1)
+            own = range(0, len(ids), plan.copies)
+            with attached(plan.model, *plan.hooks(same[0].at)):
+                forward(plan.model, ids, rows.watch(numbers, [length - 1] * len(same), keys, own), extra)
+            rows.take(numbers)
+            progress_bar.update(len(numbers))
     return rows.values
+
+
+def _of_one_length(plan: Plan) -> Iterator[list[int]]:
+    """The numbers of the prompts that run in one batch: of one length, with the same hooks and positions."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
+    for number, branch in enumerate(plan.branches):
+        alike.setdefault((len(branch), number) if own else (len(branch),), []).append(number)
+    for (length, *_), numbers in alike.items():
+        size = max(1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length)))
+        yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
 def _together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> dict[str, Tensor]:
@@ -297,19 +315,25 @@ class _Rows:
         self.values: dict[str, Tensor] = {}
         self._read: dict[str, Tensor] = {}
 
-    def watch(self, numbers: list[int], ends: list[int], keys: Tensor) -> list[tuple[str, Any]]:
-        """Hooks for one pass: prompt `numbers[k]` is read at index `ends[k]`, and its positions are `keys[k]`."""
-        return [(site, partial(self._keep, site, numbers, ends, keys)) for site in self.plan.sites] if numbers else []
+    def watch(
+        self, numbers: list[int], ends: list[int], keys: Tensor, own: Sequence[int] | None = None
+    ) -> list[tuple[str, Any]]:
+        """Hooks for one pass: prompt `numbers[k]` is read in row `own[k]` of the batch, by default the only one, at
+        index `ends[k]`, and its positions are `keys[k]`."""
+        at = list(own or [0] * len(ends)), ends
+        return [(site, partial(self._keep, site, numbers, at, keys)) for site in self.plan.sites] if numbers else []
 
-    def _keep(self, site: str, numbers: list[int], ends: list[int], keys: Tensor, tensor: Tensor) -> None:
+    def _keep(
+        self, site: str, numbers: list[int], at: tuple[list[int], list[int]], keys: Tensor, tensor: Tensor
+    ) -> None:
         if site.endswith("hook_pattern"):
-            rows = tensor[0, :, ends].transpose(0, 1)
+            rows = tensor.transpose(1, 2)[at]
             # Reorder the columns of the pass to each prompt's own positions.
             place = keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
             rows = rows.gather(-1, place).masked_fill((keys < 0).to(rows.device)[:, None], 0.0)
             rows = torch.nn.functional.pad(rows, (0, self.plan.longest - rows.shape[-1]))
         else:
-            rows = tensor[0, ends]
+            rows = tensor[at]
         self._read[site] = rows.detach()
         if site.endswith("hook_pattern"):  # large, so they do not wait for those of other blocks
             self.take(numbers)
@@ -360,7 +384,7 @@ def _try_sharing(model: Bridge) -> bool:
     sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
     plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
     with without_ambient(model):
-        truth = _one_by_one(plan, progress=False)
+        truth = _separately(plan, progress=False)
         try:
             found = _together(plan, None, progress=False)
         except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that does not accept such a mask

@@ -5,8 +5,8 @@ values to the plain model's attention modules instead, and these to a function o
 blocks of rows. Everything else is unchanged, including the hook points outside attention.
 
 This is tested at the first use of a model, on a short prompt: logits, residual streams and patterns must equal those of
-the bridge, and each hook point that fires must take effect. The mask is the one that the plain model requests for the
-length of the pass.
+the bridge. Each hook point must take effect, which is tested at its first use. The mask is the one that the plain model
+requests for the length of the pass.
 """
 
 import types
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, modules_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import dtype_of, last_logits, modules_of, n_blocks, pattern_site, residual_sites
 from squashlens.engine.hooking.hook import Hook, ambient, attached, distinct_points, without_ambient
 from squashlens.engine.native import attention_through, is_native
 from squashlens.engine.proving.effective import ineffective_points, probe_ids
@@ -33,7 +33,7 @@ from squashlens.theory.attention import Attention, attention_output
 from squashlens.theory.pullback import differentiable_attention
 
 NAME = "squashlens"  # under which the attention function is registered
-STRIDE = 4
+FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError)
 AttentionObserver = Callable[[int, Attention], None]
 AttentionReplacement = Callable[[int, Attention, Tensor], Tensor]
 
@@ -61,10 +61,14 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Which hook points take effect without patterns, or why a model cannot be run without patterns."""
+    """Why a model cannot be run without patterns, or which hook points fire then, and whether edits there take effect.
 
-    effective: frozenset[str] = frozenset()
+    The latter is tested where a pass needs it, since each point has to be tested apart from others near it.
+    """
+
     reason: str | None = None
+    fires: frozenset[str] = frozenset()
+    effective: dict[str, bool] = field(default_factory=dict)
 
 
 _written: "ContextVar[str | None]" = ContextVar("written", default=None)
@@ -78,12 +82,34 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     proof, points = proved(model, "streamed", lambda: _prove(model)), model.hook_dict
     if proof.reason is not None:
         return proof.reason
-    strange = [site for site in sites if site in points and (points[site].name or site) not in proof.effective]
+    read = [points[site].name or site for site in sites if site in points]
     standing = [name for name, p in distinct_points(model).items() if p.fwd_hooks or p.bwd_hooks]
-    blind = [name for name in standing if name not in proof.effective]
+    _test_effect(model, proof, [*standing, *read])
+    blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
     if any(" (torch)" in entry for entry in ambient(model)):
         return "a PyTorch hook is on a module"
-    return f"a hook is at {(blind + strange)[0]}" if blind or strange else None
+    return f"a hook is at {blind[0]}" if blind else None
+
+
+def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
+    """Find out where edits take effect; one point of a block at a time, since another could hide that it has none."""
+    new = [name for name in dict.fromkeys(names) if name in proof.fires and name not in proof.effective]
+    groups: list[dict[str, str]] = []  # point by block, or by part of the model outside blocks
+    for name in new:
+        near = ".".join(name.split(".")[: 2 if name.startswith("blocks.") else 1])
+        group = next((group for group in groups if near not in group), None)
+        if group is None:
+            groups.append(group := {})
+        group[near] = name
+    for group in groups:
+        try:
+            with torch.inference_mode(False), without_ambient(model), streamed(model):
+                without = ineffective_points(model, list(group.values()))
+        except torch.OutOfMemoryError:
+            raise
+        except FAILURES:  # a component that fails after an edit
+            without = list(group.values())
+        proof.effective.update({name: name not in without for name in group.values()})
 
 
 def implementation(model: Bridge, sites: Iterable[str] = ()) -> str:
@@ -231,22 +257,19 @@ def _prove(model: Bridge) -> _Proof:
             eager, logits = _everything(model, ids)
             with streamed(model, seen.__setitem__):
                 found, ours = _everything(model, ids)
-            with streamed(model):
-                there = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
-                # In several groups: many edits at once would hide the effect of a single one.
-                without_effect = {d for k in range(STRIDE) for d in ineffective_points(model, there[k::STRIDE])}
     except torch.OutOfMemoryError:
         raise
     except SquashlensError as error:
         cause = error.cause.rstrip(".")
         return _Proof(reason=f"its attention cannot be computed without patterns ({cause})")
-    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
+    except FAILURES:
         # Python's words for what an architecture does, such as to add position biases to the mask, explain nothing.
         return _Proof(reason="its architecture computes attention or its mask in a way of its own, as with ALiBi")
+    fires = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
     pairs = [("logits", ours, logits)]
     for site in residual_sites(model):
         name = model.hook_dict[site].name or site
-        if name not in there:
+        if name not in fires:
             return _Proof(reason=f"{site} does not fire")
         pairs.append((site, found[name], eager[name]))
     for block in range(n_blocks(model)):
@@ -257,16 +280,16 @@ def _prove(model: Bridge) -> _Proof:
     for what, a, b in pairs:
         if not agree(a, b, dtype_of(model)):
             return _Proof(reason=f"{what} comes out differently")
-    return _Proof(frozenset(there) - without_effect)
+    return _Proof(fires=frozenset(fires))
 
 
 def _everything(model: Bridge, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """The tensor at every hook point, and the logits."""
+    """The tensor at every hook point, and the last logits."""
     seen: dict[str, Tensor] = {}
     readers = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return seen, model(ids, use_cache=False)
+        return seen, model(ids, use_cache=False, **last_logits(model))
 
 
 def _keep(seen: dict[str, Tensor], name: str, value: Any) -> None:

@@ -38,6 +38,12 @@ def start_of(model: Bridge, own: Any = None) -> Start:
     return _known[model][1]
 
 
+def adds_bos(tokenizer: Any) -> bool:
+    """Whether a tokenizer puts one BOS, and nothing else, before a text."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    return bos is not None and _ids_before_text(tokenizer) == (bos,)
+
+
 def _read(model: Bridge, current: Any, own: Any) -> Start:
     table = int(bool(model.cfg.default_prepend_bos))
     named = f"TransformerLens's table for {type(model.original_model).__name__}"

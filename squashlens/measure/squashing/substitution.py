@@ -1,6 +1,6 @@
 """The substitution effect: how far the output moves when a token is replaced, which a derivative cannot tell you."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,13 +10,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Pieces, Target, positive
-from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
-from squashlens.engine.budget import batch_memory, pass_bytes
+from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import forward
+from squashlens.engine.running.passes import read
 from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
@@ -26,6 +26,7 @@ from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import MODEL_UNITS
+from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 
 
@@ -43,7 +44,6 @@ def substitution_effect(
     query: int = -1,
     to_layer: Target = "y",
     seed: int = 0,
-    batch_size: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
 ) -> xr.Dataset:
@@ -67,7 +67,6 @@ def substitution_effect(
         to_layer: layer at which the distance is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
             of the final norm.
         seed: random seed of the replacements; 0 by default.
-        batch_size: number of prompts in a forward pass; chosen to fit in about a gigabyte by default.
         bos: as in `path_bound`.
         progress: as in `path_bound`.
 
@@ -94,8 +93,6 @@ def substitution_effect(
     [0.0, 0.0, 0.0, 15.0]
     """
     positive(n_replacements, "n_replacements", "a number of tokens")
-    if batch_size is not None:
-        positive(batch_size, "batch_size", "a number of prompts")
     session = Session.start(
         model, prompt, bos, "substitution_effect",
         candidates=None if candidates is None else list(candidates), n_replacements=n_replacements,
@@ -112,9 +109,8 @@ def substitution_effect(
     for values in found.values():
         values[:, [p for p in range(n + 1) if p not in together] if groups is None else []] = torch.nan
     drawn = [_variants(ids, together, choices, n_replacements, generator) for ids in session.ids.cpu()]
-    progress_bar = bar(total=sum(map(len, drawn)), desc="substitution", unit="prompt", progress=progress)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
-        moved = _read(session, ids, variants, n, to_layer, batch_size, progress_bar.update)
+        moved = _read(session, ids[: n + 1], variants, to_layer, progress)
         if n + 1 < len(ids):
             _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
@@ -125,7 +121,6 @@ def substitution_effect(
             found["effect"][row, place] = gaps[here].mean()
             found["effect_std"][row, place] = gaps[here].std(correction=0)
             found["kl"][row, place] = apart[here].mean()
-    progress_bar.close()
     dims, coords = session.coords() if groups is None else (("position",), groups.coords())
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
@@ -226,32 +221,27 @@ def _require_causal(
     session: Session, ids: Int[Tensor, " position"], choices: list[int], query: int, to_layer: Target, found: Tensor
 ) -> None:
     """Raise an error if the target at the query changes when all tokens after it are replaced."""
-    places = list(range(query + 1, len(ids)))
-    tokens = [next((t for t in choices if t != int(ids[place])), choices[0]) for place in places]
-    moved = _read(session, ids, [Variant(-1, places, tokens)], query, to_layer, 1, lambda _: None)
-    if not agree(moved, found, dtype_of(session.model)):
+    kept: list[Tensor] = []
+    later = [next((t for t in choices if t != int(token)), choices[0]) for token in ids[query + 1 :]]
+    other = torch.cat([ids[: query + 1], torch.tensor(later, dtype=ids.dtype)])[None].to(session.ids.device)
+    with torch.no_grad():
+        forward(session.model, other, [(residual_site(to_layer, session.model), lambda t: kept.append(t[:, query]))])
+    if not agree(kept[0].cpu(), found, dtype_of(session.model)):
         raise not_causal("The model", query)
 
 
 def _read(
-    session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], query: int, to_layer: Target,
-    batch_size: int | None, done: Callable[[int], object],
-) -> Tensor:  # fmt: skip
-    """The target at the query for each variant of a prompt, with `batch_size` variants in a forward pass."""
-    model, n = session.model, len(ids)
-    require_room(pass_bytes(model, 1, n), session.ids.device, "A forward pass", "Use a shorter prompt.")
-    size = batch_size or max(1, int(batch_memory(model) / pass_bytes(model, 1, n)))
-    kept: list[Tensor] = []
-    watch = [(residual_site(to_layer, model), lambda t: kept.append(t[:, query].detach().clone()))]
-    with torch.no_grad():
-        for start in range(0, len(variants), size):
-            part = variants[start : start + size]
-            rows = ids.repeat(len(part), 1)
-            for row, variant in zip(rows, part, strict=True):
-                row[variant.places] = torch.tensor(variant.tokens, dtype=rows.dtype)
-            forward(model, rows.to(session.ids.device), watch)
-            done(len(part))
-    return torch.cat(kept)
+    session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], to_layer: Target, progress: bool
+) -> Tensor:
+    """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
+    model, trunk, site = session.model, tuple(ids.tolist()), residual_site(to_layer, session.model)
+    require_room(pass_bytes(model, 1, len(trunk)), session.ids.device, "A forward pass", "Use a shorter prompt.")
+    branches: list[Branch] = []
+    for variant in variants:
+        changed = dict(zip(variant.places, variant.tokens, strict=True))
+        first = min(variant.places, default=len(trunk))
+        branches.append(Branch(first, tuple(changed.get(place, trunk[place]) for place in range(first, len(trunk)))))
+    return read(model, trunk, branches, [site], progress=progress).values[site]
 
 
 def _kl(session: Session, y: Tensor) -> Tensor:
