@@ -11,7 +11,7 @@
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make kernel    the tests that run the Triton kernel in Triton's interpreter, and compile it for GPUs (ten minutes)
-# make bench     what things cost beside the obvious script, into docs/benchmarks.md (25 minutes)
+# make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
 # make cuda      on a machine with a GPU, from a bare Python: install, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
 # make wheels    what to carry to a machine without a network, for `make cuda WHEELS=runs/wheels` (a minute)
@@ -130,8 +130,9 @@ lab: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt jupyterlab
 	$(BIN)/pytest -q -rs tests/maps/test_lab.py
 
-bench: .venv/.ok
+bench: .venv/.gemma
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.gemma
 
 # It needs no .venv: it installs into runs/cuda, and uses the machine's PyTorch where that sees the device.
 cuda:

@@ -105,7 +105,9 @@ def total_variation(p: Float[Tensor, "*many outcome"], q: Float[Tensor, "*many o
     return distance(p, q, "l1")
 
 
-def divergence(log_p: Float[Tensor, "*many outcome"], log_q: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
+def divergence(
+    log_p: Float[Tensor, "*#many outcome"], log_q: Float[Tensor, "*#many outcome"]
+) -> Float[Tensor, "*many"]:
     """KL(p ‖ q) = Σ_i p_i (log p_i − log q_i) in nats, from log-probabilities; outcomes with p_i = 0 add 0."""
     log_p, log_q = log_p.double(), log_q.double()
     terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))

@@ -36,7 +36,8 @@ class CaptureBase(ABC):
 
     @abstractmethod
     def is_given_by(self, model: Bridge) -> bool:
-        """Whether the model gives the same activations now, bit for bit."""
+        """Whether the model gives the same activations now: bit for bit, or of a sequence at three lengths, up to
+        rounding."""
 
     def signed(self) -> Self:
         """The capture with the digest of its present contents."""
@@ -46,7 +47,7 @@ class CaptureBase(ABC):
         """Raise an error if the capture was edited, or if the model would not give it now.
 
         If the code that runs, or a hook, has another digest than during the capture, or if the digest does not show all
-        of a hook, then the passes are run again, and must give the same activations bit for bit.
+        of a hook, then passes are run again, and must give the same activations (`is_given_by`).
         """
         if self.digest != _digest(*self.contents()):
             raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")

@@ -225,12 +225,15 @@ def _separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
 
 
 def _of_one_length(plan: Plan) -> Iterator[list[int]]:
-    """The numbers of the prompts that run in one batch: of one length, with the same hooks and positions."""
+    """The numbers of the prompts that run in one batch: of one length, with the same hooks and positions.
+
+    The longest come first, since users' hooks are tested again whenever prompts become longer.
+    """
     alike: dict[tuple[int, ...], list[int]] = {}
     own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
     for number, branch in enumerate(plan.branches):
         alike.setdefault((len(branch), number) if own else (len(branch),), []).append(number)
-    for (length, *_), numbers in alike.items():
+    for (length, *_), numbers in sorted(alike.items(), key=lambda one: -one[0][0]):
         size = max(1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length)))
         yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
 

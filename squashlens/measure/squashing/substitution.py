@@ -252,5 +252,5 @@ def _kl(session: Session, y: Tensor) -> Tensor:
     own, found = None, []
     for logs in pieces:
         own = logs[:1] if own is None else own
-        found.append(divergence(own.expand_as(logs), logs).cpu())
+        found.append(divergence(own, logs).cpu())
     return torch.cat(found)[1:]

@@ -19,6 +19,7 @@ from squashlens._typing import Edges, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tokens_at_a_time
+from squashlens.engine.costs import tell
 from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
 from squashlens.engine.differentiating.local import LocalBlock, local_block
@@ -333,12 +334,14 @@ def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chu
 
 
 def _check_cost(session: Session, group: int, wanted: Mapping[Stretch, range], n: int, progress: bool) -> None:
-    """Raise if the maps of a block do not fit; print the cost relative to that of the exact Jacobian."""
+    """Raise if the maps of a block do not fit; say what the call will take."""
     model = session.model
     d, device = width(model), device_of(model)
     # Maps of a block: direct, closing, values, keys and queries; and rows of keys, of which there are as many.
     size = 6 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
     require_room(size, device, "The maps of one block", "Use edges='local', or a shorter prompt.")
-    if progress and (size > 1e9 or group > 1):
-        products = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 2
-        tqdm.write(f"path bound: up to {human(size)}, about {products:.0f} times the cost of the exact Jacobian")
+    if progress:
+        # Maps of blocks take about four times what the exact Jacobian does; norms of composed blocks, as much a query.
+        times = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 4
+        cheaper = "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
+        tell(model, f"path bound, up to {human(size)}", times * d, len(session.ids) * n, cheaper, torch.float64)

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from squashlens._typing import Norm, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, width
+from squashlens.engine.costs import tell
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
@@ -75,7 +76,10 @@ class Products:
 
     def exact(self, norm: Norm) -> tuple[ByToken, dict[str, Any]]:
         """The norms from all products, and how their rows were stored."""
-        directions = torch.eye(width(self.session.model), dtype=torch.float64)
+        model, directions = self.session.model, torch.eye(width(self.session.model), dtype=torch.float64)
+        if self.progress:
+            cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
+            tell(model, "jacobian", len(directions), len(self.session.ids) * (self.query + 1), cheaper)
         if norm == "frobenius":
             return self.frobenius(directions), {}
         storage = self.storage(len(directions))

@@ -16,6 +16,7 @@ from squashlens._typing import Bos, Bridge, Method, Norm, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
+from squashlens.engine.costs import tell
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
@@ -203,8 +204,11 @@ class _Work:
         if self.method != "none" and self.norm == "spectral":
             count = int(self.queries[-1]) + 1
             require_held(self.session, self.layers, count, self._directions_count())
-        if progress and (size > REPORT_ABOVE or products > 10_000):
-            tqdm.write(f"profile: {human(size)} for {len(self.queries)} queries; {products} vector–Jacobian products")
+        if progress and size > REPORT_ABOVE:
+            tqdm.write(f"profile: {human(size)} for {len(self.queries)} queries")
+        if progress:
+            cheaper = "Fewer queries=, method='sketch' or method='none' take less."
+            tell(self.session.model, "profile", self.models * products, self.n, cheaper)
 
     def _directions_count(self) -> int:
         return {"none": 0, "exact": width(self.session.model)}.get(self.method, self.n_probes)

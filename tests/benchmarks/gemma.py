@@ -1,0 +1,122 @@
+"""`python -m tests.benchmarks.gemma [WORD …]` times calls on the real Gemma in one process, into docs/gemma.md.
+
+Each time is also given as a multiple of the forward pass of plain transformers in the same run, so that it can be
+compared between machines. Words choose calls by what is in their text; the other rows stay as they are.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from squashlens.engine.loading.sources import resolve
+
+PAGE = Path("docs/gemma.md")
+HEAD = "| call | seconds | forward passes |"
+NAME = "gemma-3-270m"
+PROMPT = "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is"
+LONG = f"{PROMPT} Rome. The capital of Spain is Madrid. The capital of Portugal is Lisbon. The capital of Poland is"
+FORWARD = "forward pass of 20 tokens, plain transformers"
+SHORT = 5.0  # seconds up to which a call is timed three times
+QUIET: dict[str, Any] = {"progress": False}
+
+
+def main() -> None:
+    """Time the calls that the words choose, and write their rows."""
+    torch.set_num_threads(2)
+    words, rows = sys.argv[1:], rows_of(PAGE.read_text(encoding="utf-8"))
+    opened = {
+        "`import squashlens` and `load`": f"import squashlens as sl; sl.load({NAME!r}, progress=False)",
+        "`squashlens report`, 16 lengths": f"import squashlens as sl; sl.report({NAME!r}, prompt={PROMPT!r}, n=16, "
+        "out='runs/gemma.html', progress=False)",
+    }
+    works: dict[str, Callable[[], Any]] = {}
+    for name, program in opened.items():
+        works[name] = lambda program=program: subprocess.run([sys.executable, "-c", program], check=True)
+    works |= in_this_process()
+    works[FORWARD]()  # the first pass is slower
+    unit = timed(works[FORWARD])
+    for name, work in works.items():
+        if not words or any(word in name for word in words):
+            seconds = timed(work)
+            rows[name] = f"| {name} | {seconds:.2g} | {seconds / unit:.2g} |"
+            print(rows[name], flush=True)
+    table = [HEAD, "|---|---:|---:|", *(rows[name] for name in works if name in rows)]
+    before, after = halves(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
+
+
+def in_this_process() -> dict[str, Callable[[], Any]]:
+    """The calls by name, on one model that has been measured before."""
+    model = sl.load(NAME, device="cpu", progress=False)
+    plain = AutoModelForCausalLM.from_pretrained(resolve(NAME), dtype=torch.float32).eval()
+    ids = model.to_tokens(PROMPT)
+    ones = sl.prompts.repeated(model, "1", 32)
+    many = [f"{PROMPT} {name}" for name in ("Rome", "Lyon", "Oslo", "Bonn", "Riga", "Kiev")]
+    sl.path_bound(model, ids)
+    sl.collapse(model, sl.prompts.repeated(model, "1", 4))
+
+    @torch.no_grad()
+    def forward() -> None:
+        plain(ids)
+
+    def under_own_hook() -> None:
+        with sl.applied(model, ("blocks.9.hook_out", lambda stream, hook: 1.01 * stream)):
+            sl.collapse(model, sl.capture(model, ones, baselines=["contrast"], **QUIET))
+
+    return {
+        FORWARD: forward,
+        "`run_with_cache`, TransformerLens": torch.no_grad()(lambda: model.run_with_cache(ids)),
+        "`top_tokens`": lambda: sl.top_tokens(model, PROMPT),
+        "`prompts.repeated` of 64 tokens": lambda: sl.prompts.repeated(model, "1", 64),
+        "`path_bound`": lambda: sl.path_bound(model, PROMPT),
+        "`path_bound` of 6 prompts": lambda: sl.path_bound(model, many),
+        "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
+        "the same with contrast, under an own hook": under_own_hook,
+        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", n_random_models=0, **QUIET),
+        "`sensitivity`": lambda: sl.sensitivity(model, PROMPT, **QUIET),
+        "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT, **QUIET),
+        '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact", **QUIET),
+        '`jacobian_norms(method="lanczos")` at 3 positions': lambda: sl.jacobian_norms(
+            model, PROMPT, method="lanczos", positions=[5, 10, 15], **QUIET
+        ),
+        "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT, **QUIET),
+        "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG, **QUIET),
+        '`path_bound(constants="measured")`': lambda: sl.path_bound(model, PROMPT, constants="measured", **QUIET),
+    }
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """The median time of three runs, or that of one run if it is long."""
+    found: list[float] = []
+    while len(found) < 3 and (not found or found[0] < SHORT):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def halves(page: str) -> tuple[list[str], list[str]]:
+    """The lines before the table and after it."""
+    lines = page.splitlines()
+    start = lines.index(HEAD)
+    stop = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    return lines[:start], lines[stop:]
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """The rows of the table by the name of their call."""
+    before, after = halves(page)
+    lines = page.splitlines()[len(before) + 2 : -len(after)]
+    return {line.split("|")[1].strip(): line for line in lines}
+
+
+if __name__ == "__main__":
+    main()
