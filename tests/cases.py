@@ -95,6 +95,18 @@ OTHERS: dict[str, Any] = {
     "mpt": MptConfig(vocab_size=60, d_model=16, n_layers=3, n_heads=4, max_seq_len=64),
 }
 
+# Position encodings that depend on the length of a pass.
+LIMIT = 16  # tokens of a pass from which on longrope has its other frequencies
+LONG: dict[str, Any] = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1], "long_factor": [3.0, 9.0],
+    "original_max_position_embeddings": LIMIT, "factor": 4.0,
+}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+VARIABLE: dict[str, Any] = {
+    "phi3": Phi3Config(**NO_HEAD_DIM | {"original_max_position_embeddings": LIMIT}, rope_parameters=LONG),
+    "llama": LlamaConfig(**COMMON, rope_parameters=LONG),
+    "dynamic": LlamaConfig(**COMMON | {"max_position_embeddings": 32}, rope_parameters=DYNAMIC),
+}
 
 # One family for each way to build a block: windows, caps and norms on both sides; grouped heads and gates; LayerNorm,
 # biases and learned positions; norms on queries and keys; norms behind the branches only; branches side by side.

@@ -68,11 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before items are left out by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the night: examples that load a model, and what a test with the marker `few` has beyond that number."""
+    """Leave to the night: examples that load a model, and what a test with the marker `few` has beyond that number.
+
+    Parameters that are slow already do not count, so that some of each test run by default.
+    """
     seen: Counter[str] = Counter()
     for item in items:
         name = item.nodeid.partition("[")[0]
-        seen[name] += 1
+        seen[name] += not item.get_closest_marker("slow")
         few = item.get_closest_marker("few")
         if (few and seen[name] > few.args[0]) or (isinstance(item, pytest.DoctestItem) and _loads(item)):
             item.add_marker("slow")

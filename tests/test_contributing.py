@@ -25,7 +25,7 @@ assert "entropy of the attention" in printed.getvalue()
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_its_files_alone_add_a_measurement(tmp_path: Path) -> None:
     for part in ("squashlens", "tests", "docs"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("_build", "node_modules"))

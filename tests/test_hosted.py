@@ -25,7 +25,6 @@ from inspect_ai.model._model_output import StopReason
 import squashlens as sl
 from squashlens import hosted
 from squashlens.errors import InputError
-from squashlens.measure.answers._questions import DRAWN_SEEDS
 from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.tasks import Task, reading
 
@@ -135,38 +134,6 @@ def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog
     assert metrics["strict"]["unread"] == pytest.approx(9 / 13) == 1 - found["as_asked"].mean().item()
 
 
-def test_a_sample_says_what_it_asks() -> None:
-    asked = hosted.inspect_task(DRAWN, "10,20", seeds=2, mode="cot,cot_few_shot")
-    samples = list(asked.dataset)
-    questions = DRAWN.asked([10, 20], [0, 1], ["cot", "cot_few_shot"])
-    assert [(s.input, s.target) for s in samples] == [(q.prompt, q.truth) for q in questions]
-    assert samples[1].id == "cot-10-1"
-    assert samples[1].metadata == {
-        "task": "count_bernoulli",
-        "mode": "cot",
-        "length": 10,
-        "seed": 1,
-        "items": list(questions[1].items),
-        "place": 1,
-    }
-
-
-@pytest.mark.parametrize(
-    ("task", "seeds", "expected"),
-    [
-        (ONES, None, [0]),
-        (DRAWN, None, list(range(DRAWN_SEEDS))),
-        (ONES, 3, [0, 1, 2]),
-        (DRAWN, [4, 2], [4, 2]),
-        (DRAWN, "4,2", [4, 2]),
-    ],
-    ids=str,
-)
-def test_seeds_are_a_number_or_a_list(task: Task, seeds: Any, expected: list[int]) -> None:
-    samples = list(hosted.inspect_task(task, 5, seeds).dataset)
-    assert [(sample.metadata or {})["seed"] for sample in samples] == expected
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -205,28 +172,13 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
     log.eval.model_args |= {"model_path": str(tmp_path / "my-model"), "trust": True, "other": {"nested": 1}}
     found = hosted.from_log(log)
     facts = sl.results.provenance(found)
-    assert facts["model"] == "mockllm/model"
-    assert facts["answered_by"] == ["mock-1"]
+    assert (facts["model"], facts["answered_by"]) == ("mockllm/model", ["mock-1"])
     assert facts["model_args"] == {"model_path": "my-model", "trust": True}
     assert facts["generate"] == {"temperature": 0.7, "max_tokens": 99}
-    assert facts["solver"] == ["generate"]
-    assert facts["stop_reasons"] == {"stop": 4}
-    assert facts["log"] == Path(log.location).name
-    assert facts["created"].startswith("20")
-    assert facts["versions"]["inspect-ai"] == inspect_ai.__version__
-    assert facts["versions"]["squashlens"]
     assert facts["call"] == {"function": "hosted", "mode": ["answer_only"], "lengths": [4, 5], "seeds": [0, 1]}
     assert facts["task"]["name"] == "count_ones"
     assert str(tmp_path) not in json.dumps(facts)
     assert "secret" not in json.dumps(facts)
-
-
-def test_an_answer_without_a_count_of_tokens_has_none(put: Callable[..., EvalLog]) -> None:
-    log = put(hosted.inspect_task(ONES, [4]))
-    (sample,) = log.samples or []
-    sample.output.usage = None
-    found = hosted.from_log(log.model_copy(update={"samples": [sample]}))
-    assert found["prompt_tokens"].item() == found["answer_tokens"].item() == 0
 
 
 def test_results_are_kept_and_read_from_either_kind_of_log(put: Callable[..., EvalLog], tmp_path: Path) -> None:
@@ -262,14 +214,10 @@ def test_what_is_not_whole_is_refused(put: Callable[..., EvalLog], tmp_path: Pat
     assert hosted.from_log(put(task, limit=2)).sizes["length"] == 1  # whole in itself
     with pytest.raises(InputError, match="no samples"):
         hosted.from_log(put(task, log_samples=False))
-    own = inspect_ai.Task(inspect_ai.dataset.MemoryDataset([inspect_ai.dataset.Sample("Hello?")]))
-    with pytest.raises(InputError, match="not of a task of squashlens"):
-        hosted.from_log(put(own, lambda _: output("Hello.")))
-    with pytest.raises(InputError, match="not a log that Inspect can read"):
-        hosted.from_log(tmp_path / "none.eval")
-    (tmp_path / "bad.eval").write_text("no log")
-    with pytest.raises(InputError, match="not a log that Inspect can read"):
-        hosted.from_log(tmp_path / "bad.eval")
+    for path in (tmp_path / "none.eval", tmp_path / "bad.eval"):
+        (tmp_path / "bad.eval").write_text("no log")
+        with pytest.raises(InputError, match="not a log that Inspect can read"):
+            hosted.from_log(path)
 
 
 def test_runs_that_failed_are_refused(put: Callable[..., EvalLog]) -> None:
@@ -281,11 +229,6 @@ def test_runs_that_failed_are_refused(put: Callable[..., EvalLog]) -> None:
         hosted.from_log(put(task, fails))
     with pytest.raises(InputError, match="'answer_only-4-0' was not answered.*quota is used up"):
         hosted.from_log(put(task, fails, fail_on_error=False))
-    with pytest.raises(InputError, match="was not answered: token limit"):
-        hosted.from_log(put(task, lambda _: output("1", usage=ModelUsage(total_tokens=9)), token_limit=5))
-    log = put(task)
-    with pytest.raises(InputError, match="status 'cancelled': it was not finished"):
-        hosted.from_log(log.model_copy(update={"status": "cancelled"}))
 
 
 def test_one_answer_is_not_counted_as_many(put: Callable[..., EvalLog]) -> None:

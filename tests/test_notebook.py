@@ -1,16 +1,17 @@
-"""A TransformerLens user's notebook: an own bridge, `run_with_cache`, own hooks, patching, then every measurement."""
+"""A TransformerLens user's notebook: no public call alters the bridge, its hooks, or the process."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from transformer_lens.model_bridge import TransformerBridge
 
 import squashlens as sl
-from tests import captured
-from tests.references import fingerprint
+from squashlens.errors import InputError
+from tests.golden import cases
+from tests.references import fingerprint, process_state
 
 PROMPT, OTHER = (
     "How many ones are in the following sequence? 1101 =",
@@ -44,40 +45,6 @@ def own() -> Any:
     model = TransformerBridge.boot_transformers(str(sl.zoo.folder("tiny-gemma")), device="cpu")
     model.eval()
     return model
-
-
-def ones(model: Any) -> Any:
-    return sl.prompts.repeated(model, "1", 6, prefix="How many ones are in the following sequence?", suffix="=")
-
-
-TASK = "taught_count_bernoulli"
-VERBS: dict[str, Callable[[Any], Any]] = {
-    "path_bound": lambda m: sl.path_bound(m, PROMPT),
-    "certified": lambda m: sl.path_bound(m, "110 =", constants="measured", edges="exact", **QUIET),
-    "composition": lambda m: sl.paths.composition(m, PROMPT),
-    "jacobian_norms": lambda m: sl.jacobian_norms(m, PROMPT, **QUIET),
-    "jacobian": lambda m: sl.jacobian(m, "110 =", positions=[3], **QUIET),
-    "sensitivity": lambda m: sl.sensitivity(m, PROMPT, **QUIET),
-    "substitution_effect": lambda m: sl.substitution_effect(m, PROMPT, n_replacements=1, **QUIET),
-    "profile": lambda m: sl.profile(m, "110 =", queries=[-1], n_random_models=0, **QUIET),
-    "hops": lambda m: sl.paths.hops(m, PROMPT),
-    "strongest_paths": lambda m: sl.paths.strongest_paths(m, PROMPT, k=3),
-    "depth_limit": lambda m: sl.paths.depth_limit(m, PROMPT),
-    "top_tokens": lambda m: sl.top_tokens(m, PROMPT),
-    "capture": lambda m: sl.capture(m, PROMPT).to_xarray(),
-    "audit": lambda m: sl.audit(m, "110 =", estimates=["sketch", "top-logit"], n_probes=2, **QUIET),
-    "collapse": lambda m: captured.collapse(m, ones(m), lengths=[3, 6], **QUIET),
-    "mechanism": lambda m: captured.mechanism(m, sl.prompts.repeated(m, "1", 6), lengths=[3, 6], **QUIET),
-    "separator_ablation": lambda m: sl.separator_ablation(
-        m, sl.prompts.repeated(m, "1", 6, separator=",", every=2), from_blocks=[1], lengths=[6], **QUIET
-    ),
-    "compare": lambda m: sl.compare(m, ones(m), {"own": ("blocks.2.attn.hook_z", halve)}, lengths=[6], **QUIET),
-    "precision": lambda m: captured.precision(m, ones(m), lengths=[6], **QUIET),
-    "accuracy": lambda m: sl.accuracy(m, [ones(m)], lambda digits: str(digits.count("1")), lengths=[6], **QUIET),
-    "evaluate": lambda m: sl.evaluate(m, sl.tasks.find(TASK), lengths=[4], seeds=2, **QUIET),
-    "shares_and_counts": lambda m: sl.statements.shares_and_counts(m, "10"),
-    "tokenization": lambda m: sl.tokenization(m, 4),
-}
 
 
 def test_a_proof_leaves_nothing_on_a_bridge() -> None:
@@ -122,19 +89,44 @@ def test_the_first_cells(own: Any) -> None:
 
 
 # One for each way through the engine; the others, which are made of these, are slow tests.
-WAYS = ("path_bound", "certified", "jacobian_norms", "substitution_effect", "hops", "top_tokens", "capture", "collapse",
-        "separator_ablation", "compare", "precision", "accuracy", "evaluate")  # fmt: skip
+DEFAULT = ("capture", "path_bound", "sensitivity", "substitution_effect")
 
 
-@pytest.mark.parametrize("verb", [v if v in WAYS else pytest.param(v, marks=pytest.mark.slow) for v in VERBS])
-def test_every_measurement_after_run_with_cache(own: Any, verb: str) -> None:
-    """The same numbers as before it, and under own hooks too; nothing is left on the bridge."""
-    own.run_with_cache(sl.prompts.tokenize(own, PROMPT))
-    before = state(own)
-    result = VERBS[verb](own)
-    assert "nudge" not in str(sl.results.provenance(result))
-    assert state(own) == before
+@pytest.mark.parametrize(
+    "measurement", [m if m in DEFAULT else pytest.param(m, marks=pytest.mark.slow) for m in cases.MEASUREMENTS]
+)
+def test_model_and_process_are_as_before(own: Any, measurement: str) -> None:
+    """After `run_with_cache` and under an own hook, which the provenance names."""
+    ids = sl.prompts.tokenize(own, PROMPT)
+    own.run_with_cache(ids)
+    subject = cases.Subject("tiny-gemma", own, "tiny-gemma")
     with sl.applied(own, ("blocks.1.attn.hook_z", nudge)):
-        hooked = VERBS[verb](own)
-    assert "nudge" in str(sl.results.provenance(hooked))
+        before, process, logits = state(own), process_state(), own(ids)
+        for call, result in cases.results(subject, measurement):
+            assert state(own) == before, call
+            assert process_state() == process, call
+            of_a_model = isinstance(result, xr.Dataset | xr.DataArray) and measurement not in ("runs", "synthetic")
+            assert not of_a_model or call == "splits" or "nudge" in str(sl.results.provenance(result)), call
+        assert torch.equal(own(ids), logits)
+
+
+def test_hooks_come_off_after_an_exception(own: Any) -> None:
+    ids = sl.prompts.tokenize(own, PROMPT)
+    before, logits = state(own), own(ids)
+    zero = sl.hooks.Hook("zero", "blocks.{block}.attn.hook_pattern", lambda p: p * 0)
+
+    def interrupted() -> None:
+        with sl.applied(own, zero, sl.hooks.freeze_attention()):
+            assert not torch.equal(own(ids), logits)
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        interrupted()
+    for place, complaint in (("blocks.0.nowhere", "no hook point"), ("blocks.6.hook_resid_pre", "no hook point")):
+        lost = sl.hooks.Hook("lost", place, lambda t: t)
+        with pytest.raises(InputError, match=complaint), sl.applied(own, sl.hooks.freeze_attention(), lost):
+            pass
+    with pytest.raises(InputError, match="query=99"):
+        sl.path_bound(own, PROMPT, query=99)
     assert state(own) == before
+    assert torch.equal(own(ids), logits)

@@ -228,31 +228,13 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_opening_a_result_does_not_import_torch() -> None:
-    """In a process of its own; what needs torch is imported when it is used."""
-    found = subprocess.run(
-        [
-            sys.executable, "-c",
-            "import sys, squashlens as sl\n"
-            "sl.results.open, sl.results.save, sl.results.provenance, sl.results.concat\n"
-            "assert 'torch' not in sys.modules\n"
-            "sl.results.table\n"
-            "assert 'torch' in sys.modules\n",
-        ],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    with pytest.raises(AttributeError, match="no attribute 'open_result'"):
-        getattr(importlib.import_module("squashlens.results"), "open_result")  # noqa: B009
-
-
-@pytest.mark.slow
 def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
     """In a process of its own, in which nothing has imported TransformerLens."""
     found = subprocess.run(
         [
             sys.executable, "-c",
             "import inspect, sys, squashlens as sl\n"
+            "sl.results.open, sl.results.save, sl.results.provenance, sl.results.concat\n"
             "assert 'torch' not in sys.modules and 'plotly' not in sys.modules\n"
             "for function in (sl.path_bound, sl.capture, sl.applied, sl.report, sl.prompts.repeated):\n"
             "    print(inspect.signature(function).parameters['model'])\n"

@@ -16,7 +16,7 @@ from squashlens.sequences import GrowingSequence
 
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
-    hidden_size=512, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
+    hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_key_value_heads=8,
     head_dim=64, max_position_embeddings=65536, pad_token_id=0, bos_token_id=2, eos_token_id=1,
 )  # fmt: skip
 
@@ -27,23 +27,30 @@ GEMMA_2B: dict[str, Any] = dict(
 )  # fmt: skip
 
 
-def folder(vocabulary: int = 512) -> Path:
-    """A random Gemma of 8 blocks, d = 512, 8 heads, seeded; kept for the next process."""
-    path = FOLDER / f"gemma-{vocabulary}"
+def folder(vocabulary: int = 512, blocks: int = 8, large: bool = False) -> Path:
+    """A random Gemma, seeded, of d = 512 in float32 or with Gemma-2B's shape in bfloat16; kept for the next process."""
+    path = FOLDER / f"gemma-{'2b-' * large}{blocks}-{vocabulary}"
     if not (path / "config.json").exists():
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(GemmaConfig(vocab_size=vocabulary, **SHAPE)).save_pretrained(path)
+        dtype = torch.bfloat16 if large else torch.float32
+        config = GemmaConfig(vocab_size=vocabulary, num_hidden_layers=blocks, **(GEMMA_2B if large else SHAPE))
+        AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(path)
     return path
 
 
-def bridge(vocabulary: int = 512) -> Any:
-    model = sl.load(folder(vocabulary), device="cpu", progress=False)
+def opened(**shape: Any) -> Any:
+    return sl.load(folder(**shape), device="cpu", dtype="bfloat16" if "large" in shape else "float32", progress=False)
+
+
+def bridge(**shape: Any) -> Any:
+    model = opened(**shape)
     sl.path_bound(model, torch.tensor([2, 3, 4]))  # what is proved at first use is not what is timed
     return model
 
 
-def plain(attention: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder(), attn_implementation=attention).eval().requires_grad_(False)
+def plain(attention: str, **shape: Any) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(folder(**shape), dtype="auto", attn_implementation=attention)
+    return model.eval().requires_grad_(False)
 
 
 def ids_of(n: int) -> torch.Tensor:
@@ -55,8 +62,8 @@ def ids_of(n: int) -> torch.Tensor:
 Work = Callable[[], Any]
 
 
-def bound(n: int, vocabulary: int = 512, from_layer: int = 0) -> Work:
-    model, ids = bridge(vocabulary), ids_of(n)
+def bound(n: int, from_layer: int = 0, **shape: Any) -> Work:
+    model, ids = bridge(**shape), ids_of(n)
     return lambda: sl.path_bound(model, ids, from_layer=from_layer)
 
 
@@ -75,25 +82,8 @@ def cached_patterns(n: int) -> Work:
     return work
 
 
-def averaged_patterns(n: int) -> Work:
-    """The same, kinder to memory: patterns averaged over heads as they come."""
-    model, ids = bridge(), ids_of(n)
-
-    def work() -> Any:
-        means: list[torch.Tensor] = []
-        hooks = [(f"blocks.{b}.attn.hook_pattern", lambda t, hook: means.append(t[0].mean(dim=0))) for b in range(8)]
-        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-            model(ids[None], use_cache=False)
-        product = torch.eye(n)
-        for mean in means:
-            product = (2 * (mean + torch.eye(n))) @ product
-        return product[-1]
-
-    return work
-
-
-def plain_pass(n: int) -> Work:
-    model, ids = plain("sdpa"), ids_of(n)[None]
+def plain_pass(n: int, **shape: Any) -> Work:
+    model, ids = plain("sdpa", **shape), ids_of(n)[None]
 
     def work() -> None:
         with torch.no_grad():
@@ -102,8 +92,8 @@ def plain_pass(n: int) -> Work:
     return work
 
 
-def collapse(n: int) -> Work:
-    model = bridge()
+def collapse(n: int, **shape: Any) -> Work:
+    model = bridge(**shape)
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
     return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0, progress=False))
 
@@ -137,69 +127,19 @@ def jacrev(n: int, chunk: int = 32) -> Work:
     return lambda: torch.func.jacrev(last, chunk_size=chunk)(start).square().sum(dim=(0, -1)).sqrt()
 
 
-def tiny_frobenius(**options: Any) -> Work:
-    model = sl.load("tiny-gemma", device="cpu", progress=False)
-    sl.path_bound(model, "110 =")
-    prompt = "How many ones are in the following sequence? " + "110111011101" * 2 + " ="
-    return lambda: sl.jacobian_norms(model, prompt, norm="frobenius", progress=False, **options)
-
-
 def measured(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
     return lambda: sl.path_bound(model, ids, constants="measured", progress=False, **options)
 
 
-def large(blocks: int, vocabulary: int) -> Path:
-    """A random model with the shape of Gemma-2B in bfloat16, seeded; kept for the next process."""
-    path = FOLDER / f"gemma-2b-{blocks}-{vocabulary}"
-    if not (path / "config.json").exists():
-        torch.manual_seed(0)
-        config = GemmaConfig(vocab_size=vocabulary, num_hidden_layers=blocks, dtype="bfloat16", **GEMMA_2B)
-        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
-    return path
+def load(**shape: Any) -> Work:
+    folder(**shape)
+    return lambda: opened(**shape)
 
 
-def large_bridge(blocks: int, vocabulary: int) -> Any:
-    model = sl.load(large(blocks, vocabulary), device="cpu", dtype=torch.bfloat16, progress=False)
-    sl.path_bound(model, torch.tensor([2, 3, 4]))
-    return model
-
-
-def large_plain(blocks: int, vocabulary: int) -> Any:
-    path = large(blocks, vocabulary)
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
-
-
-def large_load(blocks: int, vocabulary: int) -> Work:
-    path = large(blocks, vocabulary)
-    return lambda: sl.load(path, device="cpu", dtype=torch.bfloat16, progress=False)
-
-
-def large_read(blocks: int, vocabulary: int) -> Work:
-    large(blocks, vocabulary)
-    return lambda: large_plain(blocks, vocabulary)
-
-
-def large_bound(n: int, blocks: int, vocabulary: int) -> Work:
-    model, ids = large_bridge(blocks, vocabulary), ids_of(n)
-    return lambda: sl.path_bound(model, ids)
-
-
-def large_pass(n: int, blocks: int, vocabulary: int) -> Work:
-    model, ids = large_plain(blocks, vocabulary), ids_of(n)[None]
-
-    def work() -> None:
-        with torch.no_grad():
-            model(ids, use_cache=False, logits_to_keep=1)
-
-    return work
-
-
-def large_collapse(n: int, blocks: int, vocabulary: int) -> Work:
-    model = large_bridge(blocks, vocabulary)
-    sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    sl.collapse(model, sequence)
-    return lambda: sl.collapse(model, sequence)
+def read(**shape: Any) -> Work:
+    folder(**shape)
+    return lambda: plain("sdpa", **shape)
 
 
 def started(code: str) -> Work:
@@ -225,21 +165,6 @@ def report(n: int) -> Work:
     return started(f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r}, progress=False)")
 
 
-def repeated_calls(n: int, times: int = 200) -> Work:
-    """Two hundred bounds after the first twenty: what the process has grown by is the result."""
-    model, ids = bridge(), ids_of(n)
-    for _ in range(20):
-        sl.path_bound(model, ids)
-
-    def work() -> float:
-        before = resident("VmRSS")
-        for _ in range(times):
-            sl.path_bound(model, ids)
-        return resident("VmRSS") - before
-
-    return work
-
-
 def resident(key: str) -> float:
     """Megabytes of this process, as Linux counts them."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -261,8 +186,7 @@ def main() -> None:
         seconds.append(time.perf_counter() - start)
         peak = max(peak, resident("VmHWM") - before)
     extra = {} if not hasattr(result, "attrs") else sl.results.provenance(result).get("sketch", {})
-    grown = result if isinstance(result, float) else None
-    print(json.dumps({"seconds": seconds, "peak": peak, "sketch": extra, "grown": grown}))
+    print(json.dumps({"seconds": seconds, "peak": peak, "sketch": extra}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig
 
 import squashlens as sl
 from squashlens.engine import budget
@@ -19,34 +20,34 @@ BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens o
 PROBES = 32
 
 
-def config(name: str, small: bool) -> Any:
-    """The configuration of a shape; with `small` another of the same family, for the CPU."""
-    from transformers import Gemma3TextConfig, GemmaConfig
-
-    if name == "gemma-3-4b":
-        sizes: dict[str, Any] = dict(
-            vocab_size=262_208, hidden_size=2560, intermediate_size=10_240, num_hidden_layers=34,
-            num_attention_heads=8, num_key_value_heads=4, head_dim=256, max_position_embeddings=131_072,
-            query_pre_attn_scalar=256, sliding_window=1024,
-        )  # fmt: skip
-        if small:
-            sizes |= SMALL | {"num_key_value_heads": 2, "query_pre_attn_scalar": 16, "sliding_window": 32}
-        return Gemma3TextConfig(**TOKENS, **sizes)
-    seven = name == "gemma-7b"
-    sizes = dict(
-        vocab_size=256_000, hidden_size=3072 if seven else 2048, intermediate_size=24_576 if seven else 16_384,
-        num_hidden_layers=28 if seven else 18, num_attention_heads=16 if seven else 8,
-        num_key_value_heads=16 if seven else 1, head_dim=256, max_position_embeddings=65_536,
-    )  # fmt: skip
-    if small:
-        sizes |= SMALL | {"num_key_value_heads": 4 if seven else 1}
-    return GemmaConfig(**TOKENS, **sizes)
-
-
+GEMMA: dict[str, Any] = dict(vocab_size=256_000, head_dim=256, max_position_embeddings=65_536, **TOKENS)
+SHAPES: dict[str, dict[str, Any]] = {
+    "gemma-2b": GEMMA | dict(
+        hidden_size=2048, intermediate_size=16_384, num_hidden_layers=18, num_attention_heads=8, num_key_value_heads=1
+    ),
+    "gemma-7b": GEMMA | dict(
+        hidden_size=3072, intermediate_size=24_576, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=16,
+    ),
+    "gemma-3-4b": GEMMA | dict(
+        vocab_size=262_208, hidden_size=2560, intermediate_size=10_240, num_hidden_layers=34, num_attention_heads=8,
+        num_key_value_heads=4, max_position_embeddings=131_072, query_pre_attn_scalar=256, sliding_window=1024,
+    ),
+}  # fmt: skip
 SMALL: dict[str, Any] = dict(
     vocab_size=60, hidden_size=64, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, head_dim=16
 )
-MODELS = ("gemma-2b", "gemma-7b", "gemma-3-4b")
+SMALL_TOO: dict[str, dict[str, int]] = {
+    "gemma-2b": dict(num_key_value_heads=1), "gemma-7b": dict(num_key_value_heads=4),
+    "gemma-3-4b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
+}  # fmt: skip
+MODELS = tuple(SHAPES)
+
+
+def config(name: str, small: bool) -> Any:
+    """The configuration of a shape; with `small` another of the same family, for the CPU."""
+    kind = Gemma3TextConfig if name == "gemma-3-4b" else GemmaConfig
+    return kind(**SHAPES[name] | (SMALL | SMALL_TOO[name] if small else {}))
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,6 @@ class Subject:
 
     def __init__(self, name: str, small: bool, device: str, dtype: torch.dtype) -> None:
         from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-        from transformers import AutoModelForCausalLM
 
         torch.manual_seed(0)
         with torch.device(device):

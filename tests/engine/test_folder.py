@@ -14,7 +14,7 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.text import templates
-from squashlens.errors import CapacityError, InputError, ModelAccessError
+from squashlens.errors import CapacityError, ModelAccessError
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
@@ -64,34 +64,28 @@ def pickled(folder: Path) -> None:
     torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "half of the weights": (half, "damaged or truncated"),
     "a header of 2**60 bytes": (replaced(WEIGHTS, struct.pack("<Q", 2**60) + b"{}"), "damaged or truncated"),
     "a pickle": (pickled, "pickled weights can run code"),
-    "a pickle by the other name": (lambda f: torch.save({"a": torch.ones(3)}, f / WEIGHTS), "damaged or truncated"),
     "weights in a circle": (linked(WEIGHTS, WEIGHTS), "no weights in safetensors"),
     "a pipe for weights": (pipe(WEIGHTS), "no weights in safetensors"),
     "config.json without end": (linked(CONFIG, "/dev/zero"), "config.json"),
     "config.json no JSON": (replaced(CONFIG, "hello"), "cannot be opened with its config.json"),
-    "config.json no text": (replaced(CONFIG, bytes(range(256))), "cannot be opened with its config.json"),
     "config.json a list": (replaced(CONFIG, "[1, 2]"), "does not know the architecture"),
     "config.json deep": (replaced(CONFIG, DEEP), "cannot be opened with its config.json"),
     "config.json empty": (replaced(CONFIG, "{}"), "does not know the architecture"),
     "tokenizer broken": (replaced(TOKENIZER, "{broken"), "its tokenizer cannot be read"),
-    "tokenizer deep": (replaced(TOKENIZER, DEEP), "its tokenizer cannot be read"),
     "tokenizer a pipe": (pipe(TOKENIZER), "tokenizer.json is not a file"),
-    "settings a list": (replaced("tokenizer_config.json", "[]"), "its tokenizer cannot be read"),
     "no heads": (configured(num_attention_heads=0), "cannot be opened with its config.json"),
-    "negative heads": (configured(num_attention_heads=-4), "cannot be opened with its config.json"),
     "heads as text": (configured(num_attention_heads="4"), "num_attention_heads"),
     "no width": (configured(hidden_size=0), "do not match GemmaForCausalLM"),
     "no vocabulary": (configured(vocab_size=0), "cannot be opened with its config.json"),
     "10**30 tokens": (configured(vocab_size=10**30), "cannot be opened with its config.json"),
     "10**9 tokens": (configured(vocab_size=10**9), "needs 51. GB"),
-    "10**18 tokens": (configured(vocab_size=10**18), "cannot be opened with its config.json"),
     "a wide MLP": (configured(intermediate_size=10**12), "needs .* TB"),
     "10**9 blocks": (configured(num_hidden_layers=10**9), "has 1000000000 blocks"),
-    "no blocks": (configured(num_hidden_layers=0), "do not match GemmaForCausalLM"),
+    "an adapter": (lambda f: (f / "adapter_config.json").write_text('{"peft_type": "LORA"}'), "has an adapter"),
     "an odd rotation": (configured(rope_parameters={"rope_type": "nonsense"}), "cannot be opened with its config.json"),
     "its own Python code": (configured(auto_map={"AutoModelForCausalLM": "evil.Model"}), "its own Python code"),
 }
@@ -125,20 +119,3 @@ def test_a_hostile_chat_template_is_refused(tiny: Any, monkeypatch: pytest.Monke
         with pytest.raises(ModelAccessError, match="chat template of this model cannot be used") as refusal:
             sl.prompts.build(tiny, "11", **form)
         assert "\n" not in str(refusal.value), name
-
-
-@pytest.mark.slow
-def test_a_chat_template_is_rendered_or_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    form: dict[str, Any] = {"prefix": "How many", "suffix": "?", "template": "chat"}
-    for template, error, complaint in (
-        (7, InputError, "is not text"),
-        ("{{ 1 }}", InputError, "contains the message 0 times"),
-        ("{{ raise_exception('no') }}", ModelAccessError, "TemplateError: no"),
-    ):
-        monkeypatch.setattr(tiny.tokenizer, "chat_template", template)
-        with pytest.raises(error, match=complaint):
-            sl.prompts.build(tiny, "11", **form)
-    right = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
-    monkeypatch.setattr(tiny.tokenizer, "chat_template", right)
-    sequence = sl.prompts.build(tiny, "11", **form)
-    assert sequence.prefix == tuple(sl.prompts.tokenize(tiny, "How many")[0].tolist())

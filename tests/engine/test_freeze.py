@@ -1,6 +1,5 @@
 """Freezing: the forward pass stays, one derivative goes; with everything frozen the model is a linear map."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -74,25 +73,6 @@ def test_jacobian_of_a_plain_model_with_constants(
     found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5, bos="as-given", progress=False)
     np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
     assert sl.results.provenance(found)["call"]["freeze"] == list(freeze)
-
-
-def test_blocks_can_be_chosen(tiny: Any) -> None:
-    free = sl.jacobian_norms(tiny, "1101 =", progress=False)
-    for factory in (sl.hooks.freeze_norms, sl.hooks.freeze_gates):
-        with sl.applied(tiny, factory(blocks=(2, 3))):
-            some = sl.jacobian_norms(tiny, "1101 =", progress=False)
-        with sl.applied(tiny, factory()):
-            every = sl.jacobian_norms(tiny, "1101 =", progress=False)
-        points = {hook.split(":")[0] for hook in sl.results.provenance(some)["ambient_hooks"]}
-        assert points
-        assert all(point.startswith(("blocks.2.", "blocks.3.")) for point in points)
-        for a, b in itertools.combinations((free, some, every), 2):
-            assert np.abs(a / b - 1).max() > 1e-3
-
-
-def test_norms_frozen_say_nothing_of_it(tiny: Any, recwarn: pytest.WarningsRecorder) -> None:
-    sl.jacobian_norms(tiny, "110 =", freeze="norms", progress=False)
-    assert not [w for w in recwarn if "hook_scale" in str(w.message)]
 
 
 def test_the_ratio_at_zero_is_the_slope() -> None:

@@ -1,4 +1,4 @@
-"""Ablation hooks seen from close by: which weights and values they leave, and that every hook point is probed."""
+"""Hook points that never fire, and hooks that the libraries leave on a model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,46 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPTNeoXConfig
 
 import squashlens as sl
-from squashlens.engine.proving import effective
 from squashlens.errors import UnsoundModelError
-from tests.cases import save_random
-
-IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
-
-
-def test_long_lists_are_named_in_short() -> None:
-    assert sl.hooks.mask_tokens((3, 7)).name == "mask_tokens(3, 7)"
-    assert sl.hooks.mask_tokens(range(0, 90, 3)).name.startswith("mask_tokens(0 … 87, 30 in all, ")
-    assert sl.hooks.mask_tokens(range(0, 90, 3)).name != sl.hooks.mask_tokens([*range(0, 84, 3), 85, 87]).name
-
-
-def test_every_point_is_probed_once_also_one_above_another(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook on every residual stream: the upper ones must not make the lower ones look dead."""
-    model, probed = bridge_of("gpt2"), []
-    honest = effective._probe
-    monkeypatch.setattr(
-        effective, "_probe", lambda m, sites, *rest: (probed.append(len(sites)), honest(m, sites, *rest))
-    )
-    everywhere = sl.hooks.Hook("same", "blocks.{block}.hook_resid_mid", lambda t: t)
-    for _ in range(2):
-        with sl.applied(model, everywhere):
-            pass
-    assert probed == [3]
-
+from tests.cases import MORE, save_random
 
 MARK = "_output_capturing_hooks_installed"  # transformers' own
 
 
 def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
     """GPT-NeoX has a hook point for rotated queries that nothing ever passes."""
-    config = GPTNeoXConfig(
-        vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=64, bos_token_id=2,
-    )  # fmt: skip
-    model = sl.load(save_random(config, tmp_path), progress=False)
+    model = sl.load(save_random(MORE["neox"], tmp_path), progress=False)
     lost = sl.hooks.Hook("lost", "blocks.{block}.attn.hook_rot_q", lambda t: t)
     with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, lost):
         pass

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.engine.running import forward
-from squashlens.errors import InputError, StaleCaptureError
-from tests import captured
+from squashlens.errors import StaleCaptureError
 
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "collapse": sl.collapse,
@@ -44,14 +42,6 @@ def passes_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     with monkeypatch.context() as patch:
         patch.setattr(forward, "run", counting)
         yield counted
-
-
-def test_a_hook_sees_the_pairs_and_no_prefix_of_its_own(tiny: Any) -> None:
-    seen: list[int] = []
-    sequence = tail(tiny)
-    with sl.applied(tiny, ("hook_embed", lambda embedded, hook: seen.append(embedded.shape[1]))):
-        pairs = sl.capture(tiny, sequence, lengths=[2, 5], progress=False)
-    assert set(seen) == {len(one) for n in pairs.lengths for one in (sequence.pair(n).v, sequence.pair(n).v_star)}
 
 
 @pytest.mark.few(1)
@@ -110,17 +100,6 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
 
 
 @pytest.mark.slow
-def test_a_capture_is_for_the_model_it_was_taken_on(bridge_of: Callable[..., Any]) -> None:
-    model, other = bridge_of("llama"), bridge_of("gemma")
-    pairs = sl.capture(model, tail(model), progress=False)
-    for measure in (sl.collapse, sl.precision, sl.mechanism):
-        with pytest.raises(StaleCaptureError, match="other weights or configuration"):
-            measure(other, pairs)
-        with sl.applied(model, sl.hooks.mask_tokens([1])), pytest.raises(StaleCaptureError, match="other hooks"):
-            measure(model, pairs)
-
-
-@pytest.mark.slow
 def test_a_function_that_reads_what_changed_makes_a_capture_stale(bridge_of: Callable[..., Any]) -> None:
     """Its name and the function are the same, and what it closes over is not."""
     model, factor = bridge_of("llama"), {"of": 1.0}
@@ -135,13 +114,6 @@ def test_a_function_that_reads_what_changed_makes_a_capture_stale(bridge_of: Cal
         factor["of"] = 1.0
         for found, again in zip(before, (sl.collapse(model, pairs), sl.path_bound(model, one)), strict=True):
             xr.testing.assert_equal(found, again)
-
-
-def test_a_capture_has_its_own_beginning(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    held = sl.capture(model, torch.tensor([[3, 5, 7]]), bos="as-given")
-    with pytest.raises(InputError, match="bos='none' applies to a prompt, and a capture was given"):
-        sl.path_bound(model, held, bos="none")
 
 
 @pytest.mark.few(2)
@@ -161,63 +133,3 @@ def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) 
     edit(pairs)
     with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
         sl.collapse(model, pairs)
-
-
-def test_a_capture_keeps_its_labels(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    pairs = sl.capture(model, tail(model), lengths=[5, 6], progress=False)
-    for other in ({"lengths": (7, 8)}, {"sequence": pairs.sequence.separated((), ())}):
-        with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
-            sl.collapse(model, replace(pairs, **other))
-    assert pairs == pairs
-    assert len({pairs, replace(pairs)}) == 2
-    assert len(repr(pairs)) < 300
-
-
-def test_an_edited_capture_of_a_prompt_is_refused(tiny: Any) -> None:
-    run = sl.capture(tiny, "How many ones are in the following sequence? 11 =", progress=False)
-    sl.path_bound(tiny, run, progress=False)
-    run.patterns[2][0, 1, 4, 0] += 0.5
-    with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
-        sl.path_bound(tiny, run, progress=False)
-
-
-def test_what_was_not_captured_is_refused_and_named(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    bare = sl.capture(model, tail(model), keep="residuals", noise_lengths=0, progress=False)
-    for measure in (sl.mechanism, lambda m, given: sl.collapse(m, given, by_head="value")):
-        with pytest.raises(InputError, match="this capture does not have"):
-            measure(model, bare)
-    assert "noise_floor" not in sl.collapse(model, bare)
-    assert sl.precision(model, bare)["bits_needed"].isnull().all()
-
-
-@pytest.mark.parametrize(
-    ("option", "kind"),
-    [
-        ({"lengths": [2]}, "prompt"), ({"seed": 1}, "prompt"), ({"layers": [0]}, "sequence"),
-        ({"out": "run"}, "sequence"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_options_of_the_other_kind_are_refused(option: Any, kind: str, bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    given = tail(model) if kind == "sequence" else torch.tensor([2, 5, 11, 7])
-    with pytest.raises(InputError, match=f"and a {kind} was given"):
-        sl.capture(model, given, progress=False, **option)
-
-
-@pytest.mark.slow
-def test_other_measurements_take_its_sequence_and_lengths(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=2)
-    pairs = sl.capture(tiny, ones, lengths=[3, 6], keep="residuals", progress=False)
-    quiet: Any = {"progress": False}
-    for measure in (
-        lambda given: sl.separator_ablation(tiny, given, kinds=["delete"], **quiet),
-        lambda given: sl.compare(tiny, given, {"masked": sl.hooks.mask_tokens([1])}, **quiet),
-        lambda given: sl.search_separators(tiny, given, separator=[","], every=[2], n_placements=5, **quiet),
-        lambda given: sl.precision(tiny, given, round_to=["bfloat16"], blocks=[1], **quiet),
-    ):
-        assert measure(pairs)["length"].values.tolist() == [3, 6]
-    every = captured.precision_and_blocks(tiny, ones, round_to=["bfloat16"])
-    assert every["distance"].sizes["length"] == 6

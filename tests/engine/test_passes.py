@@ -11,7 +11,6 @@ import squashlens as sl
 from squashlens.engine.anatomy import pattern_site
 from squashlens.engine.running import passes
 from squashlens.engine.running.passes import read
-from squashlens.engine.running.repeatable import edits
 from squashlens.errors import CapacityError, InputError
 from squashlens.sequences import Branch
 from tests.cases import FAMILIES, few
@@ -62,16 +61,6 @@ def test_routes_agree_on_anything(family: str, bridge_of: Any, data: st.DataObje
         torch.testing.assert_close(shared.values[site], separate.values[site], rtol=0, atol=1e-5 * scale)
     weights = shared.values[pattern_site(2)].sum(dim=-1)
     torch.testing.assert_close(weights, torch.ones_like(weights))
-
-
-def test_positions_without_gaps_change_nothing_and_gaps_do(bridge_of: Any) -> None:
-    model, branches = bridge_of("llama"), [Branch(9, (4,)), Branch(18)]
-    plain = read(model, TRUNK, branches, SITES)
-    counted = read(model, TRUNK, branches, SITES, positions=tuple(range(18)))
-    gapped = read(model, TRUNK, branches, SITES, positions=(*range(5), *range(9, 22)))
-    site = SITES[1]
-    torch.testing.assert_close(counted.values[site], plain.values[site], rtol=0, atol=1e-5)
-    assert (gapped.values[site] - plain.values[site]).abs().max() > 1e-2
 
 
 def test_a_branch_does_not_join_the_trunk_across_a_gap() -> None:
@@ -133,41 +122,6 @@ def test_hooks_end_the_sharing(bridge_of: Any) -> None:
     with sl.applied(model, sl.hooks.Hook("look", site, lambda t: seen.append(t.shape[1]))):
         read(model, TRUNK, branches, SITES)
     assert seen == [10, 6]
-
-
-def test_torch_hooks_are_seen_too(bridge_of: Any) -> None:
-    model, module = bridge_of("llama"), bridge_of("llama").original_model.model.norm
-    ids = torch.tensor([TRUNK])
-
-    def write(out: torch.Tensor) -> None:
-        out.mul_(2)
-
-    for register, expected in (
-        (lambda: module.register_forward_hook(lambda m, a, out: None), False),
-        (lambda: module.register_forward_hook(lambda m, a, out: out * 2), True),
-        (lambda: module.register_forward_hook(lambda m, a, out: write(out)), True),
-        (lambda: module.register_forward_pre_hook(lambda m, a: None), False),
-        (lambda: module.register_forward_pre_hook(lambda m, a: (a[0] * 2,)), True),
-    ):
-        handle = register()
-        try:
-            with torch.no_grad(), edits(model) as edited:
-                model(ids)
-        finally:
-            handle.remove()
-        assert bool(edited) is expected
-    with torch.no_grad(), edits(model) as edited:
-        model(ids)
-    assert not edited
-
-
-def test_a_model_whose_passes_cannot_be_shared_is_run_prompt_by_prompt(
-    bridge_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = bridge_of("qwen2")
-    monkeypatch.setattr(passes, "_can_share_passes", lambda *_: False)
-    found = read(model, TRUNK, [Branch(9, (4,))], SITES)
-    assert found.route == "separate, since its prompts cannot share a pass"
 
 
 def test_sharing_is_tried_before_it_is_believed(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,34 +1,22 @@
 """Position encodings that depend on the length of the pass, against plain models that run every prompt by itself."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
+from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.engine.positions import length_dependent_encodings, why_lengths_differ
-from squashlens.engine.running import passes
 from squashlens.engine.running.generate import Prompt, generate
 from squashlens.engine.running.passes import read
 from squashlens.errors import InputError
 from squashlens.sequences import Branch
 from tests import captured
-from tests.cases import COMMON, CONFIGS, NO_HEAD_DIM, save_random
+from tests.cases import LIMIT, VARIABLE, save_random
 from tests.references import last_streams
 
-LIMIT = 16  # tokens of a pass from which on longrope has its other frequencies
-LONG: dict[str, Any] = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1], "long_factor": [3.0, 9.0],
-    "original_max_position_embeddings": LIMIT, "factor": 4.0,
-}  # fmt: skip
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
-VARIABLE: dict[str, Any] = {
-    "phi3": Phi3Config(**NO_HEAD_DIM | {"original_max_position_embeddings": LIMIT}, rope_parameters=LONG),
-    "llama": LlamaConfig(**COMMON, rope_parameters=LONG),
-    "dynamic": LlamaConfig(**COMMON | {"max_position_embeddings": 32}, rope_parameters=DYNAMIC),
-}
 CONTENT = [7, 8, 9, 9, 7, 8] * 4
 
 
@@ -52,77 +40,44 @@ def by_hand(plain: Any, pair: Any) -> np.ndarray:
     return (v - star).abs().amax(-1).numpy()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["phi3", "llama"])
-@pytest.mark.parametrize("content", [CONTENT, [7] * 24], ids=["varied", "constant"])
-def test_collapse_across_the_switch(name: str, content: list[int], both_of: Any) -> None:
-    """v* may already be long where v is not: D at 16 tokens is that of the plain model too."""
+ACROSS = "separate, since .* depends on the length of the pass beyond"
+CASES: list[tuple[str, list[int], tuple[int, ...], str]] = [
+    ("dynamic", CONTENT * 3, (4, 29, 30, 31, 50, 70), f"{ACROSS} 32 tokens"),  # each longer pass has its own
+    *((name, content, (1, 5, 13, 14, 15, 24), f"{ACROSS} 16 tokens") for name in ("phi3", "llama")
+      for content in (CONTENT, [7] * 24)),
+    ("phi3", [7] * 24, (2, 9, 13), "shared"), ("phi3", [7] * 24, (15, 20), "shared"),
+    ("phi3", [7] * 24, (2, 9, 14), ACROSS), ("phi3", [7] * 24, (14, 20), ACROSS),
+]  # fmt: skip
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("name", "content", "lengths", "route"), CASES)
+def test_collapse_on_both_sides_of_the_switch(
+    name: str, content: list[int], lengths: tuple[int, ...], route: str, both_of: Any
+) -> None:
+    """v* may already be long where v is not. The plain model runs prompts from the shortest on, as it keeps the
+    frequencies of a longer one."""
     model, plain = both_of(name)
     sequence = sl.prompts.build(model, content, prefix=[2, 5], bos="one")
-    ds = captured.collapse(model, sequence, noise_lengths=3, progress=False)
-    assert "longrope) depends on the length of the pass beyond 16 tokens" in sl.results.provenance(ds)["passes"]
-    assert ds["noise_floor"].min() > 0
-    for length in (1, 5, 13, 14, 15, 24):
+    ds = captured.collapse(model, sequence, lengths=list(lengths), progress=False)
+    assert re.match(route, sl.results.provenance(ds)["passes"])
+    for length in lengths:
         expected = by_hand(plain, sequence.pair(length))
         np.testing.assert_allclose(ds["distance"].sel(length=length), expected[:-1], atol=2e-5)
         np.testing.assert_allclose(ds["distance_y"].sel(length=length), expected[-1], atol=2e-5)
-    with pytest.raises(InputError, match="depends on the length of the pass"):
-        captured.collapse(model, sequence, passes="shared", progress=False)
+    if route != "shared":
+        with pytest.raises(InputError, match="depends on the length of the pass"):
+            captured.collapse(model, sequence, lengths=list(lengths), passes="shared", progress=False)
 
 
 @pytest.mark.slow
-def test_one_side_of_the_switch_shares(both_of: Any) -> None:
+def test_branches_beyond_a_trunk_at_the_limit(both_of: Any) -> None:
     model, plain = both_of("phi3")
-    sequence = sl.prompts.build(model, [7] * 24, prefix=[2, 5], bos="one")
-    for lengths, route in (([2, 9, 13], "shared"), ([2, 9, 14], "separate"), ([15, 20], "shared"), ([14, 20], "sep")):
-        ds = captured.collapse(model, sequence, lengths=lengths, progress=False)
-        assert sl.results.provenance(ds)["passes"].startswith(route), lengths
-        for length in lengths:
-            expected = by_hand(plain, sequence.pair(length))[:-1]
-            np.testing.assert_allclose(ds["distance"].sel(length=length), expected, atol=2e-5)
-    # A trunk of 16 tokens with branches that are longer than it, all of them beyond the limit.
     trunk = (2, *torch.randint(3, 60, (15,), generator=torch.Generator().manual_seed(0)).tolist())
     readings = read(model, trunk, [Branch(16, (4,)), Branch(16, (5, 6))], ["blocks.2.hook_resid_post"], progress=False)
     assert readings.route.startswith("separate")
     expected = torch.stack([last_streams(plain, ids)[-2] for ids in ((*trunk, 4), (*trunk, 5, 6))])
     torch.testing.assert_close(readings.values["blocks.2.hook_resid_post"], expected, atol=2e-5, rtol=0)
-
-
-@pytest.mark.slow
-def test_everything_on_pairs_follows(both_of: Any) -> None:
-    """Mechanism, comparisons, precision and tokens, each through the same passes."""
-    model, plain = both_of("phi3")
-    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], bos="one", separator=13, every=4)
-    lengths = [3, 10, 12, 20]
-    mechanism = captured.mechanism(model, sequence, lengths=lengths, progress=False)
-    assert (mechanism["observed"] <= mechanism["bound"] * (1 + 1e-5)).all()
-    window = {"window": sl.hooks.sliding_window(4, sink=1)}
-    compared = sl.compare(model, sequence, window, lengths=lengths, scale="absolute", progress=False)
-    unhooked = compared["distance"].sel(change="as it is")
-    precision = captured.precision(
-        model, sequence, lengths=lengths, round_to=["bfloat16"], scale="absolute", progress=False
-    )
-    ablation = sl.separator_ablation(
-        model, sequence, lengths=lengths, kinds=["random_places"], noise_lengths=0, progress=False
-    )
-    for length in lengths:
-        pair = sequence.pair(length)
-        expected = by_hand(plain, pair)[:-1]
-        np.testing.assert_allclose(unhooked.sel(length=length), expected, atol=2e-5)
-        np.testing.assert_allclose(ablation["distance"].sel(edit="separators", length=length), expected, atol=2e-5)
-        scattered = sequence.scattered("places 0").pair(length)
-        found = ablation["distance"].sel(edit="random_places", length=length)
-        np.testing.assert_allclose(found, by_hand(plain, scattered)[:-1], atol=2e-5)
-        with torch.no_grad():
-            rows = [
-                plain(torch.tensor([ids]), use_cache=False, output_attentions=True).attentions[1][0, :, -1]
-                for ids in (pair.v, pair.v_star)
-            ]
-        n = len(pair.v)
-        change = (rows[0] - rows[1][:, :n]).abs().sum(-1)
-        np.testing.assert_allclose(mechanism["attention_tv"].sel(block=1, length=length), change, atol=2e-5)
-        np.testing.assert_allclose(mechanism["self_weight"].sel(block=1, length=length), rows[1][:, n], atol=2e-5)
-    assert precision["bits_needed"].sel(layer=3).notnull().all()
 
 
 @pytest.mark.few(1)
@@ -147,33 +102,12 @@ def test_measurements_forget_longer_passes(both_of: Any) -> None:
     assert sl.results.provenance(fresh)["passes"] == "shared"
     np.testing.assert_allclose(fresh["distance"], expected, atol=2e-5)
 
-    def run_too_long(ids: Any) -> None:
-        with torch.no_grad():
-            model.original_model(ids)
-
-    longer = torch.randint(3, 60, (1, 60))
     before = model.original_model.model.rotary_emb.original_component.inv_freq.clone()
-    run_too_long(longer)
+    with torch.no_grad():
+        model.original_model(torch.randint(3, 60, (1, 60)))
     assert not torch.equal(before, model.original_model.model.rotary_emb.original_component.inv_freq)
     again = captured.collapse(model, sequence, lengths=[29], progress=False)
     np.testing.assert_array_equal(again["distance"].sel(length=29), fresh["distance"].sel(length=29))
-    run_too_long(longer)
-    plainly = sl.jacobian_norms(model, torch.tensor(sequence.pair(29).v_star), bos="one", progress=False)
-    assert plainly.notnull().all()
-
-
-def test_dynamic_frequencies_are_for_prompts_beyond_the_context(both_of: Any) -> None:
-    """Each longer pass has its own; the plain model runs them from the shortest on, as it keeps those of a longer."""
-    model, plain = both_of("dynamic")
-    sequence = sl.prompts.build(model, CONTENT * 3, prefix=[2, 5], bos="one")
-    lengths = [4, 29, 30, 31, 50, 70]
-    ds = captured.collapse(model, sequence, lengths=lengths, progress=False)
-    assert "dynamic) depends on the length of the pass beyond 32 tokens" in sl.results.provenance(ds)["passes"]
-    for length in lengths:
-        expected = by_hand(plain, sequence.pair(length))[:-1]
-        np.testing.assert_allclose(ds["distance"].sel(length=length), expected, atol=2e-5)
-    with pytest.raises(InputError, match="context of 32"):
-        next(generate(model, [Prompt(tuple(range(3, 33)), 12)]))
 
 
 @pytest.mark.slow
@@ -199,48 +133,3 @@ def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int
         "separate, since its numbers depend on what it shares a pass with"
     )
     np.testing.assert_array_equal(ds["distance"], alone["distance"])
-
-
-def test_what_the_configuration_says() -> None:
-    class Model:
-        def __init__(self, config: Any) -> None:
-            self.original_model = type("Inner", (), {"config": config})()
-
-    model: Any = Model(VARIABLE["phi3"])
-    assert length_dependent_encodings(model) == [("longrope", LIMIT)]
-    assert why_lengths_differ(model, {3, 16}) is None
-    assert why_lengths_differ(model, {17, 30}) is None
-    assert why_lengths_differ(model, {16, 17}) is not None
-    model = Model(VARIABLE["dynamic"])
-    assert length_dependent_encodings(model) == [("dynamic", 32)]
-    assert why_lengths_differ(model, {5, 32}) is None
-    assert why_lengths_differ(model, {32, 33}) is not None
-    assert why_lengths_differ(model, {40, 41}) is not None
-    assert why_lengths_differ(model, {41}) is None
-    for config in CONFIGS.values():
-        assert length_dependent_encodings(Model(config)) == []
-
-
-def planned(bridge_of: Any, trunk: tuple[int, ...], branches: list[Branch]) -> passes.Plan:
-    return passes.Plan(bridge_of("llama"), trunk, tuple(branches), ("blocks.0.hook_resid_pre",))
-
-
-def test_what_a_shared_pass_is_compared_on(bridge_of: Any) -> None:
-    """The shortest prompt, the longest, and the longest up to a quarter of it."""
-    plan = planned(bridge_of, tuple(range(3, 27)), [Branch(n, (5,)) for n in range(1, 24)])
-    assert [len(plan.branches[i]) for i in passes._sample(plan)] == [2, 6, 24]
-
-
-@pytest.mark.slow
-def test_each_trunk_is_compared_for_itself(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone, model, branches = [], bridge_of("qwen3"), [Branch(n, (5,)) for n in range(1, 9)]
-    honest = passes._one_by_one
-    monkeypatch.setattr(
-        passes, "_one_by_one", lambda plan, progress: alone.append(plan.trunk) or honest(plan, progress)
-    )
-    site = ["blocks.0.hook_resid_pre"]
-    read(model, (7, 8, 9, 10, 11, 12, 13, 14), branches, site)
-    alone.clear()  # the first use of a model compares a trunk of its own too
-    for trunk in ((8, 7, 9, 10, 11, 12, 13, 14), (8, 7, 9, 10, 11, 12, 13, 14), (9, 7, 8, 10, 11, 12, 13, 14)):
-        read(model, trunk, branches, site)
-    assert [trunk[0] for trunk in alone] == [8, 9]

@@ -7,43 +7,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import FalconH1Config, Gemma3TextConfig, GptOssConfig
+from transformers import GptOssConfig
 
 import squashlens as sl
 from squashlens.engine.proving import premises, proof
 from squashlens.errors import UnsoundModelError
-from tests.cases import COMMON, EXPERTS, MORE, OTHERS, SLIDING, save_random
-from tests.engine.test_proof import foreign
+from tests.cases import COMMON, EXPERTS, MORE, OTHERS, save_random
 
-MAMBA: dict[str, int] = dict(mamba_d_ssm=16, mamba_n_heads=4, mamba_d_head=4, mamba_d_state=8, mamba_chunk_size=4)
-REFUSED: dict[str, tuple[Any, str]] = {
-    "a mixer beside attention": (
-        FalconH1Config(**COMMON, **MAMBA, mamba_n_groups=1),
-        "In FalconH1ForCausalLM, something besides attention passes between tokens.*Use a model whose tokens",
-    ),
-    "attention to later tokens": (
-        Gemma3TextConfig(**COMMON, query_pre_attn_scalar=4, layer_types=SLIDING, use_bidirectional_attention=True),
-        "Gemma3ForCausalLM is not causal.*use_bidirectional_attention",
-    ),
-}
 LOADED: dict[str, Any] = {
     **OTHERS,
     **EXPERTS,
     **{name: MORE[name] for name in ("qwen3", "olmo2", "neox")},
     "sinks": GptOssConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=5),
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", REFUSED)
-def test_models_whose_tokens_are_connected_otherwise_are_refused(kind: str, tmp_path: Path) -> None:
-    config, complaint = REFUSED[kind]
-    with pytest.raises(UnsoundModelError, match=complaint):
-        sl.load(save_random(config, tmp_path / "own"), progress=False)
-    with pytest.raises(UnsoundModelError, match=complaint):
-        sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]), bos="as-given")
-    unverified = sl.load(tmp_path / "own", verify=False, progress=False)
-    assert proof.status(unverified) == "unverified"
 
 
 DAILY = ("sinks", "mixtral", "bloom", "neox")

@@ -1,7 +1,6 @@
 """Weights in int8 against a twin without torchao: the same model with each matrix rounded by the formula."""
 
 import copy
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-from transformers import AutoModelForCausalLM, MixtralConfig
+from transformers import MixtralConfig
 
 import squashlens as sl
-from squashlens import zoo
 from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.loading.quantized import require_quantizer, round_weights, stored_as
+from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.proving.fingerprint import fingerprint
-from squashlens.engine.proving.proof import prove, shared_copy
 from squashlens.engine.running.streamed import implementation, patterns_written
-from squashlens.errors import InputError, ModelAccessError, UnsoundModelError
-from tests import captured
+from squashlens.errors import InputError, ModelAccessError
 from tests.cases import COMMON, CONFIGS, few, random_model, save_random
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs, raw
 
@@ -31,7 +27,6 @@ quantization = pytest.importorskip("torchao.quantization", reason="torchao is mi
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
 WHOLE = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi")
 GIVEN: dict[str, Any] = {"bos": "as-given"}
-QUIET: dict[str, Any] = {"progress": False}
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,15 +60,6 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def int8_tiny() -> Any:
     return sl.load("tiny-gemma", device="cpu", quantize="int8", progress=False)
-
-
-@pytest.fixture(scope="module")
-def twin_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The bundled model with rounded weights, as a checkpoint of its own that is loaded as any other."""
-    folder = tmp_path_factory.mktemp("twin") / "tiny-gemma"
-    shutil.copytree(zoo.folder("tiny-gemma"), folder)
-    twin_of(AutoModelForCausalLM.from_pretrained(folder)).save_pretrained(folder)
-    return sl.load(folder, device="cpu", progress=False)
 
 
 @pytest.mark.parametrize("name", few(WHOLE))
@@ -125,50 +111,6 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
 
 
 PROMPT = "How many ones are in the following sequence? 1101, 110 ="
-PANELS = sl.prompts.figure5
-KINDS = ("delete", "mask", "zero_value")
-MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
-    "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
-    "masked": lambda m: sl.path_bound(m, PROMPT),
-    "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
-    "sketch": lambda m: sl.jacobian_norms(m, PROMPT, method="sketch", seed=0),
-    "sensitivity": lambda m: sl.sensitivity(m, PROMPT)["jacobian"],
-    "collapse": lambda m: captured.collapse(m, PANELS(m, 24)["a"], baselines=["contrast"], **QUIET)["distance"],
-    "ablation": lambda m: sl.separator_ablation(m, PANELS(m, 24)["d"], kinds=KINDS, **QUIET)["distance"],
-    "substitution": lambda m: sl.substitution_effect(m, PROMPT, **QUIET)["effect"],
-}
-
-
-# In the default run, one of each way to run the model: a pass, products of vectors and Jacobians, and edits.
-DEFAULT = ("capture", "jacobian", "substitution")
-
-
-@pytest.mark.parametrize("what", [pytest.param(w, marks=[pytest.mark.slow] * (w not in DEFAULT)) for w in MEASUREMENTS])
-def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_tiny: Any, twin_tiny: Any) -> None:
-    found, truth, unrounded = (MEASUREMENTS[what](m).values for m in (int8_tiny, twin_tiny, tiny))
-    size = np.nanmax(np.abs(truth))
-    np.testing.assert_allclose(found, truth, rtol=2e-3, atol=1e-4 * size)
-    assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("hook", [sl.hooks.mask_tokens((9, 12)), sl.hooks.sliding_window(5)], ids=repr)
-def test_hooks_act_on_rounded_weights(hook: Any, int8_tiny: Any, twin_tiny: Any) -> None:
-    free = sl.jacobian_norms(int8_tiny, PROMPT)
-    with sl.applied(int8_tiny, hook), sl.applied(twin_tiny, hook):
-        found, truth = sl.jacobian_norms(int8_tiny, PROMPT), sl.jacobian_norms(twin_tiny, PROMPT)
-    np.testing.assert_allclose(found.values, truth.values, rtol=1e-3, atol=1e-5)
-    assert np.abs(found.values - free.values).max() > 0.01
-
-
-def test_noise_floor_goes_with_the_shape_of_the_batch(int8_tiny: Any) -> None:
-    sequence = PANELS(int8_tiny, 48)["a"]
-    found = captured.collapse(int8_tiny, sequence, noise_lengths=3, **QUIET)
-    lengths = found["replayed"].values
-    alone = captured.collapse(int8_tiny, sequence, lengths=lengths.tolist(), passes="separate", **QUIET)
-    difference = np.abs(found["distance"].sel(length=lengths).values - alone["distance"].values)
-    assert (difference <= found["noise_floor"].values).all()
-    assert 0 < difference.max() <= found["noise_floor"].max() < 2e-2
 
 
 def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
@@ -183,14 +125,6 @@ def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
         assert implementation(int8_tiny).startswith("eager, since a hook is at")
 
 
-def test_results_say_how_weights_are_kept(tiny: Any, int8_tiny: Any) -> None:
-    plain, kept = (sl.results.provenance(sl.path_bound(m, PROMPT)) for m in (tiny, int8_tiny))
-    assert (plain["quantized"], kept["quantized"]) == (None, "int8")
-    assert plain["dtype"] == kept["dtype"] == "float32"
-    assert kept["proof"] == "verified"
-    assert plain["fingerprint"] != kept["fingerprint"]
-
-
 @pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])
 def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str) -> None:
     inner: Any = random_model(CONFIGS["llama"]).requires_grad_(False)
@@ -199,14 +133,6 @@ def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str)
     bridge = build_bridge_from_module(inner, "LlamaForCausalLM", hf_config=inner.config, tokenizer=None, model_name="x")
     facts = sl.results.provenance(sl.path_bound(bridge.eval(), IDS, **GIVEN))
     assert (facts["quantized"], facts["proof"], facts["dtype"]) == (name, "verified as it stands", "float32")
-
-
-def test_other_kinds_go_by_what_the_configuration_says(int8_tiny: Any, tiny: Any, monkeypatch: Any) -> None:
-    assert stored_as(tiny) is None
-    monkeypatch.setattr(tiny.original_model.config, "quantization_config", {"quant_method": "gptq"}, False)
-    assert stored_as(tiny) == "gptq"
-    monkeypatch.setattr(int8_tiny.original_model.config, "quantization_config", {"quant_method": "torchao"}, False)
-    assert stored_as(int8_tiny) == "int8"
 
 
 def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
@@ -224,15 +150,6 @@ def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
     assert fingerprint(models[0]) == before
 
 
-def test_the_proof_is_against_the_rounded_model(int8_of: Any, plain_of: Any) -> None:
-    inner = copy.deepcopy(plain_of("llama")).requires_grad_(False)
-    round_weights(inner, "int8")
-    copied = shared_copy(inner)
-    assert all(a is b for a, b in zip(inner.parameters(), copied.parameters(), strict=True))
-    with pytest.raises(UnsoundModelError, match="does not reproduce the Hugging Face"):
-        prove(int8_of("llama"), plain_of("llama"))
-
-
 def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
     model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8", progress=False)
     assert dtype_of(model) == torch.bfloat16
@@ -240,11 +157,6 @@ def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
     assert (facts["dtype"], facts["quantized"]) == ("bfloat16", "int8")
     with pytest.raises(InputError, match="overflows float16"):
         sl.load(folder_of("gemma2"), dtype=torch.float16, quantize="int8")
-
-
-def test_certified_bounds_are_refused(int8_tiny: Any) -> None:
-    with pytest.raises(InputError, match=r"quantized \(.*nt8.*Load the model without quantization"):
-        raw(sl.path_bound)(int8_tiny, PROMPT, constants="measured")
 
 
 def test_models_that_cannot_be_rounded_whole_are_refused(folder_of: Any, tmp_path: Path) -> None:
@@ -257,15 +169,6 @@ def test_models_that_cannot_be_rounded_whole_are_refused(folder_of: Any, tmp_pat
     for folder, message in refused:
         with pytest.raises(ModelAccessError, match=message + r"[^.]*\. Load it without quantize="):
             sl.load(folder, device="cpu", quantize="int8", progress=False)
-
-
-def test_weights_that_are_not_there_or_rounded_already_are_refused() -> None:
-    model = random_model(copy.deepcopy(CONFIGS["llama"]))
-    model.config.quantization_config = {"quant_method": "torchao"}
-    with pytest.raises(InputError, match="already quantized"):
-        round_weights(model, "int8")
-    with pytest.raises(ModelAccessError, match="offloaded"):
-        round_weights(random_model(CONFIGS["llama"]).to("meta"), "int8")
 
 
 def test_what_is_missing_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

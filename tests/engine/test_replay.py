@@ -8,8 +8,7 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.differentiating.replay import record, replayable
-from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.differentiating.replay import record
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.theory import attention
@@ -46,30 +45,3 @@ def test_one_row_behind_attention_is_all_that_the_top_block_needs(bridge_of: Any
     mix = Hook("mix", "blocks.2.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
     with attached(model, mix):
         assert not replay._only_row(2, 8)
-
-
-def test_hooks_that_would_see_a_block_twice_forbid_it(bridge_of: Any) -> None:
-    model = bridge_of("llama", torch.float64)
-    assert replayable(model, [])
-    with attached(model, Hook("mine", "blocks.0.hook_mlp_out", lambda t: None)):
-        assert not replayable(model, [])
-    assert replayable(model, freezing(("norms", "gates", "attention")))
-
-
-def test_only_one_block_of_graph_is_alive(bridge_of: Any) -> None:
-    """The number of graphs that are open when a batch comes back does not grow with depth."""
-    model = bridge_of("gemma", torch.float64)
-    replay = record(model, IDS, [], 0, 3)
-    opened: list[int] = []
-    original = type(replay)._opened
-
-    def count(self: Any, block: int, *others: Any) -> Any:
-        opened.append(block)
-        return original(self, block, *others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(replay), "_opened", count)
-        rows = list(replay.gradients(8, "y", torch.eye(16, dtype=torch.float64)[:, None].expand(-1, 2, -1), 8))
-    assert opened == [2, 2, 2, 1, 0, 2, 1, 0]  # twice to see whether one row will do, then each batch down
-    assert [r.requires_grad for r in rows] == [False, False]
-    assert not any(entering.requires_grad for entering, *_ in replay.calls.values())

@@ -1,7 +1,6 @@
 """How prompts begin: the checkpoint's tokenizer decides, whatever TransformerLens's table says of the class."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,14 +95,6 @@ def test_ids_are_held_to_the_same_start(tmp_path: Path) -> None:
     assert sl.prompts.tokenize(none, "1", bos="one").tolist() == [[2, 5]]
 
 
-def test_one_bos_of_a_model_that_has_none(tmp_path: Path) -> None:
-    config = type(MORE["olmo2"])(**NO_HEAD_DIM | {"bos_token_id": None})
-    folder = save_random(config, tmp_path)
-    save_tokenizer(folder, None, bos=None)
-    with pytest.raises(InputError, match="has no BOS token"):
-        sl.prompts.tokenize(load(folder), "1", bos="one")
-
-
 def test_without_a_tokenizer_the_table_is_stated(bridge_of: Callable[..., Any]) -> None:
     for family, table in (("olmo2", 1), ("qwen2", 0)):
         model = bridge_of(family)
@@ -126,28 +117,3 @@ def test_bridges_and_tokenizers_from_elsewhere(tmp_path: Path) -> None:
     other = TransformerBridge.boot_transformers(str(folder), device="cpu", tokenizer=bridge.tokenizer).eval()
     assert sl.prompts.tokenize(other, "1").tolist() == [[2, 5]]
     assert "its checkpoint cannot be read" in start_of(other).rule
-
-
-@pytest.mark.slow
-def test_a_folder_is_one_model_however_its_path_is_written(
-    folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folder_of("llama")
-    ids = torch.tensor([2, 5, 6])
-    (tmp_path / "here").symlink_to(folder, target_is_directory=True)
-    monkeypatch.chdir(folder.parent)
-    spellings = [
-        str(folder),
-        folder.name,
-        f"./{folder.name}",
-        f"{folder.name}/",
-        f"../{folder.parent.name}/{folder.name}",
-    ]
-    spellings += [str(tmp_path / "here")]
-    opened = [load(Path(spelling)) for spelling in spellings]
-    facts = [sl.results.provenance(sl.path_bound(model, ids)) for model in opened]
-    assert facts[0]["model"] == folder.name
-    assert all(each == facts[0] for each in facts)  # what journals and captures are held to
-    assert sl.path_bound(opened[1], sl.capture(opened[0], ids)).shape == (3,)
-    monkeypatch.chdir(folder)
-    assert sl.results.provenance(sl.path_bound(load(Path(os.curdir)), ids))["model"] == folder.name

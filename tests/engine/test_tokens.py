@@ -1,39 +1,98 @@
-"""Tokens in, and every way in which they can be wrong."""
+"""Tokens in: what prompts may be given as, what they may not, and how they begin."""
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+import xarray as xr
+from transformers import BatchEncoding
 
 import squashlens as sl
-from squashlens.engine.text.tokens import _display, escape
+from squashlens.engine.text.prompts import each_of
+from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from tests.references import raw
 
-BOS = 2
+IDS = [2, 4, 4, 3, 76]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        IDS, tuple(IDS), [IDS], (tuple(IDS),), np.array(IDS), np.array([IDS], dtype=np.int16), torch.tensor(IDS),
+        np.array(IDS, dtype=np.uint64), [np.int64(i) for i in IDS], [torch.tensor(i) for i in IDS],
+        [torch.tensor(IDS)], [np.array(IDS)], torch.tensor([IDS], dtype=torch.int32), "110 =", ["110 ="],
+        np.array(["110 ="]), np.str_("110 ="), pd.Series(IDS), pd.Series(["110 ="]),
+        pd.Series(IDS, index=range(5, 0, -1)), xr.DataArray(IDS), pd.DataFrame([IDS]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_ids_in_any_form_are_the_prompt(tiny: Any, given: Any) -> None:
+    assert raw(sl.prompts.tokenize)(tiny, given).tolist() == [IDS]
+
+
+def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
+    bound = sl.path_bound(tiny, "110 =")
+    for given in (IDS, (tuple(IDS),), np.array(IDS)):
+        np.testing.assert_array_equal(sl.path_bound(tiny, given), bound)
+        assert sl.capture(tiny, given).ids.tolist() == [IDS]
+        assert sl.hooks.find_positions(tiny, given, "1") == (1, 2)
+        assert int(sl.top_tokens(tiny, given)["token_id"][0]) == int(sl.top_tokens(tiny, "110 =")["token_id"][0])
+        assert sl.paths.hops(tiny, given).equals(sl.paths.hops(tiny, "110 ="))
+        with sl.applied(tiny, sl.hooks.mean_residual([1], given)):
+            pass
+    both = sl.prompts.tokenize(tiny, [IDS, [2, 3, 3, 4, 76]])
+    assert both.tolist() == [IDS, [2, 3, 3, 4, 76]]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("  ", "empty"), (["1", ""], "empty"), ([[]], "empty"), ([IDS, []], "empty"), ([5, 6], "0 BOS tokens"),
+        ([2, 2, 5], "2 BOS tokens"), ([[2, 5], [5, 6]], "Some prompts"), ([2, 9999], "vocabulary"),
+        ([2] + [5] * 3000, "the model's context"), (np.zeros((0, 3), dtype=int), "empty"),
+        ([2, 4.0], r"integers, got 4\.0 \(float\)"), ([2, True], r"got True \(bool\)"), ([2, None], "got None"),
+        (np.array(IDS) * 1.0, "integers, got float64"), (torch.tensor([True]), "integers, got torch.bool"),
+        ([2, -1], "run from -1"), ([2, 10**30], "not a token id"),
+        (np.array([2, 2**63], dtype=np.uint64), "not a token id"), (np.ma.array([2, 4], mask=[0, 1]), "masked array"),
+        (["110 =", 2], "mixture of int and str"), ([IDS, "110 ="], "mixture of a list and"),
+        ([[IDS]], "a list inside a list"), (np.array([[[2]]]), "3 axes"), (np.array(7), "0 axes"),
+        ({2, 4}, "are of type set"), (b"110 =", "are of type bytes"), (None, "are of type NoneType"),
+        (np.array([IDS], dtype=object), "object"), ([torch.tensor([IDS, IDS])], "2 rows"),
+        (iter(IDS), "no order of tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,  # addresses differ between workers
+)  # fmt: skip
+def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        raw(sl.prompts.tokenize)(tiny, given)
+
+
+@pytest.mark.parametrize("given", [{"input_ids": IDS}, BatchEncoding({"input_ids": IDS})])
+def test_what_a_tokenizer_returns_is_told_how_to_give(tiny: Any, given: Any) -> None:
+    for function in (sl.prompts.tokenize, raw(sl.prompts.tokenize)):
+        with pytest.raises(InputError, match=r'Give its token ids: `\["input_ids"\]`'):
+            function(tiny, given)
+
+
+def test_strings_of_digits_are_texts() -> None:
+    assert each_of(["1", "2"]) == ["1", "2"]
+    assert each_of(np.array([[2, 4], [3, 5]])) == [[2, 4], [3, 5]]
 
 
 def test_text_gets_one_bos(tiny: Any) -> None:
     ids = sl.prompts.tokenize(tiny, "How many ones?")
-    assert ids.tolist() == [[BOS, *tiny.tokenizer("How many ones?", add_special_tokens=False)["input_ids"]]]
+    assert ids.tolist() == [[2, *tiny.tokenizer("How many ones?", add_special_tokens=False)["input_ids"]]]
     assert sl.prompts.tokenize(tiny, "How many ones?", bos="none").tolist()[0] == ids.tolist()[0][1:]
-
-
-def test_same_text_same_tokens(tiny: Any) -> None:
-    assert sl.prompts.tokenize(tiny, "11,1 =").tolist() == sl.prompts.tokenize(tiny, " 1 1 , 1=").tolist()
 
 
 def test_several_prompts(tiny: Any) -> None:
     assert sl.prompts.tokenize(tiny, ["1 0", "0 1"]).shape == (2, 3)
     with pytest.raises(InputError, match="3 to 4 tokens; padding"):
         sl.prompts.tokenize(tiny, ["1 0", "0 1 1"])
-
-
-@pytest.mark.parametrize("bad", ["", "   ", [], ["1", ""]])
-def test_empty_text(tiny: Any, bad: Any) -> None:
-    with pytest.raises(InputError, match="empty"):
-        sl.prompts.tokenize(tiny, bad)
 
 
 def test_unknown_words_are_named_with_near_ones(tiny: Any) -> None:
@@ -43,54 +102,22 @@ def test_unknown_words_are_named_with_near_ones(tiny: Any) -> None:
         tiny.tokenizer("sequense")
 
 
-@pytest.mark.parametrize(
-    ("ids", "complaint"),
-    [
-        ([5, 6], "0 BOS tokens"),
-        ([BOS, BOS, 5], "2 BOS tokens"),
-        ([[BOS, 5], [5, 6]], "Some prompts"),
-        ([BOS, 9999], "vocabulary"),
-        ([BOS, -1], "vocabulary"),
-        ([], "empty"),
-        ([[[BOS]]], "3 axes"),
-    ],
-)
-def test_ids_that_are_refused(tiny: Any, ids: Any, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        sl.prompts.tokenize(tiny, torch.tensor(ids, dtype=torch.long))
-
-
-def test_other_dtypes_are_refused(tiny: Any) -> None:
-    with pytest.raises(InputError, match="integers"):
-        sl.prompts.tokenize(tiny, torch.tensor([2.0, 5.0]))
-
-
 def test_bos_overrides(tiny: Any) -> None:
     assert sl.prompts.tokenize(tiny, torch.tensor([5, 6]), bos="none").tolist() == [[5, 6]]
-    assert sl.prompts.tokenize(tiny, torch.tensor([BOS, BOS, 5]), bos="as-given").tolist() == [[BOS, BOS, 5]]
+    assert sl.prompts.tokenize(tiny, torch.tensor([2, 2, 5]), bos="as-given").tolist() == [[2, 2, 5]]
     with pytest.raises(InputError, match="1 BOS tokens"):
-        sl.prompts.tokenize(tiny, torch.tensor([BOS, 5]), bos="none")
+        sl.prompts.tokenize(tiny, torch.tensor([2, 5]), bos="none")
     with pytest.raises(InputError, match="'family', 'one', 'none'"):
         raw(sl.prompts.tokenize)(tiny, "1", bos="maybe")
 
 
 def test_a_family_without_bos_allows_one_and_records_it(bridge_of: Callable[..., Any]) -> None:
     qwen = bridge_of("qwen2")
-    without, given = torch.tensor([5, 6, 7]), torch.tensor([BOS, 5, 6, 7])
+    without, given = torch.tensor([5, 6, 7]), torch.tensor([2, 5, 6, 7])
     assert sl.results.provenance(sl.path_bound(qwen, without))["bos_count"] == 0
     assert sl.results.provenance(sl.path_bound(qwen, given))["bos_count"] == 1
     with pytest.raises(InputError, match="2 BOS tokens"):
-        sl.prompts.tokenize(qwen, torch.tensor([BOS, BOS, 5]))
-
-
-def test_longer_than_the_context(bridge_of: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="65 tokens, the model's context 64"):
-        sl.prompts.tokenize(bridge_of("gemma"), torch.tensor([BOS] + [5] * 64))
-
-
-def test_no_tokenizer_no_text(bridge_of: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="has no tokenizer"):
-        sl.prompts.tokenize(bridge_of("gpt2"), "hello")
+        sl.prompts.tokenize(qwen, torch.tensor([2, 2, 5]))
 
 
 @pytest.mark.parametrize(
@@ -99,15 +126,3 @@ def test_no_tokenizer_no_text(bridge_of: Callable[..., Any]) -> None:
 )
 def test_escape(text: str, shown: str) -> None:
     assert escape(text) == shown
-
-
-def test_half_a_character_is_shown_raw() -> None:
-    class Halves:
-        def decode(self, ids: list[int]) -> str:
-            return "\ufffd"
-
-        def convert_ids_to_tokens(self, token_id: int) -> str:
-            return "<0xF0>"
-
-    assert _display(Halves(), 3) == "⟨<0xF0>⟩"
-    assert _display(None, 3) == "#3"

@@ -17,7 +17,7 @@ from squashlens.engine.running.unembed import log_probabilities
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values
 
-pytestmark = pytest.mark.gemma
+pytestmark = [pytest.mark.gemma, pytest.mark.slow]
 PROMPT = "The capital of France is"
 IDS = [2, 818, 5279, 529, 7001, 563]
 ONES = 12
@@ -32,7 +32,6 @@ def plain(gemma: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval().requires_grad_(False)
 
 
-@pytest.mark.slow
 def test_text_becomes_the_tokens_of_gemma(gemma: Any) -> None:
     assert sl.prompts.tokenize(gemma, PROMPT).tolist() == [IDS]
     assert len(gemma.tokenizer) == gemma.cfg.d_vocab == 262_144
@@ -43,7 +42,6 @@ def test_text_becomes_the_tokens_of_gemma(gemma: Any) -> None:
     assert sl.results.provenance(result)["token_ids"] == result["token_id"].values.tolist() == IDS
 
 
-@pytest.mark.slow
 def test_it_answers(gemma: Any, plain: Any) -> None:
     found = sl.top_tokens(gemma, "2 + 2 =", k=1)
     assert "4" in str(found["token"].values[0]) or found["token"].values[0] == " "
@@ -127,7 +125,6 @@ def test_path_bound_and_null(gemma: Any, plain: Any) -> None:
     assert found.values[0] / found.values.sum() > 0.99, "BOS is an attention sink"
 
 
-@pytest.mark.slow
 def test_collapse(gemma: Any, plain: Any) -> None:
     ones = sl.prompts.repeated(gemma, "1", ONES, prefix="Count the ones:")
     found = sl.collapse(gemma, ones, norm="linf")
@@ -145,7 +142,6 @@ def test_collapse(gemma: Any, plain: Any) -> None:
     assert (*ids["prefix"], *ids["content"]) == ones.trunk
 
 
-@pytest.mark.slow
 def test_separators(gemma: Any, plain: Any) -> None:
     """Masking the commas, as a 4-D mask of the plain model."""
     ones = sl.prompts.repeated(gemma, "1", 9, separator=",", every=3)
@@ -166,7 +162,6 @@ def test_separators(gemma: Any, plain: Any) -> None:
         assert abs(ours - float((a - b).abs().max())) < 2e-5 * float(a.abs().max()), layer
 
 
-@pytest.mark.slow
 def test_jacobian(gemma: Any, plain: Any) -> None:
     """One row of derivatives, and a finite difference of a large step along a random direction."""
     ids = torch.tensor([IDS[:3]])
@@ -190,7 +185,6 @@ def test_jacobian(gemma: Any, plain: Any) -> None:
     assert float(norms.sel(position=1)) == pytest.approx(float(vector.norm()), rel=2e-2)
 
 
-@pytest.mark.slow
 def test_logits_are_made_in_pieces_that_fit(gemma: Any) -> None:
     """64 rows of 262,144 log-probabilities have 134 MB in float64, and some copies; never several gigabytes."""
     process = psutil.Process()
@@ -202,7 +196,6 @@ def test_logits_are_made_in_pieces_that_fit(gemma: Any) -> None:
     assert most < 0.9 * 2**30
 
 
-@pytest.mark.slow
 def test_paths_beside_the_sink(gemma: Any) -> None:
     every = sl.paths.strongest_paths(gemma, PROMPT, k=5)
     assert (every["position_at"].values[:, 0] == 0).all()
@@ -225,7 +218,6 @@ def _brute_force(gemma: Any, k: int) -> list[float]:
     return list(itertools.islice(best[5], k))
 
 
-@pytest.mark.slow
 def test_the_report(gemma: Any, tmp_path: Path) -> None:
     path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html", progress=False)
     page = path.read_text()

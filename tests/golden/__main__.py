@@ -1,4 +1,4 @@
-"""`python -m tests.golden record [models]` writes the record; `… check [models]` compares and says how near it came.
+"""`python -m tests.golden record [models]` writes the record.
 
 `python -m tests.golden add NAME` writes the record of a new measurement alone, of its usual call on the bundled model.
 """
@@ -8,7 +8,6 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 os.environ["TQDM_DISABLE"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,7 +21,7 @@ from tests.golden import cases, numbers
 
 
 def main() -> None:
-    """Record or check some models, all if none is named."""
+    """Record some models, all if none is named."""
     verb, models = sys.argv[1], sys.argv[2:] or cases.MODELS
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -32,7 +31,7 @@ def main() -> None:
                 cases.MEASUREMENTS = {name: cases.others()[name]}
                 record("tiny-gemma", Path(root), name)
             else:
-                {"record": record, "check": check}[verb](name, Path(root))
+                record(name, Path(root))
 
 
 def record(name: str, root: Path, file: str | None = None) -> None:
@@ -82,24 +81,6 @@ def moved(subject: cases.Subject, folder: Path, seed: int) -> cases.Subject:
             parameter.mul_(1 + numbers.MOVED * torch.randn(parameter.shape, generator=generator))
     plain.save_pretrained(folder)
     return cases.Subject(subject.name, sl.load(folder, device="cpu", progress=False), folder)
-
-
-def check(name: str, root: Path) -> None:
-    """What is red, and for each measurement the largest share of what an entry may move by."""
-    subject, kept = cases.subject(name, root), numbers.read(name)
-    for measurement in cases.MEASUREMENTS:
-        worst: tuple[float, str] = (0.0, "")
-        for call, result in cases.results(subject, measurement):
-            if isinstance(result, Exception):
-                continue
-            found: dict[str, Any] = numbers.arrays(result)
-            for key, entry in kept.items():
-                if key.startswith(f"{measurement}/{call}/"):
-                    values = found[key.rsplit("/", 1)[1]].values
-                    worst = max(worst, (numbers.used(key, entry, values), key))
-                    if wrong := numbers.differences(key, entry, values):
-                        print(f"RED {name} {key}: {wrong}", flush=True)
-        print(f"{name} {measurement}: at most {worst[0]:.2g} of what is allowed, {worst[1]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -85,10 +85,10 @@ class Subject:
         return self.sequence(separator=self.separator, every=2)
 
 
-def subject(name: str, root: Path) -> Subject:
+def subject(name: str, root: Path, device: str = "cpu") -> Subject:
     """A model by its name; a random one is written into a folder of `root`."""
     opened = name if name == "tiny-gemma" else families.save_random(CONFIGS[name], root / name)
-    return Subject(name, sl.load(opened, device="cpu", progress=False), opened)
+    return Subject(name, sl.load(opened, device=device, progress=False), opened)
 
 
 MEASUREMENTS: dict[str, Callable[[Subject], Calls]] = {}
@@ -141,7 +141,7 @@ def capture(s: Subject) -> Calls:
     return {
         "one": lambda: sl.capture(s.model, [s.prompt]).to_xarray(),
         "two": lambda: sl.capture(s.model, s.pair, layers=[0, 2], keep="residuals").to_xarray(),
-        "tokens": lambda: sl.prompts.tokenize(s.model, s.pair).numpy(),
+        "tokens": lambda: sl.prompts.tokenize(s.model, s.pair).cpu().numpy(),
     }
 
 

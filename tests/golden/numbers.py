@@ -235,13 +235,3 @@ def differences(name: str, entry: Mapping[str, Any], values: np.ndarray) -> str:
     wrong = np.flatnonzero(compared & ~right)
     lines = [f"{found[k]:.8g} ≠ {old[k]:.8g} ± {may[k]:.2g}" for k in wrong[:3]]
     return f"{len(wrong)} of {int(compared.sum())}: {', '.join(lines)}" if len(wrong) else ""
-
-
-def used(name: str, entry: Mapping[str, Any], values: np.ndarray) -> float:
-    """The largest share that any entry takes of what it may move by."""
-    if "text" in entry or list(values.shape) != entry["shape"]:
-        return 0.0
-    found = np.array([*map(float, sample(values)), *totals(values)])
-    old, may = entry["values"].astype(np.float64), allowances(name, entry)
-    given = np.isfinite(may) & (may > 0) & np.isfinite(old)
-    return float(np.max(np.abs(found - old)[given] / may[given], initial=0.0))

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 
 import squashlens as sl
@@ -23,7 +22,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("verb", "options"), CALLS, ids=lambda value: getattr(value, "__name__", None))
 def test_each_prompt_has_the_numbers_of_its_own_call(
     verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path
@@ -60,27 +59,6 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
     assert "How" in table or "many" in table
 
 
-def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
-    rows = [sl.prompts.tokenize(tiny, prompt)[0].tolist() for prompt in PROMPTS]
-    texts = sl.path_bound(tiny, PROMPTS)
-    for given in (rows, [torch.tensor(row) for row in rows], [np.array(row) for row in rows]):
-        np.testing.assert_array_equal(sl.path_bound(tiny, given), texts)
-    without = sl.path_bound(tiny, [row[1:] for row in rows], bos="none")
-    np.testing.assert_array_equal(without[0, :4], sl.path_bound(tiny, rows[0][1:], bos="none"))
-
-
-@pytest.mark.slow
-def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
-    found = sl.path_bound(tiny, ["110 =", "101 ="])
-    assert "unequal_lengths" not in sl.results.provenance(found)
-    assert "n_tokens" not in found.coords
-    both = sl.sensitivity(tiny, ["110 =", "101 ="], progress=False)
-    assert both["jacobian"].dims == ("prompt", "position")
-    assert "unequal_lengths" not in sl.results.provenance(both)
-    one = sl.sensitivity(tiny, ["110 ="], progress=False)
-    assert one["jacobian"].dims == ("position",)
-
-
 def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a refusal in the middle says which prompt it is about."""
     from squashlens.measure.squashing import bound
@@ -100,15 +78,6 @@ def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: 
         sl.path_bound(tiny, PROMPTS, query=4)
     with pytest.raises(InputError, match=r"3 to 7 tokens.*sensitivity"):
         sl.capture(tiny, PROMPTS)
-
-
-@pytest.mark.slow
-def test_a_figure_shows_one_prompt_without_its_padding(tiny: Any) -> None:
-    found = sl.sensitivity(tiny, PROMPTS, norm="frobenius", progress=False)
-    with pytest.raises(InputError, match=r"3 prompts.*isel\(prompt=0\)"):
-        sl.figures.attribution(found)
-    figure = sl.figures.attribution(found.isel(prompt=0))
-    assert {len(line.x) for line in figure.data} == {5}
 
 
 def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> None:

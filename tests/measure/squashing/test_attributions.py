@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ import torch
 from scipy.stats import spearmanr
 
 import squashlens as sl
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import InputError
 from squashlens.measure.squashing.audits.attributions import attribution
 from squashlens.measure.squashing.audits.estimates import ATTRIBUTIONS
 from tests.cases import CONFIGS, random_model
-from tests.oracles.test_closed_form import TOKEN, averaging_llama, closed_form
 from tests.references import plain_outputs
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -132,64 +130,3 @@ def test_what_is_not_applicable_says_why(bridge_of: Callable[..., Any], monkeypa
     assert "leave-one-out KL" not in deeper["reference"]
     with pytest.raises(InputError, match="no estimate's name starts so"):
         sl.audit(model, IDS, estimates=["occlusion"], from_layer=1, bos="as-given", progress=False)
-
-
-PATCHES = """
-import torch
-
-def wrap_attention_forward(forward):
-    def attend(module, query, key, value, *args, **kwargs):
-        return forward(module, query, key, value.detach() + (value - value.detach()) / 2, *args, **kwargs)
-    return attend
-
-def norm(self, x):
-    return self.weight * x * (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt().detach()
-"""
-RULES = """
-from functools import partial
-from transformers.models.llama import modeling_llama
-from lxt.efficient.patches import norm
-
-attnLRP = {modeling_llama.LlamaRMSNorm: partial(print, norm), modeling_llama: print}
-"""
-
-
-def test_rules_act_on_one_model_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package in the form of LXT, with two rules, on the Llama that has a closed form (see `tests/oracles`)."""
-    package = tmp_path / "packages" / "lxt"
-    (package / "efficient" / "models").mkdir(parents=True)
-    broken = "raise RuntimeError('imports everything')"
-    for name, text in {
-        "__init__": "", "efficient/__init__": broken, "efficient/models/__init__": broken,
-        "efficient/patches": PATCHES, "efficient/models/llama": RULES,
-    }.items():  # fmt: skip
-        (package / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path / "packages")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "lxt"]:
-        monkeypatch.delitem(sys.modules, name)
-    plain, c, n = averaging_llama(0.7), 0.7, 6
-    plain.save_pretrained(tmp_path / "model")
-    model = sl.load(tmp_path / "model", device="cpu", dtype=torch.float64, progress=False)
-    modeling = sys.modules[type(plain).__module__]
-    before = modeling.eager_attention_forward, modeling.LlamaRMSNorm.forward
-    ids = torch.full((n,), TOKEN)
-    found = attribution(model, ids, of="attn_lrp", bos="as-given").values
-    x = plain.get_input_embeddings().weight[TOKEN].detach()
-    with torch.no_grad():
-        best = plain(ids[None]).logits[0, -1].argmax()
-    along = (plain.get_output_embeddings().weight[best] @ x).abs().item()
-    np.testing.assert_allclose(found, along * closed_form(x.numpy(), c, n, passed=0.5), rtol=1e-6)
-    assert (modeling.eager_attention_forward, modeling.LlamaRMSNorm.forward) == before
-    assert not any(name.startswith("lxt.efficient") for name in sys.modules)
-    sys.modules.pop("lxt", None)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("lxt") is None, reason="LXT is not installed: make compare")
-def test_relevances_are_refused_where_they_would_not_be_those_of_the_model(bridge_of: Callable[..., Any]) -> None:
-    found = sl.audit(bridge_of("gemma"), IDS, estimates=["AttnLRP"], bos="as-given", progress=False)
-    reason = found.sel({"estimate": "AttnLRP"})["refused"].item()
-    assert "LXT has no rules for GemmaForCausalLM" in reason
-    assert "llama" in reason
-    model = bridge_of("llama")
-    with sl.applied(model, sl.hooks.mask_tokens([3])), pytest.raises(UnsoundModelError, match="without the hooks"):
-        attribution(model, IDS, of="attn_lrp", bos="as-given")

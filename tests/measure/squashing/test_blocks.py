@@ -65,22 +65,6 @@ def test_logits_change_as_a_step_along_the_direction_says(family: str, bridge_of
     assert sl.results.provenance(found)["unembedded"] == "yes"
 
 
-def test_a_stream_below_y_is_not_unembedded_and_results_can_be_kept(tiny: Any, tmp_path: Any) -> None:
-    prompt = "How many ones are in 1101 ="
-    low = sl.jacobian(tiny, prompt, positions=[3], to_layer=4, from_layer=1, freeze="norms", progress=False)
-    assert "raised" not in low
-    assert "layer 4" in sl.results.provenance(low)["unembedded"]
-    norm = sl.jacobian_norms(tiny, prompt, to_layer=4, from_layer=1, freeze="norms", progress=False)[3]
-    assert float(low["singular_value"][0, 0]) == pytest.approx(float(norm), rel=1e-5)
-    found = sl.jacobian(tiny, prompt, positions=[3, 7], k=2, progress=False)
-    again = sl.results.open(sl.results.save(found, tmp_path / "blocks.nc"))
-    assert again.identical(found) or again.equals(found)
-    figure = sl.figures.of(found)
-    np.testing.assert_allclose(figure.data[1].y, found["singular_value"][:, 1])
-    assert "raised: " in figure.data[0].hovertext[0]
-    assert len(sl.figures.of(low).data) == 3
-
-
 def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, complaint in (
         ({"positions": []}, "at least one position"),

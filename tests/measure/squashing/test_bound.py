@@ -10,7 +10,6 @@ import torch
 import squashlens as sl
 from squashlens.engine.anatomy import windows
 from squashlens.errors import InputError, RangeError
-from squashlens.measure.squashing.bound import require_range
 from tests.cases import CONFIGS, FAMILIES, few, random_model
 from tests.references import path_sum, plain_outputs, raw
 
@@ -55,31 +54,6 @@ def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]
         row = 2 * (row @ (null + np.eye(9)))
     found = sl.path_bound(model, LONGER, attention="uniform", bos="one")
     np.testing.assert_allclose(found.values, row, rtol=1e-12)
-
-
-def test_several_prompts_equal_one_by_one(tiny: Any) -> None:
-    prompts = ["110 = 2", "011 = 2", "000 = 0"]
-    together = sl.path_bound(tiny, prompts)
-    assert together.dims == ("prompt", "position")
-    assert together["token"].dims == ("prompt", "position")
-    for i, prompt in enumerate(prompts):
-        np.testing.assert_allclose(together[i].values, sl.path_bound(tiny, prompt).values, rtol=1e-5)
-
-
-def test_composition_is_a_probability_at_every_layer(tiny: Any) -> None:
-    shares = sl.paths.composition(tiny, "How many ones are in the following sequence? 1101 =")
-    np.testing.assert_allclose(shares.sum("position"), 1, rtol=1e-5)
-    assert shares.sel(layer=6).values.tolist() == [0.0] * 14 + [1.0]
-    bound = sl.path_bound(tiny, "How many ones are in the following sequence? 1101 =")
-    np.testing.assert_allclose(shares.sel(layer=0).values, bound.values / 4**6, rtol=1e-12)
-
-
-def test_a_row_of_nan_before_any_infinity_is_no_overflow() -> None:
-    """As from a softmax of infinite scores, which the message would not explain."""
-    rows = [torch.ones(2), torch.tensor([1.0, torch.nan]), torch.tensor([torch.inf, torch.nan])]
-    require_range(rows, {"beta1": 1.0}, "model")
-    with pytest.raises(RangeError, match="beyond the range"):
-        require_range([rows[0], rows[2]], {"beta1": 1.0}, "model")
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def mixing(size: float, to: int, source: int) -> Callable[[torch.Tensor], torch.
     return mix
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("size", "to", "source"), [(1e-7, 5, 0), (1e-7, 1, 0), (1e-4, 4, 1), (0.3, 4, 1)])
 def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
     size: float, to: int, source: int, bridge_of: Any, plain_of: Any
@@ -212,20 +212,6 @@ def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
                 said = sl.results.provenance(bound)["certificate"]
                 assert said["missing"] > size / 100
                 assert bound.attrs["failure_probability"] > 0
-
-
-@pytest.mark.slow
-def test_what_no_window_shows_is_added(bridge_of: Any, tmp_path: Path) -> None:
-    """A derived edge of exactly 0, over which a hook carries a little."""
-    config = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
-    plain, model = loaded(config, tmp_path, lambda p: None, torch.float32)
-    mix = mixing(1e-7, 5, 0)
-    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
-    truth = exact_norms(plain, IDS)
-    assert 0 < truth[0] < 1e-5
-    with sl.applied(model, sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)):
-        for edges, group in KINDS[1:]:
-            assert (ratios(model, truth, edges, group) >= 1).all(), edges
 
 
 @pytest.mark.slow
@@ -269,24 +255,6 @@ def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPa
     assert sl.path_bound(model, IDS[:2], to_layer=1, **shared).attrs["failure_probability"] == 1e-6
 
 
-def test_the_model_is_left_as_it_was(bridge_of: Any) -> None:
-    """The same tensors, storage and all, also after an error; and what it computes in there is float64."""
-    model = bridge_of("mistral")
-    before = {name: (t.data_ptr(), t._version, t.dtype) for name, t in model.state_dict(keep_vars=True).items()}
-
-    def fail() -> None:
-        with in_float64(model):
-            assert {p.dtype for p in model.parameters()} == {torch.float64}
-            assert torch.ones(2, dtype=torch.float32).float().dtype == torch.float64
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert before == {n: (t.data_ptr(), t._version, t.dtype) for n, t in model.state_dict(keep_vars=True).items()}
-    with in_float64(model), pytest.raises(UnsoundModelError, match="computes in float32"):
-        torch.ones(2, dtype=torch.float64).type("torch.FloatTensor")
-
-
 def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain_of: Any) -> None:
     model = bridge_of("gemma", torch.bfloat16)
     truth = exact_norms(rounded_to(copy.deepcopy(plain_of("gemma")), torch.bfloat16), IDS)
@@ -297,15 +265,6 @@ def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain
         assert sl.results.provenance(bound)["dtype"] == "bfloat16"
     with pytest.warns(UserWarning, match="exact arithmetic"):
         np.testing.assert_allclose(certified(model, "exact", 3).values, truth, rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_how_tight_a_sketch_of_directions_is(bridge_of: Any, plain_of: Any) -> None:
-    model, truth = bridge_of("llama"), exact_norms(plain_of("llama"), IDS)
-    spectral = [ratios(model, truth, "sketch", 12, seed=seed) for seed in range(5)]
-    frobenius = [ratios(model, truth, "sketch", 12, seed=seed, norm="frobenius") for seed in range(5)]
-    assert min(np.min(spectral), np.min(frobenius)) >= 1
-    assert np.median(spectral) < np.median(frobenius)
 
 
 def heads_that_cancel(plain: Any, size: float, output: bool = False) -> None:
@@ -343,7 +302,7 @@ def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Pat
             assert (found >= 1).all(), (edges, group, blocks, size, found.min())
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("output", [False, True])
 @pytest.mark.parametrize("size", [2.0**30, 2.0**40, 2.0**50])
 def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: bool, tmp_path: Path) -> None:
@@ -381,7 +340,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
 
 
-@pytest.mark.parametrize(("size", "refused"), [(2.0**3, False), (2.0**8, False), (2.0**30, True)])
+@pytest.mark.parametrize(("size", "refused"), [(2.0**3, False), (2.0**30, True)])
 def test_lanczos_iteration_in_float32_allows_for_what_cancels(size: float, refused: bool, tmp_path: Path) -> None:
     config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 2})
     whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0), torch.float32)

@@ -11,7 +11,6 @@ from transformers import LlamaConfig
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.squashing.jacobians import krylov
 from squashlens.measure.squashing.jacobians.upper import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, random_model
@@ -76,19 +75,6 @@ def test_intervals_hold_together_as_often_as_stated() -> None:
     assert either <= 2 * 0.2 / 3 + 3 * math.sqrt(0.12 / 600)  # a third is left for the comparison with moved results
 
 
-def test_norms_of_several_layers_by_lanczos_hold_together(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    together: list[int] = []
-    find = krylov.certified_spectral_norms
-
-    def found(*given: Any, norms: int, **more: Any) -> Any:
-        together.append(norms)
-        return find(*given, norms=norms, **more)
-
-    monkeypatch.setattr(krylov, "certified_spectral_norms", found)
-    sl.jacobian_norms(bridge_of("llama"), IDS, method="lanczos", positions=[1, 2], to_layer=[1, 2, "y"], **SHARED)
-    assert together == [6, 6, 6]
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [*BOUNDS, *SKETCHES], ids=str)
 def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) -> None:
@@ -110,21 +96,6 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
         both = measure([IDS.tolist(), IDS[:4].tolist()])  # of unequal lengths: the same seed for each
         call = sl.results.provenance(both)["call"]
         np.testing.assert_array_equal(measure([IDS.tolist(), IDS[:4].tolist()], seed=call["seed"]), both)
-
-
-@pytest.mark.slow
-def test_the_recorded_seed_repeats_results_that_hold_certificates(bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    asked: dict[str, Any] = {"n_random_models": 0, "certified": True, "method": "sketch_upper", "n_probes": 4, **SHARED}
-    whole = sl.profile(model, IDS, **asked)
-    seed = sl.results.provenance(whole)["call"]["seed"]
-    again = sl.profile(model, IDS, seed=seed, **asked)
-    for name in ("certified", "jacobian", "jacobian_low", "exponent_low"):
-        np.testing.assert_array_equal(again[name], whole[name])
-    plain = sl.profile(model, IDS, n_random_models=0, method="none", **SHARED)
-    assert sl.results.provenance(plain)["call"]["seed"] == 0  # nothing is certified
-    exact = sl.results.provenance(sl.jacobian_norms(model, IDS, **SHARED))["call"]
-    assert exact["seed"] == 0
 
 
 def test_a_seed_is_refused_where_nothing_is_drawn(bridge_of: Any) -> None:

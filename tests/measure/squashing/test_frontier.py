@@ -15,6 +15,7 @@ from transformers import GemmaConfig
 import squashlens as sl
 from tests.cases import random_model
 
+pytestmark = pytest.mark.slow
 RUNGS = ["paper", "analytic edges", "attention", "exact", "two", "sketch of 16, certified"]
 
 
@@ -44,8 +45,8 @@ def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
     ("blocks", "analytic", "exact", "two"),
     [
         (4, (60, 2_000), (30, 300), (4, 40)),
-        pytest.param(6, (500, 50_000), (200, 3_000), (15, 200), marks=pytest.mark.slow),
-        pytest.param(8, (5_000, 2_000_000), (1_000, 50_000), (50, 1_500), marks=pytest.mark.slow),
+        (6, (500, 50_000), (200, 3_000), (15, 200)),
+        (8, (5_000, 2_000_000), (1_000, 50_000), (50, 1_500)),
     ],
 )
 def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_path: Path) -> None:
@@ -58,7 +59,6 @@ def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_pat
     assert tight["two blocks composed"] < tight["exact edges"] < tight["analytic edges"]
 
 
-@pytest.mark.slow
 def test_the_bundled_model(tiny: Any) -> None:
     """A certified method that is cheap and orders digits as the Jacobian does, position held; path bounds do not."""
     sequence = sl.prompts.bernoulli(

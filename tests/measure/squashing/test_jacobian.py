@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import CapacityError, InputError
+from squashlens.errors import InputError
 from squashlens.measure.squashing.jacobians import products as _products
 from squashlens.measure.squashing.jacobians import rows as _rows
 from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.theory.norms import sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
-from tests.references import exact_norms, frozen_attention_model, jacobian_by_differences, jacobian_by_jacrev, raw
+from tests.references import block_jacobian, exact_norms, jacobian_by_differences, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
@@ -49,45 +49,12 @@ def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., A
         np.testing.assert_allclose(found.values, expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", few(FAMILIES))
-def test_frozen_attention_equals_a_model_with_constant_patterns(family: str, bridge_of: Callable[..., Any]) -> None:
-    plain = random_model(CONFIGS[family]).double()
-    frozen = norms_of(jacobian_by_jacrev(frozen_attention_model(plain, IDS[None]), IDS[None], 6))
-    free = norms_of(jacobian_by_jacrev(plain, IDS[None], 6))
-    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, freeze="attention", bos="one", progress=False)
-    np.testing.assert_allclose(found.values, frozen["spectral"], rtol=1e-5)
-    assert np.abs(frozen["spectral"] / free["spectral"] - 1).max() > 0.01  # freezing has an effect to get wrong
-
-
-def test_causality_is_exact(tiny: Any) -> None:
-    found = sl.jacobian_norms(tiny, "How many ones are in 1101 =", query=4, progress=False)
-    assert (found.values[5:] == 0).all()
-    assert (found.values[:5] > 0).all()
-
-
-def test_sources_and_targets_against_jacrev_through_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
-    plain = random_model(CONFIGS["gemma"])
-    inner = plain.model
-    seen: list[Any] = []
-    handle = inner.layers[1].register_forward_pre_hook(lambda _, *given: seen.append(given), with_kwargs=True)
-    with torch.no_grad():
-        plain(IDS[None], use_cache=False)
-    handle.remove()
-    ((entering, *rest), options) = seen[0]
-
-    def block_one(stream: torch.Tensor) -> torch.Tensor:
-        out = inner.layers[1](stream, *rest, **options)
-        return (out[0] if isinstance(out, tuple) else out)[0, 6]
-
-    def top(stream: torch.Tensor) -> torch.Tensor:
-        out = inner.layers[1](stream, *rest, **options)
-        out = inner.layers[2](out[0] if isinstance(out, tuple) else out, *rest, **options)
-        return inner.norm(out[0] if isinstance(out, tuple) else out)[0, 6]
-
+def test_sources_and_targets_against_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
     found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"], progress=False)
-    for name, function in (("2", block_one), ("y", top)):
-        expected = norms_of(torch.func.jacrev(function)(entering)[:, 0].transpose(0, 1))["spectral"]
-        np.testing.assert_allclose(found.sel(to_layer=name).values, expected, rtol=2e-5, atol=1e-7)
+    for top in (2, "y"):
+        blocks = block_jacobian(random_model(CONFIGS["gemma"]), IDS[None], 1, top, [6])[0]
+        expected = norms_of(blocks.transpose(0, 1))["spectral"]
+        np.testing.assert_allclose(found.sel(to_layer=str(top)).values, expected, rtol=2e-5, atol=1e-7)
 
 
 def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> None:
@@ -112,26 +79,6 @@ def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: A
     for i, prompt in enumerate(prompts):
         alone = sl.jacobian_norms(model, prompt, vjp_batch_size=1 if i == 0 else None, **how)
         np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
-
-
-def test_ambient_hooks_are_honoured_and_named(tiny: Any) -> None:
-    """The user's own hook on the bridge freezes as freeze='attention' does, and the provenance says so."""
-    prompt = "How many ones are in 1101 ="
-    expected = sl.jacobian_norms(tiny, prompt, freeze="attention", progress=False)
-
-    def my_detach(pattern: torch.Tensor, hook: Any) -> torch.Tensor:
-        return pattern.detach()
-
-    hooks = [(f"blocks.{b}.attn.hook_pattern", my_detach) for b in range(6)]
-    with tiny.hooks(fwd_hooks=hooks):
-        found = sl.jacobian_norms(tiny, prompt, progress=False)
-    np.testing.assert_allclose(found.values, expected.values, rtol=1e-5)  # with patterns here, without them there
-    named = sl.results.provenance(found)["ambient_hooks"]
-    assert len(named) == 6
-    assert all("my_detach" in n for n in named)
-    with sl.applied(tiny, sl.hooks.freeze_attention()):
-        again = sl.jacobian_norms(tiny, prompt, progress=False)
-    np.testing.assert_array_equal(again.values, found.values)
 
 
 def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
@@ -191,12 +138,6 @@ def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
     assert 0.5 < float((found / exact).min()) <= float((found / exact).max()) < 1.5
 
 
-def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
-    with pytest.warns(UserWarning, match="several times too large"):
-        found = sl.jacobian_norms(bridge_of("gemma", torch.bfloat16), IDS, progress=False)
-    assert np.isfinite(found).all()
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [
@@ -209,15 +150,6 @@ def test_half_precision_warns(bridge_of: Callable[..., Any]) -> None:
 def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         raw(jacobian_norms)(tiny, "110 =", **arguments)
-
-
-def test_a_spectral_norm_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rows, "available", lambda device: 2 * 10_000)
-    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * 100_000)
-    with pytest.raises(CapacityError, match="one position.*frobenius"):
-        sl.jacobian_norms(tiny, "110 =", progress=False)
-    with pytest.raises(CapacityError, match="Writing all rows.*TMPDIR"):
-        sl.jacobian_norms(tiny, "110 =", method="sketch_upper", tightness=1.5, progress=False)
 
 
 @pytest.mark.slow
@@ -273,7 +205,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
             raw(sl.jacobian_norms)(tiny, "110 =", **wrong)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
 def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_of: Callable[..., Any]) -> None:
     truth = exact_norms(random_model((CONFIGS | MORE)[family]), IDS)

@@ -18,7 +18,7 @@ PLACES = [1, 4, 6]
 SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "seed": 0, "progress": False}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("family", "freeze"), [("gemma2", ()), ("gpt2", "attention"), ("llama", ()), ("qwen2", ())])
 def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     family: str, freeze: Any, bridge_of: Callable[..., Any]

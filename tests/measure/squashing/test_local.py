@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,7 +22,7 @@ from squashlens.measure.squashing.certificates.local import local_edges, require
 from squashlens.theory.bounds.edges import deviations
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
-from tests.cases import OTHERS, few, save_random
+from tests.cases import few
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59, 8, 14])
 N = len(IDS)
@@ -80,36 +78,6 @@ def test_rows_go_through_attention_as_through_a_matrix(bridge_of: Callable[..., 
         torch.testing.assert_close(made(model, size=size).pushed(rows), rows @ whole, rtol=1e-4, atol=1e-7)
 
 
-def test_random_directions_give_a_bound_too(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
-    """A metric from few directions is another metric: looser, never below the blocks."""
-    model = bridge_of("gemma", torch.float64)
-    whole = made(model).pushed(torch.eye(N, dtype=torch.float64))
-    monkeypatch.setattr(_local, "SAMPLES", 1)
-    few = made(model).pushed(torch.eye(N, dtype=torch.float64))
-    assert not torch.equal(few, whole)
-    block = open_blocks(model, IDS[None], [], range(1, 2), 16)[1]
-    maps = maps_of(block, 2, ())
-    truth = torch.zeros(N, N, dtype=torch.float64)
-    for j in range(N):
-        truth[j, : j + 1] = spectral_norms(maps.blocks(j, slice(0, j + 1)))
-    for found in (few, whole):
-        assert (found >= truth * (1 - 1e-6)).all()
-
-
-@pytest.mark.slow
-def test_chunks_and_queries_do_not_matter(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    shared: Any = {"constants": "measured", "edges": "local", "bos": "as-given", "progress": False, "query": 6}
-    whole = sl.path_bound(model, IDS, **shared)
-    assert (whole.values[7:] == 0).all()
-    np.testing.assert_allclose(sl.path_bound(model, IDS, vjp_batch_size=2, **shared).values, whole.values, rtol=1e-4)
-    together: Any = sl.path_bound(model, IDS, to_layer=[2, "y"], **shared)
-    np.testing.assert_allclose(together.sel(to_layer="y").values, whole.values, rtol=1e-4)
-    alone = sl.path_bound(model, IDS, to_layer=2, **shared)  # whose metric is that of the query alone
-    assert (alone.values <= together.sel(to_layer="2").values * (1 + 1e-4)).all()
-    assert alone.values[6] == pytest.approx(together.sel(to_layer="2").values[6], rel=1e-4)
-
-
 def test_edges_too_small_are_refused(bridge_of: Callable[..., Any]) -> None:
     """The check on every block: autograd's row is longer than an edge that was halved, or than none."""
     model = bridge_of("llama")
@@ -133,11 +101,3 @@ def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any
         sl.path_bound(model, IDS, **shared)
     with pytest.raises(UnsoundModelError, match="a hook is at"):
         sl.path_bound(bridge_of("qwen3"), IDS, freeze="norms", **shared)
-
-
-def test_an_attention_of_its_own_is_refused(tmp_path: Path) -> None:
-    """Bloom adds position biases to the mask itself, and has only patterns."""
-    model = sl.load(save_random(OTHERS["bloom"], tmp_path), device="cpu", progress=False)
-    said = r"edges='local' has to run blocks .* way of its own, as with ALiBi\. Use edges='analytic'"
-    with pytest.raises(UnsoundModelError, match=said):
-        sl.path_bound(model, IDS, constants="measured", edges="local", bos="as-given", progress=False)

@@ -1,7 +1,6 @@
 """One token of many prompts: each number is that of the measurement by itself, each mean that of its group."""
 
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
-from tests.references import raw
 
 PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
 AT = [2, 5, 1, -2]
@@ -48,22 +45,6 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     assert found["prompts"].values.tolist() == [[2, 0], [1, 1]]
 
 
-@pytest.mark.slow
-def test_what_replaces_a_token_does_not_depend_on_how_prompts_are_batched(bridge_of: Callable[..., Any]) -> None:
-    """Twenty prompts of one length are two batches; the last batch has few tokens of its own."""
-
-    rng = Random(0)
-    prompts = [[2, *(rng.randint(5, 50) for _ in range(4))] for _ in range(16)] + [[2, 7, 8, 7, 7]] * 4
-    everything = sorted({t for p in prompts for t in p} - {2})
-    shared: Any = {"n_replacements": 60, "bos": "as-given", "progress": False}
-    places: Any = ([2] * 20, [("a", 1)] * 20)
-    left_out, named = (
-        sl.needle(bridge_of("gemma2"), prompts, *places, candidates=among, **shared) for among in (None, everything)
-    )
-    np.testing.assert_allclose(left_out["effect"], named["effect"], rtol=1e-6)
-    assert sl.results.provenance(named)["call"]["candidates"] == everything
-
-
 def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     sequences = [sl.prompts.digits(tiny, 4, seed=seed, suffix="=") for seed in range(3)]
     cases = [(s.replaced(k, s.alphabet[0]), k) for s in sequences for k in (1, 3)]
@@ -82,24 +63,3 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
         assert list(trace.x) == [1, 3]
     span = figure.layout.yaxis.range
     assert span[1] - span[0] >= np.log10(2)
-
-
-def test_refusals(tiny: Any, bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("gemma2")
-    shared: Any = {"bos": "as-given", "progress": False}
-    with pytest.raises(InputError, match="4 prompts, 3 positions"):
-        raw(sl.needle)(model, PROMPTS, AT[:3], [("a", 1)] * 4, **shared)
-    with pytest.raises(InputError, match=r"positions\[0\]=0 is a BOS token"):
-        raw(sl.needle)(model, PROMPTS[:1], [0], [("a", 1)], **shared)
-    with pytest.raises(InputError, match=r"positions\[1\]=99 is not a position of the prompt"):
-        raw(sl.needle)(model, PROMPTS[:2], [AT[0], 99], [("a", 1), ("a", 2)], **shared)
-    with pytest.raises(InputError, match="Stack sequences of one length"):
-        sl.prompts.stacked([sl.prompts.repeated(tiny, "1", n) for n in (2, 3)])
-
-
-def test_a_position_given_twice_is_replaced_as_often_as_one(tiny: Any) -> None:
-    once, twice = (
-        sl.substitution_effect(tiny, "110 =", positions=positions, n_replacements=2, progress=False)
-        for positions in ([1, 2], [1, 1, 2])
-    )
-    assert once.equals(twice)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
 from tests.cases import FAMILIES, few
 from tests.references import path_sum, plain_outputs
 from tests.theory.test_walks import walks
@@ -104,14 +103,3 @@ def test_tokens_that_see_only_themselves_break_the_premise(tiny: Any) -> None:
         ds = sl.paths.depth_limit(tiny, "1101 =")
     assert (ds["absorbing"] >= 1).all()
     assert (ds["first_share"].sel(depth=64) < 0.99).any()
-
-
-def test_refusals(tiny: Any) -> None:
-    with pytest.raises(InputError, match="k=0"):
-        sl.paths.strongest_paths(tiny, "1 =", k=0)
-    with pytest.raises(InputError, match=r"avoid=\[2\] has a position that is not before the query"):
-        sl.paths.strongest_paths(tiny, "1 =", avoid=[2])
-    with pytest.raises(InputError, match="depth=2"):
-        sl.paths.depth_limit(tiny, "1 =", depth=2)
-    with pytest.raises(InputError, match="takes a single prompt"):
-        sl.paths.hops(tiny, ["1 =", "0 ="])
