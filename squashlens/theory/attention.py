@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.row_products import kernel_of
-
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
 LONGEST, SHORTEST = 256, 16  # most and fewest rows of a block
@@ -156,13 +154,6 @@ class Attention:
         prompts, heads, n, _ = self.queries.shape
         within = nonzero_range(rows.flatten(0, 2).any(dim=0)) if within is None else within
         rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
-        kernel = None if rows.requires_grad else kernel_of(self)
-        return self.pushed_in_blocks(rows, within) if kernel is None else kernel(self, rows, within)
-
-    def pushed_in_blocks(
-        self, rows: Float[Tensor, "row prompt head query"], within: slice
-    ) -> Float[Tensor, "row prompt head key"]:
-        """`pushed_by_head` without a kernel, for rows on the device of the queries."""
         total = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         for block, keys in self.blocks(rows=within):
             weights, _ = self.weights(block, keys)
