@@ -25,9 +25,8 @@ from squashlens.hooks.interventions import (
     zero_residual,
     zero_values,
 )
-from squashlens.hooks.patches import mean_heads, patch_heads, patch_residual
+from squashlens.hooks.patches import mean_heads, mean_residual, patch_heads, patch_residual, resample_residual
 from squashlens.hooks.positions import find_positions
-from squashlens.hooks.reference import mean_residual, resample_residual
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
 

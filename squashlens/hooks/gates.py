@@ -1,8 +1,4 @@
-"""Gates on the outputs of attention, in the models that have them.
-
-Such a model multiplies the output of its heads, before the output matrix, by ``σ(g)`` with g a linear function of the
-block's normed input. Models without a gate cannot be given one without training, so the gate can only be taken away.
-"""
+"""Gates on the outputs of attention, in the models that have them. A model without a gate cannot be given one."""
 
 import math
 from collections.abc import Iterable
@@ -22,19 +18,17 @@ GATES = "blocks.{block}.attn.hook_q_gate"
 def constant_gate(factor: float, blocks: Iterable[int] | None = None) -> Recipe:
     """Replace the gate on the outputs of attention by a constant, in a model that has such a gate.
 
-    ``σ(g_j) → factor`` for every token j and coordinate. The model then multiplies all outputs by the same number, so
-    what the gate selects by token is gone. It shows what the gate does for collapse and sensitivity.
+    Such a model multiplies the output of its heads, before the output matrix, by ``σ(g_j)`` with g a linear function of
+    the block's normed input. Here ``σ(g_j) → factor`` for every token j and coordinate, so what the gate selects by
+    token is gone. It shows what the gate does for collapse and sensitivity.
 
     Args:
         factor: the constant, between 0 and 1, both excluded. A gate of weights 0 has ½.
         blocks: blocks to act in; by default all that have a gate.
 
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
-
     Raises:
-        InputError: where the recipe is applied, if the model has no gate, or not in one of `blocks`. Of the families
-            that can be loaded, Qwen3-Next and Qwen 3.5 have one.
+        InputError: where it is applied, if the model has no gate, or not in one of `blocks`. Of the families that can
+            be loaded, Qwen3-Next and Qwen 3.5 have one.
 
     Source: Qiu et al. 2025, arXiv 2505.06708, the gate after attention, elementwise.
 

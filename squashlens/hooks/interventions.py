@@ -35,11 +35,7 @@ def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Itera
 
     Args:
         positions: positions of the masked tokens, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
 
     >>> import squashlens as sl
     >>> sl.hooks.mask_tokens([2, 3], blocks=(0,))
@@ -56,13 +52,8 @@ def mask_attention(
     """Mask attention from the query positions `queries` to the key positions `keys`. A token still attends to itself.
 
     Args:
-        queries: query positions, counted from 0.
-        keys: key positions, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        queries, keys: query and key positions, counted from 0.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     rows, columns = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
     name = f"mask_attention{listed(rows)}→{listed(columns)}"
@@ -73,18 +64,13 @@ def mask_attention(
 def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: Iterable[int] | None = None) -> Hook:
     """Restrict attention to the last `window` tokens, the query included, and to the first `sink` tokens.
 
-    Query j attends to key i ≤ j where ``j − i < window`` or ``i < sink``. The query counts as part of the window, as in
-    Hugging Face's models. If the model already has a narrower window, that one remains in force. A window as long as
-    the prompt changes no bit.
+    Query j attends to key i ≤ j where ``j − i < window`` or ``i < sink``. If the model already has a narrower window,
+    that one remains in force. A window as long as the prompt changes no bit.
 
     Args:
-        window: number of tokens in the window, at least 1.
-        blocks: blocks to act in; all by default.
+        window: number of tokens in the window, at least 1, as Hugging Face counts it.
+        blocks, heads: blocks and query heads to act in; all by default.
         sink: number of first tokens that every query may attend to.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
     """
     positive(window, "sliding_window: window", "a number of tokens")
     positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
@@ -99,11 +85,7 @@ def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = No
     Under this hook the model has the attention pattern that `path_bound` assumes with ``attention="uniform"``.
 
     Args:
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     return rescored("uniform_attention", torch.zeros_like, blocks, heads)
 
@@ -114,19 +96,14 @@ def scale_attention(
 ) -> Hook:
     """Multiply the weights with which later tokens attend to `positions` by `factor`, and renormalize the rows.
 
-    ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, and 1 elsewhere. The
-    hook adds ln(factor) to the logits, so the sum of a row does not change. A factor of 1 changes no bit, a factor of 0
-    equals `mask_tokens`, and the factors of several such hooks multiply. A token's weight to itself changes only by
-    renormalization. `zero_pattern` removes weights without renormalization.
+    ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, and 1 elsewhere:
+    ln(factor) is added to the logits. A factor of 1 changes no bit, a factor of 0 equals `mask_tokens`, and the factors
+    of several such hooks multiply. `zero_pattern` removes weights without renormalization.
 
     Args:
         factor: at least 0.
         positions: key positions, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     if factor < 0:
         raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
@@ -142,17 +119,12 @@ def scale_attention(
 
 @validated
 def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
-    """Set the weights with which later tokens attend to `positions` to 0, without renormalization.
-
-    The other weights do not change, so rows sum to less than 1.
+    """Set the weights with which later tokens attend to `positions` to 0, without renormalization: rows sum to less
+    than 1.
 
     Args:
         positions: key positions, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     places = positions_of(positions, "zero_pattern")
 
@@ -169,11 +141,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: It
 
     Args:
         positions: positions counted from 0.
-        blocks: blocks to act in; all by default.
-        kv_heads: key/value heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, kv_heads: blocks and key/value heads to act in; all by default.
     """
     places = positions_of(positions, "zero_values")
     name, change = f"zero_values{listed(places)}", partial(_zeroed, places=places)
@@ -185,16 +153,12 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
     """Set the output of attention heads to 0: ``z_jh = 0`` for each h in `heads`, at `positions`.
 
     z is a head's weighted sum of values, before the output matrix (TransformerLens's ``hook_z``). It includes the
-    biases of the values; the bias of the output matrix remains. `mean_heads` keeps the part of a head's output that is
-    the same for every prompt.
+    biases of the values; the bias of the output matrix remains.
 
     Args:
         heads: query heads, counted from 0.
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
     """
     chosen = heads_of(heads, "zero_heads")
     places = None if positions is None else positions_of(positions, "zero_heads")
@@ -210,9 +174,6 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
     Args:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
     """
     places = positions_of(positions, "zero_residual")
     return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zeroed, places=places), blocks, positional=True)

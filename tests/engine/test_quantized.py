@@ -126,7 +126,7 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
 
 PROMPT = "How many ones are in the following sequence? 1101, 110 ="
 PANELS = sl.prompts.figure5
-KINDS = ("delete", "mask", "zero_value")
+KINDS = ("delete", "mask", "zero_values")
 MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
     "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
     "masked": lambda m: sl.path_bound(m, PROMPT),

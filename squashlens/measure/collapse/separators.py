@@ -10,10 +10,10 @@ Edits change the prompt. Hooks leave the prompt unchanged and act from block k o
     random_places           move them to random places, drawn with `seed` for each length
     mask                    mask them from later tokens: attention logits −∞, except on the diagonal
     zero_pattern            set attention weights to them to 0 without renormalising, so that rows sum to less than 1
-    zero_value              set their value vectors to 0
-    zero_resid              set their residual streams to 0 at the input of each block
-    mean_resid              replace their residual streams with the mean over reference prompts
-    resample_resid          replace their residual streams with those of one reference prompt
+    zero_values             set their value vectors to 0
+    zero_residual           set their residual streams to 0 at the input of each block
+    mean_residual           replace their residual streams with the mean over reference prompts
+    resample_residual       replace their residual streams with those of one reference prompt
 
 Two identities hold and are tested: `delete` equals `none`, the sequence without separators; and `mask` in every block
 equals `delete_keep_positions`, because no token ever attends to the separators.
@@ -73,8 +73,9 @@ def separator_ablation(
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
 
     Five kinds of ablation edit the prompt: ``"delete"``, ``"delete_keep_positions"``, ``"substitute"``,
-    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_value"``,
-    ``"zero_resid"``, ``"mean_resid"`` and ``"resample_resid"``. All are compared at equal numbers of content tokens.
+    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_values"``,
+    ``"zero_residual"``, ``"mean_residual"`` and ``"resample_residual"``. All are compared at equal numbers of content
+    tokens.
 
     Args:
         model: as in `collapse`.
@@ -88,7 +89,7 @@ def separator_ablation(
         substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
             is not in the sequence.
         source: growing sequences of the same form, whose residual streams at the separators' positions are used by
-            ``"mean_resid"`` and ``"resample_resid"``; by default eight with random content.
+            ``"mean_residual"`` and ``"resample_residual"``; by default eight with random content.
         norm: as in `collapse`.
         scale: as in `collapse`.
         seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0

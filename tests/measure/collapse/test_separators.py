@@ -35,7 +35,7 @@ def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], brid
     """Masks: a model that picks out every other key by itself. Values and weights: a model with zeros there."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family, suffix=suffix)
-    kinds = {"mask": "keys", "zero_value": "values", "zero_pattern": "weights"}
+    kinds = {"mask": "keys", "zero_values": "values", "zero_pattern": "weights"}
     ds = sl.separator_ablation(model, sequence, kinds=list(kinds), lengths=[2, 3, 13], noise_lengths=0, progress=False)
     for hook, what in kinds.items():
         for block in (0, 1, 2):
@@ -59,7 +59,7 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family)
     others = [sequence.unrelated(Random(seed)) for seed in range(3)]
-    kinds = ["zero_resid", "mean_resid", "resample_resid"]
+    kinds = ["zero_residual", "mean_residual", "resample_residual"]
     ds = sl.separator_ablation(
         model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0, progress=False
     )
@@ -71,7 +71,7 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
         ]
     streams = torch.stack([torch.stack(list(state[:3]))[:, 0, list(places)] for state in states])
     drawn = streams[Random("resample 4").randrange(3)]
-    rows = {"zero_resid": torch.zeros_like(drawn), "mean_resid": streams.mean(dim=0), "resample_resid": drawn}
+    rows = {"zero_residual": torch.zeros_like(drawn), "mean_residual": streams.mean(dim=0), "resample_residual": drawn}
     found = []
     for kind in kinds:
         for block in (0, 2):
@@ -91,13 +91,13 @@ def test_no_hook_acts_on_the_repeated_digit(family: str, bridge_of: Any, plain_o
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family)
     ds = sl.separator_ablation(
-        model, sequence, kinds=["zero_value"], lengths=[6, 12], from_blocks=[0], noise_lengths=0, progress=False
+        model, sequence, kinds=["zero_values"], lengths=[6, 12], from_blocks=[0], noise_lengths=0, progress=False
     )
     for length in (6, 12):
         pair = sequence.pair(length)
         changed = model_without(plain, sequence.separator_places(length), 0, "values")
         expected, scale = distance_of(changed, pair.v, pair.v_star)
-        here = ds["distance_from"].sel(hook="zero_value", from_block=0, length=length)
+        here = ds["distance_from"].sel(hook="zero_values", from_block=0, length=length)
         assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale
 
 
@@ -273,7 +273,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         ({"from_blocks": [1, 1]}, "names a block twice"),
         ({"substitute": "zebra"}, "not in this model's vocabulary"),
         ({"lengths": [1, 2, 3]}, "no separators to ablate"),
-        ({"kinds": ["mean_resid"], "source": []}, "not a list of growing sequences"),
+        ({"kinds": ["mean_residual"], "source": []}, "not a list of growing sequences"),
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
