@@ -13,8 +13,8 @@ These functions do not touch the model: only `applied` does. `squashlens.hooks.H
 
 from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.engine.hooking.hook import Hook
-from squashlens.hooks.gates import constant_gate
 from squashlens.hooks.interventions import (
+    constant_gate,
     mask_attention,
     mask_tokens,
     scale_attention,

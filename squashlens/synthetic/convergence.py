@@ -15,8 +15,7 @@ import xarray as xr
 from squashlens._typing import Distance
 from squashlens.checks.arguments import validated
 from squashlens.records.results import signed
-from squashlens.synthetic.facts import facts
-from squashlens.synthetic.fits import slopes_of, tail_of
+from squashlens.synthetic.fits import facts, slopes_of, tail_of
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.stacks.forward import last_tokens
 from squashlens.synthetic.stacks.stack import Stack

@@ -1,11 +1,16 @@
 """Fits of power laws: the slope on log–log axes for each random draw, and the interval of the slopes' mean."""
 
+from dataclasses import asdict
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from squashlens._typing import dtype_name
 from squashlens.errors import InputError
-from squashlens.records.results import Variable
+from squashlens.records.results import Variable, versions
+from squashlens.synthetic.stacks.stack import Stack
 from squashlens.theory.norms import mean_interval
 
 FEWEST = 3  # points for a fit
@@ -81,4 +86,18 @@ def slopes_of(
         f"{name}_mean": (dims, mean, f"{text}, {INTERVAL[0]}", "1"),
         f"{name}_low": (dims, low, f"{text}, {INTERVAL[1]}", "1"),
         f"{name}_high": (dims, high, f"{text}, {INTERVAL[2]}", "1"),
+    }
+
+
+def facts(
+    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
+) -> dict[str, Any]:
+    """The facts for the provenance of a result on a random stack."""
+    return {
+        "stack": None if stack is None else asdict(stack),
+        "seeds": seeds,
+        "dtype": dtype_name(dtype),
+        "device": device,
+        "versions": versions(),
+        "call": {"function": function} | arguments,
     }

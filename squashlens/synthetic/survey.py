@@ -15,7 +15,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
-from squashlens.synthetic.facts import facts
+from squashlens.synthetic.fits import facts
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.stacks.stack import Stack
 

@@ -14,8 +14,7 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
-from squashlens.synthetic.facts import facts
-from squashlens.synthetic.fits import FEWEST, INTERVAL, mean_of, power_law, slopes_of, tail_of
+from squashlens.synthetic.fits import FEWEST, INTERVAL, facts, mean_of, power_law, slopes_of, tail_of
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 

@@ -115,7 +115,7 @@ def _takes_back(sentence: str, value: str) -> bool:
     numbers = [said for _, _, said in spoken(sentence)]
     if _CORRECTS.match(sentence) or (_OFFERS.match(sentence) and value not in numbers):
         return True
-    if _ITSELF.search(sentence) or value in numbers:
-        if any(not _SUPPOSED.search(sentence[: found.start()]) for found in _ERROR.finditer(sentence)):
-            return True
+    about = _ITSELF.search(sentence) or value in numbers
+    if about and any(not _SUPPOSED.search(sentence[: found.start()]) for found in _ERROR.finditer(sentence)):
+        return True
     return bool(re.search(rf"\b(?:not|never) {re.escape(value.lower())}(?!\w|[.,]\d)", sentence))

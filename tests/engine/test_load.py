@@ -187,7 +187,7 @@ def test_a_dtype_goes_by_its_name_too() -> None:
 
 @pytest.mark.slow
 def test_runs_go_by_short_names_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, loads = import_module("squashlens.measure.collapse.precision.by_run"), []
+    module, loads = import_module("squashlens.measure.collapse.precision"), []
     monkeypatch.setattr(module, "load", lambda *args, **kwargs: loads.append(args) or sl.load(*args, **kwargs))
     ones = sl.prompts.repeated(tiny, "1", 4)
     found = sl.precision("tiny-gemma", ones, runs=["bf16", "bfloat16"], noise_lengths=0, progress=False)

@@ -12,8 +12,7 @@ import torch
 from squashlens.synthetic import PAPER, Stack, convergence, last_tokens, lengths_up_to
 from squashlens.synthetic.convergence import HALVING
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.stacks.draws import draw
-from squashlens.synthetic.stacks.encodings import sinusoids
+from squashlens.synthetic.stacks.draws import draw, sinusoids
 
 QUIET: dict[str, Any] = {"progress": False}
 

@@ -14,8 +14,7 @@ from squashlens.errors import InputError
 from squashlens.synthetic import PAPER, Stack, last_tokens
 from squashlens.synthetic.stacks import forward as forward_module
 from squashlens.synthetic.stacks import layers as layers_module
-from squashlens.synthetic.stacks.draws import draw
-from squashlens.synthetic.stacks.encodings import alibi, rotate, sinusoids, t5_bucket
+from squashlens.synthetic.stacks.draws import alibi, draw, rotate, sinusoids, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64

@@ -12,8 +12,7 @@ from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.engine.memory import device_named
 from squashlens.synthetic.stacks.draws import Drawn, chosen_lengths, chosen_seeds, draw
-from squashlens.synthetic.stacks.layers import Attention, blocks
-from squashlens.synthetic.stacks.packing import Pair, pairs
+from squashlens.synthetic.stacks.layers import Attention, Pair, blocks, pairs
 from squashlens.synthetic.stacks.stack import Stack
 from squashlens.theory.distances import total_variation
 

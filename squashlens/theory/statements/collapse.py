@@ -12,8 +12,7 @@ from squashlens._typing import Extended, dtype_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import distance, identical, total_variation
-from squashlens.theory.statements.limits import check_lengths, decays
-from squashlens.theory.statements.statement import Statement, Step, distributions
+from squashlens.theory.statements.statement import Statement, Step, check_lengths, decays, distributions
 
 ROUNDING = 1e-9
 Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # weights over n and over n + 1 tokens
@@ -36,7 +35,7 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
     Args:
         rows: pairs of attention rows, α_n over n tokens and α*_{n+1} over n + 1 tokens, at four or more lengths n that
             increase at least tenfold. The premise that positional information decays is tested by whether
-            δ + α*_{n+1,n+1} decreases at every length (`squashlens.theory.statements.limits.decays`).
+            δ + α*_{n+1,n+1} decreases at every length (`squashlens.theory.statements.statement.decays`).
         values: value vectors of the tokens at the longest length, (position, d). At length n the first n are used, and
             the n-th is repeated.
         bound: upper bound on ‖v_i‖₁, in the units of the values; finite, a premise.

@@ -17,8 +17,7 @@ from squashlens._typing import Extended, positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
-from squashlens.theory.statements.limits import check_lengths, decays, growing_lengths
-from squashlens.theory.statements.statement import Statement, Step
+from squashlens.theory.statements.statement import Statement, Step, check_lengths, decays, growing_lengths
 
 EPS = torch.finfo(torch.float64).eps
 WEIGHT, VARIATION = 1.0, 2.0  # largest values of a weight and of a total variation
@@ -99,7 +98,7 @@ def lemma_b2(
         lengths: increasing lengths n; at each, the first n entries of both sequences are compared. By default, five
             lengths up to the longest. The premise that differences tend to 0 is tested by whether the largest
             difference between successive lengths decreases at every step
-            (`squashlens.theory.statements.limits.decays`).
+            (`squashlens.theory.statements.statement.decays`).
 
     Returns:
         The statement, with one step for each length.

@@ -10,7 +10,7 @@ import torch
 import squashlens as sl
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.measure.collapse.pairs import from_then_on
-from squashlens.measure.collapse.precision.stored import _bits_needed
+from squashlens.measure.collapse.precision import _bits_needed
 from tests import captured
 from tests.cases import FAMILIES, few
 from tests.references import last_streams, layers_of, raw

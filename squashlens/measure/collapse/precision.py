@@ -4,9 +4,10 @@
 next token, which may be the same at much shorter lengths, or may still differ.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import xarray as xr
@@ -14,19 +15,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, one_of, several, short_repr
-from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
+from squashlens.bars import bar
+from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs
+from squashlens.engine.loading.load import load
 from squashlens.engine.locks import require_bridge
+from squashlens.engine.proving.effective import require_effective
 from squashlens.engine.running.unembed import most_likely
-from squashlens.errors import InputError
-from squashlens.hooks.rounding import Format, Stored, rounded, within
+from squashlens.errors import InputError, RangeError, SquashlensError
+from squashlens.hooks.rounding import Format, Stored, rounded, rounding, within
+from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
-from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
-from squashlens.measure.collapse.precision.by_run import Precision, Run, precision_by_run
 from squashlens.measure.measurement import measurement
+from squashlens.records.joining import joined
+from squashlens.records.results import Variable, attributes
+from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
 
+Blocks = Collection[int] | Literal["all"]
+Run = Literal["float32", "bfloat16", "float16", "int8"]
+Precision = Literal[Run, "fp32", "bf16", "fp16"] | torch.dtype  # as a user may give it
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
@@ -230,3 +239,99 @@ def _bits_needed(
     for bits in range(own + 1):
         needed[(rounded(v, bits) == rounded(star, bits)).all(dim=-1)] = bits + 1
     return torch.where(needed > own, torch.nan, needed)
+
+
+def blocks_of(model: Bridge, blocks: Blocks) -> list[int]:
+    """The blocks in increasing order; an error for one that the model does not have."""
+    every = range(n_blocks(model))
+    chosen = every if isinstance(blocks, str) else sorted(set(blocks))
+    if not set(chosen) <= set(every):
+        raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
+    return list(chosen)
+
+
+def rounded_inputs(
+    model: Bridge, pairs: PairCapture, blocks: Sequence[int], formats: Collection[Stored], metric: Metric, *,
+    answers: Tensor | None, progress: bool,
+) -> dict[str, Variable]:  # fmt: skip
+    """The variables of `precision` over (format, block, length), with the input of each block rounded in its own run.
+
+    `answers` are v's most likely next tokens without rounding; without them there is no `same_answer`.
+    """
+    run = pairs.run(model)
+    shape = (len(formats), len(blocks), len(pairs.lengths))
+    distance, enters, same = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
+    require_effective(model, [residual_site(block, model) for block in blocks], "residual-stream")
+    each = list(product(enumerate(formats), enumerate(blocks)))
+    for (number, form), (place, block) in bar(each, desc="rounding", progress=progress):
+        hook = rounding(form, "residual", (block,))
+        try:
+            v, star = run.pairs(hooks=lambda _tokens, hook=hook: [hook], branch_hooks=(hook,))
+        except RangeError:  # the residual stream of some token exceeds the range of the format
+            continue
+        distance[number, place] = metric.gap(v.values[-2:-1], star.values[-2:-1])[0]
+        enters[number, place] = (v.values[block] == star.values[block]).all(dim=-1).double()
+        if answers is not None:
+            same[number, place] = (most_likely(model, v.values[-1]) == answers).double()
+    # At block 0 most families have equal embeddings for v and v*, which are not above the noise floor.
+    reached = (enters == 1) & metric.clear(pairs)[list(blocks)]
+    numbers = torch.tensor(list(blocks), dtype=torch.float64)
+    first = torch.where(reached.any(dim=1), numbers[reached.double().argmax(dim=1)], torch.nan)
+    over = ("format", "block", "length")
+    text = metric.distance("distance at the last layer, with the input of one block rounded")
+    found: dict[str, Variable] = {
+        "distance": (over, distance, text, metric.units),
+        "enters_as_one": (over, enters, "whether v and v* are the same at the input of the block", "1"),
+        "first_block": (("format", "length"), first, "first block whose rounding makes v and v* the same", "block"),
+    }
+    if answers is not None:
+        text = "whether v's most likely next token is the same as without rounding"
+        found["same_answer"] = (over, same, text, "1")
+    return found
+
+
+def precision_by_run(
+    name: str | Path,
+    sequence: GrowingSequence,
+    runs: Iterable[Run],
+    *,
+    lengths: Iterable[int] | None,
+    norm: Distance,
+    scale: Scale,
+    noise_lengths: int,
+    device: str | torch.device | None,
+    progress: bool,
+) -> xr.Dataset:
+    """The Datasets of `collapse` for one sequence, with the model loaded in each of several precisions in turn.
+
+    They are joined along `run`, with the length from which v and v* are bit-identical.
+    """
+    chosen = None if lengths is None else list(lengths)
+    found: dict[str, xr.Dataset] = {}
+    refused: dict[str, SquashlensError] = {}
+    for run in bar(runs, desc="runs", progress=progress):
+        try:
+            dtype = "float32" if run == "int8" else run
+            model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device, progress=False)
+            pairs = capture_pairs(
+                model, sequence, lengths=chosen, patterns=False, noise_lengths=noise_lengths, progress=False
+            )
+            found[run] = collapse(model, pairs, norm=norm, scale=scale).pipe(_with_ends)
+        except SquashlensError as error:
+            remark(f"The run in {run} failed and is left out. {error}")
+            refused[run] = error
+    if not found:
+        raise next(iter(refused.values()))
+    result = joined(found, "run")
+    return result.assign_coords(refused=" ".join(f"{run}: {error}" for run, error in refused.items()))
+
+
+def _with_ends(measured: xr.Dataset) -> xr.Dataset:
+    """The Dataset of `collapse` with the length from which v and v* are bit-identical."""
+    lengths = tuple(int(n) for n in measured["length"].values)
+    text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
+    labels = attributes(text, "tokens")
+    for name, dims in (("", ("layer",)), ("_y", ())):
+        same = torch.tensor(measured[f"bit_identical{name}"].values == 1)
+        measured[f"collapsed_from{name}"] = (dims, from_then_on(same, lengths).numpy(), labels)
+    return measured
