@@ -1,9 +1,7 @@
 """Attention without the whole pattern: a few rows at a time, computed from queries and keys and then discarded.
 
 Every function goes over blocks of rows ``α_j = softmax(s_j)``, where s are the model's logits: scaled, capped, masked,
-with sinks. A pattern has n² numbers for each head, and one row has n. So memory grows with n, and only time with n².
-
-A block has whole rows, so the softmax needs nothing from the forward pass.
+with sinks. A block has whole rows, so memory grows with n, and only time with n².
 """
 
 import warnings

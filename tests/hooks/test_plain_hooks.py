@@ -143,19 +143,6 @@ def test_what_is_no_hook_is_refused(given: Any, bridge_of: Callable[..., Any]) -
     assert count(model) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("", SITE, alone), "name=''"),
-        (("mine", "blocks.{block}.attn.hook_z", alone, ()), "are not block numbers"),
-        (("mine", SITE, alone, (2,)), "is a single hook point"),
-    ],
-)
-def test_hooks_that_say_nothing_sensible(arguments: Any, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        sl.hooks.Hook(*arguments)
-
-
 RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "text": (lambda t: "x", "returned a str, not a tensor"),
     "array": (lambda t: t.detach().numpy(), "returned a ndarray, not a tensor"),
@@ -309,15 +296,6 @@ def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Pa
     generator = torch.Generator()
     with pytest.raises(InputError, match="resume= must know all .* they use a Generator, which is opaque"):
         evaluate(lambda z: z * generator.initial_seed() ** 0)
-
-
-def test_compare_takes_pairs(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 4, prefix="How many ones are in the following sequence?", suffix="=")
-    changes: Any = {"pair": (SITE, alone), "hook": sl.hooks.Hook("half", SITE, alone), "list": [(SITE, alone)]}
-    found = sl.compare(tiny, ones, changes, lengths=[4], progress=False)["distance"]
-    np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="hook"))
-    np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="list"))
-    assert (found.sel(change="pair") != found.sel(change="as it is")).any()
 
 
 def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..., Any]) -> None:

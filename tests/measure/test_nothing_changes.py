@@ -108,10 +108,3 @@ def test_hooks_are_refused_where_they_cannot_go(tiny: Any) -> None:
     with pytest.raises(InputError, match="block 6"), sl.applied(tiny, sl.hooks.freeze_attention(blocks=(6,))):
         pass
     assert fingerprint(tiny) == before
-
-
-def test_freezing_leaves_the_forward_pass_bit_identical(tiny: Any) -> None:
-    ids = sl.prompts.tokenize(tiny, PROMPT)
-    logits = tiny(ids)
-    with sl.applied(tiny, sl.hooks.freeze_attention()):
-        assert torch.equal(tiny(ids), logits)

@@ -69,18 +69,6 @@ def test_ids_of_unequal_lengths_are_prompts_too(tiny: Any) -> None:
     np.testing.assert_array_equal(without[0, :4], sl.path_bound(tiny, rows[0][1:], bos="none"))
 
 
-@pytest.mark.slow
-def test_prompts_of_one_length_go_together_as_before(tiny: Any) -> None:
-    found = sl.path_bound(tiny, ["110 =", "101 ="])
-    assert "unequal_lengths" not in sl.results.provenance(found)
-    assert "n_tokens" not in found.coords
-    both = sl.sensitivity(tiny, ["110 =", "101 ="], progress=False)
-    assert both["jacobian"].dims == ("prompt", "position")
-    assert "unequal_lengths" not in sl.results.provenance(both)
-    one = sl.sensitivity(tiny, ["110 ="], progress=False)
-    assert one["jacobian"].dims == ("position",)
-
-
 def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a refusal in the middle says which prompt it is about."""
     from squashlens.measure.squashing import bound
@@ -100,15 +88,6 @@ def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: 
         sl.path_bound(tiny, PROMPTS, query=4)
     with pytest.raises(InputError, match=r"3 to 7 tokens.*sensitivity"):
         sl.capture(tiny, PROMPTS)
-
-
-@pytest.mark.slow
-def test_a_figure_shows_one_prompt_without_its_padding(tiny: Any) -> None:
-    found = sl.sensitivity(tiny, PROMPTS, norm="frobenius", progress=False)
-    with pytest.raises(InputError, match=r"3 prompts.*isel\(prompt=0\)"):
-        sl.figures.attribution(found)
-    figure = sl.figures.attribution(found.isel(prompt=0))
-    assert {len(line.x) for line in figure.data} == {5}
 
 
 def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> None:

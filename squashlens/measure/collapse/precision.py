@@ -4,7 +4,7 @@
 next token, which may be the same at much shorter lengths, or may still differ.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -131,13 +131,18 @@ def precision(
     """
     if runs is not None:
         named = _named(runs, Run, "runs")
-        _refuse(WITHOUT_RUNS, "with", round_to=round_to, blocks=blocks or None)
-        name, growing = _for_runs(model, sequence)
-        return precision_by_run(
-            name, growing, named, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
+        _refuse("with", "Leave it out, or give a loaded model.", round_to=round_to, blocks=blocks or None)
+        if not isinstance(model, str | Path) or isinstance(sequence, PairCapture):
+            raise InputError(
+                "runs= loads the model anew in each precision, and a loaded model or a capture belongs to one.",
+                "Give the name or folder of the model, and the growing sequence with lengths=.",
+            )
+        return _by_run(
+            model, sequence, named, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
-    _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
+    remedy = "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device."
+    _refuse("without", remedy, lengths=lengths, noise_lengths=noise_lengths, device=device)
     formats = _named(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
     metric = Metric(norm, scale)
     if isinstance(model, str | Path):
@@ -146,7 +151,10 @@ def precision(
             "Load it with `load`, or give runs=.",
         )
     require_bridge(model)
-    rounded_at = blocks_of(model, blocks)
+    every = range(n_blocks(model))
+    rounded_at = list(every) if isinstance(blocks, str) else sorted(set(blocks))
+    if not set(rounded_at) <= set(every):
+        raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     session, pairs = captured(
         model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=norm,
         scale=scale,
@@ -171,37 +179,15 @@ def precision(
     axes = coords(pairs) | {"format": formats}
     if rounded_at:
         axes["block"] = rounded_at
-        found |= rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress)
+        found |= _rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress)
     return session.dataset("precision", axes, found)
 
 
-WITHOUT_RUNS = dict.fromkeys(("round_to", "blocks"), "Leave it out, or give a loaded model and no runs=.")
-WITH_RUNS = {
-    **dict.fromkeys(("lengths", "noise_lengths"), "Give a `capture` of the sequence, which has this option."),
-    "device": "Load the model on this device: `load(name, device=…)`.",
-}
-
-
-def _refuse(remedies: Mapping[Any, str], how: str, **given: Any) -> None:
+def _refuse(how: str, remedy: str, **given: Any) -> None:
     """Raise an error for an option that has no effect with, or without, `runs`."""
     for name, value in given.items():
         if value is not None:
-            raise InputError(f"{name}= has no effect {how} runs=.", remedies[name])
-
-
-def _for_runs(model: Any, sequence: Any) -> tuple[str | Path, GrowingSequence]:
-    """The name of the model and the sequence; an error for a loaded model, and for a capture, which belongs to one."""
-    if not isinstance(model, str | Path):
-        raise InputError(
-            "model= is a loaded model, and runs= loads the model anew in each precision.",
-            "Give the name or folder of the model, as `load` takes it.",
-        )
-    if isinstance(sequence, PairCapture):
-        raise InputError(
-            "sequence= is a capture, which belongs to one run, and runs= makes several.",
-            "Give the growing sequence itself: `capture.sequence`, and lengths=.",
-        )
-    return model, sequence
+            raise InputError(f"{name}= has no effect {how} runs=.", remedy)
 
 
 def _named(given: Any, choices: Any, argument: str) -> list[Any]:
@@ -241,16 +227,7 @@ def _bits_needed(
     return torch.where(needed > own, torch.nan, needed)
 
 
-def blocks_of(model: Bridge, blocks: Blocks) -> list[int]:
-    """The blocks in increasing order; an error for one that the model does not have."""
-    every = range(n_blocks(model))
-    chosen = every if isinstance(blocks, str) else sorted(set(blocks))
-    if not set(chosen) <= set(every):
-        raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
-    return list(chosen)
-
-
-def rounded_inputs(
+def _rounded_inputs(
     model: Bridge, pairs: PairCapture, blocks: Sequence[int], formats: Collection[Stored], metric: Metric, *,
     answers: Tensor | None, progress: bool,
 ) -> dict[str, Variable]:  # fmt: skip
@@ -290,22 +267,11 @@ def rounded_inputs(
     return found
 
 
-def precision_by_run(
-    name: str | Path,
-    sequence: GrowingSequence,
-    runs: Iterable[Run],
-    *,
-    lengths: Iterable[int] | None,
-    norm: Distance,
-    scale: Scale,
-    noise_lengths: int,
-    device: str | torch.device | None,
-    progress: bool,
-) -> xr.Dataset:
-    """The Datasets of `collapse` for one sequence, with the model loaded in each of several precisions in turn.
-
-    They are joined along `run`, with the length from which v and v* are bit-identical.
-    """
+def _by_run(
+    name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], *, lengths: Iterable[int] | None, norm: Distance,
+    scale: Scale, noise_lengths: int, device: str | torch.device | None, progress: bool,
+) -> xr.Dataset:  # fmt: skip
+    """The Datasets of `collapse` along `run`, with the length from which v and v* are bit-identical."""
     chosen = None if lengths is None else list(lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}

@@ -1,6 +1,5 @@
 """Collapse against two plain forward passes a length, closed forms, and the ways of getting it wrong."""
 
-import math
 from functools import partial
 from random import Random
 from typing import Any
@@ -328,27 +327,6 @@ def test_ambient_hooks_are_honoured(tiny: Any) -> None:
     assert (difference.sel(length=slice(3, None)) > 1e-3).all()
     assert (difference.sel(length=slice(1, 1)) < 1e-3).all()  # neither of the pair has that position
     assert any("zero_values" in hook for hook in sl.results.provenance(auto)["ambient_hooks"])
-
-
-@pytest.mark.slow
-def test_labels_units_and_files(tiny: Any, tmp_path: Any) -> None:
-    sequence = PANELS["d"](tiny, 9, suffix="=")
-    ds = captured.collapse(tiny, sequence, baselines=["contrast"], by_head="value", noise_lengths=2, progress=False)
-    assert ds["distance"].dims == ("layer", "length")
-    assert ds["distance_y"].dims == ("length",)
-    assert ds["before_separator"].values.tolist() == [n % 3 == 0 for n in range(1, 10)]
-    assert ds["tokens"].values.tolist() == [len(sequence.pair(n).v) for n in range(1, 10)]
-    for name in ds.data_vars:
-        assert ds[name].attrs["units"]
-        assert ds[name].attrs["long_name"]
-    assert sl.results.provenance(ds)["model"] == "tiny-gemma"
-    facts = sl.results.provenance(ds)["sequence"]
-    assert (facts["suffix"], facts["separators"], facts["content_tokens"]) == ("=", ",", 9)
-    for ending in ("nc", "json"):
-        back = sl.results.open(sl.results.save(ds, tmp_path / f"collapse.{ending}"))
-        for name in ds.data_vars:
-            np.testing.assert_array_equal(back[name], ds[name])
-    assert math.isfinite(ds["kl"].sum().item())
 
 
 @pytest.mark.parametrize(

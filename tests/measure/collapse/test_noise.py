@@ -74,18 +74,6 @@ def noise(metric: Metric, pair: Any, again: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_the_same_passes_are_no_replay(tiny: Any) -> None:
-    """Where hooks act every pass is a prompt's own already: run again, it would round the same way."""
-    sequence = sl.prompts.repeated(tiny, "1", 30, prefix=QUESTION)
-    with sl.applied(tiny, sl.hooks.sliding_window(4)):
-        ds = captured.collapse(tiny, sequence, noise_lengths=4, progress=False)
-    assert sl.results.provenance(ds)["passes"].startswith("separate")
-    exact = ds["distance"].sel(length=slice(24, None))  # v and v* are equal in exact arithmetic from here on
-    assert exact.max() > 0
-    assert (exact <= 3 * ds["noise_floor"].max("replayed")).all()
-
-
-@pytest.mark.slow
 def test_no_replay_no_floor(tiny: Any) -> None:
     """A floor that was not measured is NaN, and nothing that rests on it is told."""
     ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)

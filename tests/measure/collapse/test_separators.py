@@ -236,25 +236,6 @@ def ablated(model: Any, sequence: Any, **options: Any) -> Any:
     return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, progress=False, **options)
 
 
-@pytest.mark.slow
-def test_a_pass_for_each_prompt_gives_the_same(bridge_of: Any) -> None:
-    """Also at junctions, where v* has a digit where a longer prompt has a separator: it is not to be ablated."""
-    model = bridge_of("llama")
-    sequence = separated(model, "llama", CONTENT[:7], suffix=[20, 21])
-    shared, alone = (
-        sl.separator_ablation(
-            model,
-            sl.capture(model, sequence, lengths=[3, 4, 7], passes=p, progress=False),
-            from_blocks=[0, 2],
-            noise_lengths=0,
-            progress=False,
-        )
-        for p in ("shared", "separate")
-    )
-    for name in ("distance", "distance_from", "distance_from_y"):
-        np.testing.assert_allclose(shared[name], alone[name], atol=5e-5)
-
-
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
     """GPT-J hands hooks a copy of its scores: the ablation stops instead of reporting that nothing changed."""
     config = GPTJConfig(vocab_size=60, n_embd=16, n_layer=2, n_head=4, rotary_dim=4, n_positions=64, bos_token_id=2)
@@ -280,14 +261,6 @@ def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
     with pytest.raises(InputError, match=message):
         sl.separator_ablation(tiny, ones, progress=False, **options)
-
-
-def test_sequences_that_cannot_be_ablated(tiny: Any) -> None:
-    with pytest.raises(InputError, match="no separators to ablate"):
-        sl.separator_ablation(tiny, sl.prompts.repeated(tiny, "1", 6))
-    ending = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3, ending="1")
-    with pytest.raises(InputError, match="not defined for a sequence with an ending"):
-        sl.separator_ablation(tiny, ending, progress=False)
 
 
 @pytest.mark.cuda

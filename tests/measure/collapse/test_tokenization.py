@@ -78,19 +78,6 @@ def test_closed_forms(kind: str, repeat: str, form: str) -> None:
         assert ds[name].values.tolist() == [law(n) for n in range(1, N + 1)], name
 
 
-def test_pieces_are_shown_as_they_are() -> None:
-    def pieces(kind: str, n: int, form: str, repeat: str = "1") -> str:
-        return splits(splitter(kind), n, repeat=repeat)["pieces"].sel(form=form, repeats=n).item()
-
-    assert pieces("threes", 7, "joined") == "111·111·1"
-    assert pieces("merging", 7, "joined") == "11·11·111"
-    assert pieces("merging", 3, "spaced") == "1·␣1·␣1"
-    assert pieces("single", 3, "spaced") == "1·␣·1·␣·1"
-    assert pieces("prefixed", 2, "joined") == "␣·1·1"
-    assert pieces("prefixed", 2, "joined", "one") == "␣one·one"
-    assert pieces("threes", 2, "commas spaced") == "1·,·␣·1"
-
-
 @settings(deadline=None, max_examples=80)
 @given(
     kind=st.sampled_from(KINDS),
@@ -185,38 +172,6 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
                         np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=25)
-@given(
-    model=st.sampled_from(MODELS),
-    repeat=st.sampled_from(["1", "111", "2", "one", "12"]),
-    between=st.sampled_from(["", " ", ",", "0"]),
-    n=st.integers(1, 5),
-)
-def test_a_pair_of_texts_is_the_pair(model: tuple[str, str], repeat: str, between: str, n: int, model_of: Any) -> None:
-    """Where one repeat more is the last token again the two distances are one number; elsewhere they are not."""
-    bridge, *_ = model_of(*model)
-    forms = {"it": between}
-    ds = tokenization(bridge, n, repeat=repeat, separator=forms, prefix="count ", progress=False).sel(form="it")
-    gap = np.abs(ds["naive"] - ds["distance"])
-    assert (gap.where(ds["pair"], 0) == 0).all()
-    assert (gap.sel(layer=3).where(~ds["pair"], 1) > 1e-4).all()
-    assert (ds["distance"].sel(layer=3) > 0).all()
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["threes", "merging"])
-def test_merged_digits_hide_collapse(kind: str, model_of: Any) -> None:
-    """The pair closes with the length while the texts, which end in different tokens, stay apart."""
-    model, *_ = model_of(kind, "gemma")
-    ds = tokenization(model, 96, separator={"joined": ""}, prefix="count: ", progress=False).sel(form="joined", layer=3)
-    assert not ds["pair"].any()
-    few, many = (ds.sel(repeats=slice(*ends)).median("repeats") for ends in ((1, 12), (49, 96)))
-    assert many["distance"] < 0.3 * few["distance"]
-    assert many["naive"] > 0.8 * few["naive"]
-    assert many["naive"] > 10 * many["distance"]
-
-
 def test_one_token_each_is_collapse(tiny: Any) -> None:
     """Where every digit is a token, joined ones are the sequence that `collapse` builds in token space."""
     question = "How many ones are in the following sequences?"
@@ -300,14 +255,6 @@ def test_what_a_tokenizer_drops_is_refused() -> None:
         splits(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
     with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
         splits(splitter("single"), separator={"dots": "…"})
-
-
-def test_texts_that_do_not_fit_are_refused(model_of: Any) -> None:
-    """Context 64: 32 ones with commas behind a BOS are 64 tokens, and one more repeat is too long."""
-    model, *_ = model_of("single", "gemma")
-    tokenization(model, 31, separator={"commas": ","}, progress=False)
-    with pytest.raises(InputError, match="context 64"):
-        tokenization(model, 32, separator={"commas": ","}, progress=False)
 
 
 @pytest.mark.cuda

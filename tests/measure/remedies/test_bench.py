@@ -215,18 +215,6 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     assert plain["distance_ratio_low"].isnull().all()
 
 
-def test_samples_depend_on_the_seed_and_on_nothing_else(model: Any, families: Any) -> None:
-    sequence = {"many": families["many"]}
-    runs = [
-        sl.compare(model, sequence, changes, n_samples=3, seed=seed, method=None, progress=False)
-        for seed, changes in ((0, {}), (0, {"sharp": sl.hooks.attention_temperature(0.5)}), (1, {}))
-    ]
-    first, second, third = (run["distance"].isel(change=0).values for run in runs)
-    np.testing.assert_array_equal(first, second)
-    assert np.abs(first - third).min() > 0
-    assert len(np.unique(first)) == 3
-
-
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [

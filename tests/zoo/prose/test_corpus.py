@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from training.prose import corpus
-from training.prose.corpus import SOURCES, Document, Source, build, documents, read
+from training.prose.corpus import Source, build, read
 
 PAGES = {
     f"page{k}.html": f"<p>This is the sentence of page number {k}, which has enough words.</p>" for k in range(300)
@@ -52,26 +52,3 @@ def test_the_manifest_has_sizes_and_digests(folder: Path) -> None:
     assert row["documents"] == len(PAGES)
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-
-
-def test_one_document_in_fifty_is_held_out() -> None:
-    share = sum(Document("package", f"page{k}", ()).held_out for k in range(20_000)) / 20_000
-    assert share == pytest.approx(1 / 50, abs=0.004)
-
-
-def test_chapters_are_what_the_program_prints(tmp_path: Path) -> None:
-    program = tmp_path / "usr/bin/bible"
-    program.parent.mkdir(parents=True)
-    verses = "Ge1:1 In the beginning.\nGe1:2 And the earth.\nGe2:1 Thus the heavens.\n1Sm1:1 Now there was."
-    program.write_text(f"#!/bin/sh\ncat <<'END'\n{verses}\nEND\n", encoding="utf-8")
-    program.chmod(0o755)
-    source = next(s for s in SOURCES if s.package == "bible-kjv-text")
-    assert list(documents(source, tmp_path)) == [
-        Document("bible-kjv-text", "Ge1", ("In the beginning. And the earth.",)),
-        Document("bible-kjv-text", "Ge2", ("Thus the heavens.",)),
-        Document("bible-kjv-text", "1Sm1", ("Now there was.",)),
-    ]
-
-
-def test_every_source_has_a_licence() -> None:
-    assert all(source.licence for source in SOURCES)

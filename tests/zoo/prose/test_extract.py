@@ -28,16 +28,6 @@ def test_what_is_left_out(listing: str) -> None:
     assert paragraphs_of(page) == [SENTENCE, "A second paragraph says something else, with a word in it."]
 
 
-def test_elements_that_are_never_closed() -> None:
-    page = f"<body><p>{SENTENCE}<p>{SENTENCE}<ul><li>{SENTENCE}<li>{SENTENCE}</ul>{SENTENCE}"
-    assert paragraphs_of(page) == [SENTENCE] * 5
-
-
-def test_white_space_entities_and_marks() -> None:
-    page = "<p>One\n  space &amp; only\tone,<br>between the words of this sentence.<a>¶</a></p>"
-    assert paragraphs_of(page) == ["One space & only one, between the words of this sentence."]
-
-
 @given(st.text(alphabet="<>/pdivre =\"'&;aA.", max_size=200))
 def test_damaged_pages_do_not_stop_it(page: str) -> None:
     assert all("\n" not in paragraph for paragraph in paragraphs_of(page))
