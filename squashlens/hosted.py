@@ -29,8 +29,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
-from squashlens.tasks.copying import COPYING
-from squashlens.tasks.counting import COUNTING
+from squashlens.tasks.paper import PAPER as TASKS
 
 try:
     from inspect_ai import Task as InspectTask
@@ -216,7 +215,7 @@ def _by_name(task: Task) -> Callable[..., InspectTask]:
     return asked
 
 
-PAPER = {task.name: _by_name(task) for task in (*COPYING, *COUNTING)}  # Inspect finds them in this module
+PAPER = {task.name: _by_name(task) for task in TASKS}  # Inspect finds them in this module
 
 
 def _listed(values: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, fre
 from squashlens.engine.hooking.hook import Hook
 from squashlens.hooks.interventions import (
     constant_gate,
+    find_positions,
     mask_attention,
     mask_tokens,
     scale_attention,
@@ -26,7 +27,6 @@ from squashlens.hooks.interventions import (
     zero_values,
 )
 from squashlens.hooks.patches import mean_heads, mean_residual, patch_heads, patch_residual, resample_residual
-from squashlens.hooks.positions import find_positions
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
 

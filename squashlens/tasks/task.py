@@ -20,10 +20,12 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.echo import FAR, is_echo, symbols
 from squashlens.tasks.numerals import unread
-from squashlens.tasks.quotations import EXAMPLES, STEPS
 from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number, words
 
 PLACE = "{sequence}"
+# Appendix C.1, chain of thought: the instruction, and what stands before examples.
+STEPS = "Let's think step by step, showing me your reasoning."
+EXAMPLES = "Here are a few examples:"
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 

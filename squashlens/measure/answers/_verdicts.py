@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squashlens.measure.answers._splits import Answers
+from squashlens.measure.answers._scores import Answers
 from squashlens.measure.answers.frequencies import interval as wilson
 
 READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED = VERDICTS = (

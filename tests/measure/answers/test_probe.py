@@ -12,8 +12,7 @@ import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError
-from squashlens.measure.answers._scores import Scores, gains, interval, of_length, scored
-from squashlens.measure.answers._splits import Answers
+from squashlens.measure.answers._scores import Answers, Scores, gains, interval, of_length, scored
 
 LENGTHS, SEEDS, D, FIT = (10, 20, 30), 200, 12, 64
 COUNT = sl.tasks.find("taught_count_bernoulli")
