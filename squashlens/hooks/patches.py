@@ -77,8 +77,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
     Args:
         positions: positions counted from 0.
         source: texts or token ids, all of the same number of tokens.
-        blocks: as in `patch_residual`.
-        bos: as in `patch_residual`.
+        blocks, bos: as in `patch_residual`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -112,9 +111,8 @@ def resample_residual(
     Args:
         positions: positions counted from 0.
         source: as in `mean_residual`.
-        blocks: as in `patch_residual`.
+        blocks, bos: as in `patch_residual`.
         seed: random seed of the draw.
-        bos: as in `patch_residual`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -149,10 +147,8 @@ def patch_heads(
         heads: query heads, counted from 0.
         source: one prompt, a `Capture` or a cache, as in `patch_residual`. A `Capture` holds no head outputs, so its
             prompt is run again.
-        blocks: as in `patch_residual`.
+        blocks, from_positions, bos: as in `patch_residual`.
         positions: positions of the measured prompt, counted from 0; all by default.
-        from_positions: as in `patch_residual`.
-        bos: as in `patch_residual`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.
@@ -205,12 +201,10 @@ def mean_heads(
     positions also works for prompts of other lengths.
 
     Args:
-        heads: as in `patch_heads`.
+        heads, positions: as in `patch_heads`.
         source: as in `mean_residual`.
-        blocks: as in `patch_residual`.
-        positions: as in `patch_heads`.
+        blocks, bos: as in `patch_residual`.
         over: ``"prompts"`` or ``"positions"``, see above.
-        bos: as in `patch_residual`.
 
     Returns:
         A recipe for hooks, for `squashlens.applied`.

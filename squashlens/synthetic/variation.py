@@ -126,20 +126,13 @@ def softmax_total_variation(
 def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Float[Tensor, " length"]:
     """The derived mean of δ over draws at n ≥ k, for x uniform on [0, 1] and noise uniform on [0, a] on k entries.
 
-    Let Z = Σ e^{x_i}, and let G = Σ_{i≤k} (e^{x*_i} − e^{x_i}) be the gain of the first k entries, so Z* = Z + G. With
-    g = G/Z every entry's weight is multiplied by e^{noise}/(1 + g). Weights sum to 1, so δ is twice the total loss of
-    weight. Two groups of entries lose weight:
+    With Z = Σ e^{x_i}, g the relative gain of Z by the noise, and r = ln(1 + g), every weight is multiplied by
+    e^{noise}/(1 + g), so δ is twice the loss of weight of two groups of entries:
 
         all entries beyond k:                              (1 − k/n) g/(1 + g),
-        those of the first k entries with noise below r:    k/n (r − 1 + e^−r)/a,    r = ln(1 + g).
+        those of the first k entries with noise below r:    k/n (r − 1 + e^−r)/a.
 
-    The second is E (1 − e^{noise − r})₊ times the share of the first k entries. It dominates just beyond k, where the
-    first is near 0. It is of order 1/n³ at large n, where δ → 2g. g is replaced by its mean k/n ((e^a − 1)/a − 1),
-    since x and the noise are independent. This leaves an error of order 1/k.
-
-    >>> found = expected_variation(torch.tensor([200.0, 2000.0, 2e6]).double(), 200, 0.1)
-    >>> [f"{value:.4g}" for value in found.tolist()]
-    ['0.025', '0.009286', '1.034e-05']
+    g is replaced by its mean k/n ((e^a − 1)/a − 1), which leaves an error of order 1/k.
     """
     share = k / n
     g = share * _gain(noise)

@@ -31,16 +31,7 @@ def names() -> tuple[str, ...]:
 
 @validated
 def find(name: str) -> Task:
-    """The task with the given name.
-
-    Args:
-        name: one of `names()`.
-
-    Returns:
-        The task.
-
-    Raises:
-        InputError: if there is no such task; the message lists similar names.
+    """The task with the given name, one of `names()`; an error lists similar names.
 
     >>> from squashlens.tasks import find
     >>> find("count_ones").ask(4).truth

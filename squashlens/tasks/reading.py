@@ -1,18 +1,9 @@
 """Read the value from a model's answer, or give the reason why no value is read.
 
-Reading has four parts. `markup` removes turn markers, Markdown and LaTeX. This module finds the place of the answer.
-`numerals` decides whether the text there states one number. `retraction` decides whether the text around it takes the
-answer back. Every answer is read in two ways.
-
-*Strict* accepts only the requested form. If a prompt asks for a sentence ("The final answer to your maths question is:
-xxxx"), this is that sentence followed by digits, or the digits alone. The digits may be grouped by commas, and quotes,
-brackets, emphasis and a full stop may surround them.
-
-*Lenient* accepts every unambiguous answer, in addition: markup, number words, "7 (seven)", "There are 7 ones", or an
-answer announced in other words at the end. If both read a value, it is the same value. `Reading.as_asked` says whether
-the strict reading succeeded too.
-
-Unread answers are counted by reason and never dropped.
+`markup` removes turn markers, Markdown and LaTeX. This module finds the place of the answer. `numerals` decides whether
+the text there states one number, `retraction` whether the text around it takes the answer back. Every answer is read in
+two ways: *strict* accepts only the requested form, *lenient* every unambiguous answer (docs/answers.md). If both read a
+value, it is the same value. `Reading.as_asked` says whether the strict reading succeeded too.
 """
 
 import re

@@ -269,30 +269,6 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
         assert logits(model).isfinite().all()
 
 
-@pytest.mark.slow
-def test_names_say_what_edits_depend_on(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    held = sl.capture(model, OTHER, **GIVEN)
-    _, cache = model.run_with_cache(OTHERS[1:])
-    hooks = [
-        change.zero_heads([1]), change.zero_heads([2]), change.zero_heads([1], positions=[1]),
-        change.scale_attention(0.5, [1]), change.scale_attention(0.5, [2]), change.scale_attention(0.25, [1]),
-        change.scale_attention(0.5, [1], heads=[0]),
-        change.patch_residual([1], OTHER, **GIVEN), change.patch_residual([1], OTHERS[1:], **GIVEN),
-        change.patch_residual([1], OTHER, from_positions=[2], **GIVEN), change.patch_residual([1], cache),
-        change.patch_heads([1], OTHER, **GIVEN), change.patch_heads([1], OTHER, positions=[1], **GIVEN),
-        change.patch_heads([1], OTHER, positions=[1], from_positions=[2], **GIVEN), change.patch_heads([1], cache),
-        change.mean_heads([1], OTHERS, **GIVEN), change.mean_heads([1], OTHERS, over="positions", **GIVEN),
-        change.mean_heads([1], OTHERS, positions=[1], **GIVEN), change.mean_heads([1], OTHER, **GIVEN),
-    ]  # fmt: skip
-    names = []
-    for hook in (*hooks, change.patch_residual([1], held), change.patch_heads([1], held)):
-        with sl.applied(model, hook):
-            names.append(tuple(sl.results.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]))
-    assert len(set(names[: len(hooks)])) == len(hooks)
-    assert names[-2:] == [names[7], names[11]], "a capture taken without hooks is its prompt"
-
-
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     other = sl.capture(bridge_of("gemma"), OTHER, **GIVEN)

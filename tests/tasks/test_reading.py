@@ -25,47 +25,6 @@ def check(read: Reader, text: str, opening: str, expected: str, ended: bool = Tr
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("007", "7"),
-        ("-5", "-5"),
-        ("+5", "5"),
-        ("1,024", "1024"),
-        ("-1,024", "-1024"),
-        ("10,24", "grouping"),
-        (",024", "form"),
-        ("1,024,", "1024"),
-        ("12.5", "fraction"),
-        ("12.0", "12"),
-        ("1.024", "grouping"),
-        ("2 * 5 + 2 = 12", "12"),
-        ("2 * 5 + 2", "several"),
-        ("12 = 12", "several"),
-        ("12 or 13", "several"),
-        ("10-12", "several"),
-        ("12 ones", "form"),
-        ("~12", "form"),
-        ("12%", "form"),
-        ("\\boxed{12}", "12"),
-        ("one hundred", "100"),
-        ("a dozen", "words"),
-        ("１２", "12"),
-        ("١٢", "12"),
-        ("१२", "12"),
-        ("−١٢", "-12"),
-        ("½", "none"),
-        ("12²", "form"),
-        ("1１ and ١", "several"),
-    ],
-)
-def test_what_stands_behind_the_sentence(written: str, expected: str) -> None:
-    """Also alone, in a prompt that asks for no sentence."""
-    check(reading.number, f"{MATHS} {written}", MATHS, expected)
-    check(reading.number, written, "", expected)
-    check(reading.number, written, MATHS, expected)
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("", "none"),

@@ -103,14 +103,6 @@ def sequence_in(prompt: str, printed: tuple[str, str]) -> str:
     return prompt[len(before) : len(prompt) - len(after)]
 
 
-def test_these_are_all() -> None:
-    assert set(NAMES) == set(PRINTED)
-    assert len(set(sl.tasks.names())) == len(sl.tasks.names()) == len(NAMES) + len(TAUGHT)
-    assert sl.tasks.names()[: len(NAMES)] == tuple(NAMES)  # the paper's first
-    for name in sl.tasks.names():
-        assert find(name).name == name
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_are_the_papers(name: str) -> None:
     """Character by character, apart from the sequence; and the sequence has as many items as asked for."""
@@ -178,45 +170,6 @@ def test_tasks_without_examples_have_no_such_mode() -> None:
     for name in without:
         with pytest.raises(InputError, match="has no examples to show"):
             find(name).ask(4, mode="cot_few_shot")
-
-
-EXAMPLES = {
-    "sum": ("1", "+", SUM[0]),
-    "count_ones": ("1", "", ONES[0]),
-    "count_bernoulli": ("1", "", ONES[0]),
-    "count_alternating": ("1", "", ONES[0]),
-    "count_word": ("car", " ", WORD[0]),
-}
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_right(name: str) -> None:
-    """The sequences that are printed have as many in them as the examples say, group by group and in all."""
-    counted, between, question = EXAMPLES[name]
-
-    def items(text: str) -> list[str]:
-        return [item for item in (text.split(between) if between else list(text)) if item]
-
-    text = find(name).examples
-    shots = re.split(r"(?<=is: \d\d)\n\n|(?<=is: \d)\n\n", text)
-    assert len(shots) == 2
-    for shot in shots:
-        asked, _, rest = shot.partition("We divide the ")
-        groups, said = rest.split("groups of 5.")[1].split("\n\nThe answer is then ")
-        full, loose = re.findall(r"\(([^)]*)\)", groups), re.sub(r"\([^)]*\)", "", groups).strip(" +\n")
-        spaced = [items(re.sub(r" (?=\+)|(?<=\+) ", "", group).strip()) for group in (*full, loose)]
-        assert [len(group) for group in spaced[:-1]] == [5] * len(full)
-        assert 0 < len(spaced[-1]) < 5
-        counts = [group.count(counted) for group in spaced]
-        sum_of, answer = re.fullmatch(r"([\d+* ]+) = (\d+)\n\n.*", said, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        terms = [int(a) * int(b or 1) for a, b in re.findall(r"(\d+)(?: \* (\d+))?", sum_of)]
-        assert sum(terms) == int(answer) == sum(counts)
-        assert terms == (counts if "*" not in sum_of else [sum(counts[:-1]), counts[-1]])
-        assert reading.number(shot, "The final answer to your maths question is:", True).value == answer
-        if asked:  # the first has no question, as in the paper
-            assert asked.startswith(question)
-            written = items(asked[len(question) :].strip(" '\n").replace(" + ", "+"))
-            assert written == [item for group in spaced for item in group]
 
 
 @pytest.mark.parametrize("name", sl.tasks.names())
@@ -432,18 +385,6 @@ def test_the_sequence_said_again_is_no_count(items: str, said: str, expected: st
         assert (found.value, found.why) == (("", expected) if expected in reading.WHY else (expected, "read"))
     copied = replace(task, numeric=False)  # where the answer is no number, it may be what was shown
     assert copied.understood(question, said, True) == task.read(said, task.opening, True)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", ["count_ones", "count_bernoulli", "count_word", "sum", "taught_count_repeated_commas"])
-def test_no_answer_up_to_ten_times_the_items_is_an_echo(name: str) -> None:
-    """But for the items themselves where they are few."""
-    task = find(name)
-    for n in (3, 9, 12, 50, 111):
-        question = task.ask(n)
-        shown = {"".join(question.items), "".join(question.items).lstrip("0")}
-        for said in map(str, range(10 * n + 1)):
-            assert task.understood(question, said, True).why == ("echo" if said in shown else "read")
 
 
 def test_only_counts_have_an_echo() -> None:

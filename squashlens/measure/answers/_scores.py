@@ -216,12 +216,12 @@ def gains(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """R² minus that of the best baseline: its mean over splits, and the ends of its 95 % interval.
 
-    `others` is the best R² of the baselines that need no random model; `r2_random` is the R² of random model s mod
-    `many` in split s. The interval allows for further draws of random weights: let g_t be the mean of
-    R² − max(0, R²_random) over the splits of random model t, and s the standard deviation of g_t over T random models.
-    Then g of one more random model is within t_{0.975, T−1} · s · √(1 + 1/T) of the mean. The R² of random models is
-    raised by this amount for the lower end, and reduced by it for the upper end. With fewer than two random models
-    there is no s: the lower end is NaN, and the upper end is that of the gain over the other baselines.
+    `others` is the best R² of the baselines that need no random model; `r2_random` is that of random model s mod `many`
+    in split s. The interval allows for further draws of random weights: with g_t the mean of R² − max(0, R²_random)
+    over the splits of random model t, and s their standard deviation, g of one more random model is within t_{0.975,
+    T−1} · s · √(1 + 1/T) of the mean. The R² of random models is raised by this amount for the lower end, and reduced
+    by it for the upper. With fewer than two random models the lower end is NaN, and the upper end is that of the gain
+    over the other baselines.
     """
     if not many:
         _, _, high = interval(r2 - others)

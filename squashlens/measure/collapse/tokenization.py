@@ -1,14 +1,7 @@
 """How texts with repeats are tokenized, and how comparing texts instead of tokens changes measurements of collapse.
 
-Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the effect depends on the tokenizer:
-
-    single digits      111 → 1111        1·1·1 → 1·1·1·1         the last token is repeated: a pair
-    three at a time    111 → 1111        111 → 111·1             a different token is added: not a pair
-    other merges       111 → 1111        111 → 11·11             earlier tokens change: not a pair
-    single digits      1,1 → 1,1,1       1·,·1 → 1·,·1·,·1       two tokens are added: not a pair
-
-`tokenization` shows how each form is tokenized, for any tokenizer. For a model it also measures the distance of the two
-*texts*, and the distance D of the true pair.
+Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the effect depends on the tokenizer: 111 →
+1111 may repeat the last token, add another token (111·1), or change earlier tokens (11·11).
 """
 
 from collections.abc import Mapping

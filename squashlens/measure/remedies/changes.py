@@ -87,14 +87,8 @@ def stated(sequence: GrowingSequence, *, drawn: bool) -> dict[str, Any] | None:
 
 
 def lengths_with(form: Mapping[str, Any] | None, ids: Sequence[int], lengths: Iterable[int]) -> list[int]:
-    """The lengths at which the token ids are a prompt of a stated form: with any content that may be drawn, or its own.
-
-    >>> ones = GrowingSequence("ones", content=(1, 1, 1), alphabet=(1, 2), prefix=(7,), suffix=(9,))
-    >>> lengths_with(stated(ones, drawn=False), [7, 1, 1, 9], [1, 2, 3])
-    [2]
-    >>> lengths_with(stated(ones, drawn=True), [7, 2, 1, 9], [1, 2, 3])
-    [2]
-    """
+    """The lengths at which the token ids are a prompt of a stated form: with any content that may be drawn, or its
+    own."""
     if form is None:
         return []
     drawn = form.get("drawn_from")

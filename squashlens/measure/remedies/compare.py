@@ -56,7 +56,7 @@ def compare(
     intervention costs on unrelated text.
 
     Args:
-        model: as in `collapse`.
+        model, norm: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, whose sequence and lengths
             are used; or several sequences by the name of their family.
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
@@ -70,7 +70,6 @@ def compare(
             content drawn uniformly from the sequence's alphabet; 16 by default.
         lengths: numbers of content tokens, in increasing order. By default those of the capture, or all from 1; for
             families, the largest that all have.
-        norm: as in `collapse`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
         seed: random seed of the drawn sequences, and of a sketch; 0 by default.

@@ -17,13 +17,7 @@ BUCKETS, FARTHEST = 32, 128  # T5: number of ranges of distance, and the distanc
 
 
 def sinusoids(position: Int[Tensor, " token"], width: int, base: float) -> Float[Tensor, "token d"]:
-    """Sinusoidal encodings: sines in even coordinates, cosines in odd ones (Vaswani et al. 2017).
-
-    PE(p, 2j) = sin(p base^(−2j/d)).
-
-    >>> sinusoids(torch.tensor([0, 1]), 4, 10000.0)[0].tolist()
-    [0.0, 1.0, 0.0, 1.0]
-    """
+    """Sinusoidal encodings, PE(p, 2j) = sin(p base^(−2j/d)), with cosines in odd coordinates (Vaswani et al. 2017)."""
     angle = _angles(position, width, base)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
@@ -53,15 +47,11 @@ def alibi(distance: Int[Tensor, "row key"], heads: int) -> Float[Tensor, "head r
 
 
 def t5_bucket(distance: Int[Tensor, "row key"], *, both_ways: bool) -> Int[Tensor, "row key"]:
-    """The index of T5's range for each distance: 32 ranges, one for each small distance and wider ones up to 128.
+    """The index of T5's range for each distance, query minus key: one for each small distance, wider ones up to 128.
 
-    `distance` is query minus key position. With `both_ways` half of the ranges are for keys after the query; otherwise
-    all such keys count as distance 0.
+    With `both_ways` half of the ranges are for keys after the query; otherwise all such keys count as distance 0.
 
     Source: Raffel et al. 2020, appendix; `relative_position_bucket` of the published code.
-
-    >>> t5_bucket(torch.tensor([[0, 15, 16, 127, 128, 9999]]), both_ways=False).tolist()
-    [[0, 15, 16, 31, 31, 31]]
     """
     count = BUCKETS // 2 if both_ways else BUCKETS
     start = torch.where(distance < 0, count, 0) if both_ways else torch.zeros_like(distance)
@@ -149,11 +139,7 @@ def _weights(stack: Stack, layer: int, normal: Callable[..., Many]) -> Weights:
 
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
-    """Random seeds as a list, given as their number or as the seeds themselves; an error for anything else.
-
-    >>> chosen_seeds(3)
-    [0, 1, 2]
-    """
+    """Random seeds as a list, given as their number or as the seeds themselves; an error for anything else."""
     if isinstance(seeds, int):
         positive(seeds, "seeds", "a number of draws")
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
@@ -165,11 +151,7 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
 
 
 def chosen_lengths(lengths: Iterable[int]) -> list[int]:
-    """Lengths in ascending order, each once; an error for anything else.
-
-    >>> chosen_lengths([30, 10, 30])
-    [10, 30]
-    """
+    """Lengths in ascending order, each once; an error for anything else."""
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
         raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")

@@ -1,8 +1,4 @@
-"""The attention sink: a first token that has nearly all of what a prompt's tokens share.
-
-Many models attend to the first token, usually BOS, wherever nothing else is worth attending to. It then has more than
-99 % of the path bound, so that a scale or a sentence about all tokens is about this one alone.
-"""
+"""The attention sink: a first token, usually BOS, that has nearly all of what a prompt's tokens share."""
 
 import numpy as np
 

@@ -166,20 +166,6 @@ def test_what_is_no_number_has_no_error() -> None:
     assert scored(last, given, FACTS)["error"].item() == 1
 
 
-def test_answers_of_ones_own_task() -> None:
-    task = Task(
-        "longest", "Which is the longest of {sequence}?", lambda n, rng: rng.sample(["a", "bb", "ccc"], n),
-        lambda items: max(items, key=len), ", ".join, reading.words, numeric=False,
-    )  # fmt: skip
-    given = answered(task, lambda q: Answer("ccc", True), lengths=[1, 3], seeds=range(9))
-    found = scored(task, given, FACTS)
-    assert found["accuracy"].sel(length=3).item() == 1
-    assert found["accuracy"].sel(length=1).item() == np.mean([task.ask(1, seed=s).truth == "ccc" for s in range(9)])
-    frequencies = sl.results.answer_frequencies(found)
-    assert frequencies["value"].values.tolist() == ["a", "bb", "ccc"]
-    assert frequencies["said"].values.tolist() == [[0, 0, 1]]
-
-
 def test_results_say_what_they_are() -> None:
     found = scored(COUNT, answered(COUNT, right, lengths=[3]), FACTS)
     facts = sl.results.provenance(found)

@@ -232,16 +232,6 @@ def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> N
     assert not any(torch.equal(twins[0][k], t[k]) for k in drawn for t in (mine, twins[2]))
 
 
-@pytest.mark.slow
-def test_hooks_of_the_model_do_not_stand_on_its_twins(tiny: Any) -> None:
-    how: dict[str, Any] = {"lengths": [20], "seeds": 32, "n_train": 12, "n_random_models": 1, "progress": False}
-    plain = sl.probe(tiny, COUNT, **how)
-    with sl.applied(tiny, sl.hooks.mask_tokens(list(range(12, 30)))):
-        hooked = sl.probe(tiny, COUNT, **how)
-    assert (plain["r2_y"] != hooked["r2_y"]).all()
-    np.testing.assert_array_equal(plain["r2_random_model"], hooked["r2_random_model"])
-
-
 def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError, match="A second model.*n_random_models=0"):

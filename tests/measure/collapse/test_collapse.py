@@ -73,25 +73,6 @@ def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: 
             assert np.abs(found - np.abs(v - star).sum(axis=-1)).max() <= 1e-5 * np.abs(v).sum(axis=-1).max()
 
 
-def test_neighbours_are_not_pairs(tiny: Any) -> None:
-    """Reading position p and p + 1 of one pass, at a comma, is another number: that of a foreign token."""
-    sequence = PANELS["d"](tiny, 48)
-    ds = captured.collapse(tiny, sequence, progress=False)
-    stream = sl.capture(tiny, torch.tensor(sequence.trunk), keep="residuals", layers=[6]).residuals[6][0]
-    right, wrong = [], []
-    for length in (n for n in ds["length"].values if ds["before_separator"].sel(length=n) and n < 48):
-        last = len(sequence.plain(int(length))) - 1
-        wrong.append((stream[last] - stream[last + 1]).abs().max().item())
-        right.append(ds["distance"].sel(layer=6, length=length).item())
-    assert len(right) == 15
-    assert not np.isclose(right, wrong, rtol=0.05).any()
-    assert np.median(wrong) > 2 * np.median(right)
-    # Away from commas a neighbour is the pair, and both ways agree.
-    inside = len(sequence.plain(4)) - 1
-    there = (stream[inside] - stream[inside + 1]).abs().max().item()
-    assert there == pytest.approx(ds["distance"].sel(layer=6, length=4).item(), rel=1e-4)
-
-
 def test_one_forward_pass_for_every_length(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     plain = passes.forward

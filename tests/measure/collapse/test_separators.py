@@ -156,30 +156,6 @@ def drawn_places(length: int, seed: str, every: int = 3) -> list[int]:
     return sorted(Random(f"{seed} {length}").sample(range(1, length), (length - 1) // every))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("suffix", [(), (20,)])
-def test_as_many_at_random_places_at_every_length(suffix: Any, bridge_of: Any) -> None:
-    """Counted in the prompts themselves, also where the sequence goes on far beyond the longest length."""
-    model = bridge_of("llama")
-    long = sl.prompts.build(model, CONTENT * 3, prefix=[2, 5], separator=13, every=3, suffix=suffix)
-    counts = set()
-    for lengths in ([2, 4, 8], [1, 6, 13], [39]):
-        ds = sl.separator_ablation(
-            model, long, kinds=["random_places"], lengths=lengths, noise_lengths=0, progress=False
-        )
-        np.testing.assert_array_equal(*(ds["tokens"].sel(edit=edit) for edit in ("separators", "random_places")))
-        for seed in range(3):
-            control = long.scattered(f"places {seed}")
-            for length in lengths:
-                pair, true = control.pair(length), long.pair(length)
-                assert pair.v.count(13) == pair.v_star.count(13) == true.v.count(13) == (length - 1) // 3
-                assert len(pair.v) == len(true.v)
-                assert [t for t in pair.v if t != 13] == [t for t in true.v if t != 13]
-                assert pair.v[-len(suffix) - 2 : len(pair.v) - len(suffix)].count(13) <= 1
-                counts.add(control.separator_places(length))
-    assert len(counts) > 12
-
-
 def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[int]:
     body = []
     for number, digit in enumerate(digits, start=1):

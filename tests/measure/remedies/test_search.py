@@ -242,24 +242,6 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
         searched(llama, resume=tmp_path / "nowhere" / "search.json")
 
 
-def test_another_answer_is_another_search(tiny: Any, digits: Any, tmp_path: Path) -> None:
-    """Told by what they say, since functions have no names that could be written down."""
-    options: Any = {
-        "separator": [","],
-        "every": [3],
-        "n_samples": 2,
-        "lengths": [9],
-        "n_placements": 5,
-        "progress": False,
-    }
-    path = tmp_path / "a.json"
-    sl.search_separators(tiny, digits, answer=ones, resume=path, **options)
-    sl.search_separators(tiny, digits, answer=lambda c: str(sum(x == "1" for x in c)), resume=path, **options)
-    for answer in (None, lambda content: str(content.count("0"))):
-        with pytest.raises(InputError, match="saved for a different call"):
-            sl.search_separators(tiny, digits, answer=answer, resume=path, **options)
-
-
 def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
     table = sl.results.table(prescribed)
     assert list(table.columns) == ["separation", "gain", "cost", "accuracy"]
