@@ -25,7 +25,7 @@ from inspect_ai.model._model_output import StopReason
 import squashlens as sl
 from squashlens import hosted
 from squashlens.errors import InputError
-from squashlens.measure.answers._questions import DRAWN_SEEDS
+from squashlens.measure.answers.evaluate import DRAWN_SEEDS
 from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.tasks import Task, reading
 

@@ -142,22 +142,14 @@ class Attention:
 
         Outside the slice `within` the rows are zero; without it they are looked at, for which a device has to wait.
         """
-        flat = rows.reshape(-1, *rows.shape[-2:])[:, :, None]
-        return self.pushed_by_head(flat, within).mean(dim=2).reshape(rows.shape)
-
-    def pushed_by_head(
-        self, rows: Float[Tensor, "row prompt #head query"], within: slice | None = None
-    ) -> Float[Tensor, "row prompt head key"]:
-        """``r_h A_h`` for every head, in float64, on the device of the queries; the row r_h may differ by head."""
-        prompts, heads, n, _ = self.queries.shape
-        within = nonzero_range(rows.flatten(0, 2).any(dim=0)) if within is None else within
-        rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
-        total = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
+        flat = rows.reshape(-1, *rows.shape[-2:])
+        within = nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
+        flat = flat.to(self.queries.device)
+        total = torch.zeros(flat.shape, dtype=torch.float64, device=flat.device)
         for block, keys in self.blocks(rows=within):
-            weights, _ = self.weights(block, keys)
-            left = rearrange(rows[..., block].to(weights.dtype), "r p (c e) j -> p c e r j", c=self.keys.shape[1])
-            total[..., keys] += rearrange(left @ weights, "p c e r k -> r p (c e) k")
-        return total
+            pattern = self.weights(block, keys)[0].mean(dim=(1, 2))
+            total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block].to(pattern.dtype), pattern)
+        return total.reshape(rows.shape)
 
 
 def unmasked(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:

@@ -16,10 +16,9 @@ from squashlens._typing import Bridge, Distance, Mode, Scale, Template
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._questions import answers_file, prepare_questions
 from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers._verdicts import VERDICTS, verdicts
-from squashlens.measure.answers.evaluate import answered
+from squashlens.measure.answers.evaluate import answered, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import scored
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, dtype_named

@@ -21,8 +21,8 @@ from squashlens.engine.proving.proof import status
 from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._questions import prepare_questions
 from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, scored
+from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.measurement import measurement
 from squashlens.records.results import Variable

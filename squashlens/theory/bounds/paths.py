@@ -29,15 +29,6 @@ class Flow(Protocol):
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]: ...
 
 
-@runtime_checkable
-class Narrow(Protocol):
-    """A flow that computes the rows of A only where r is not zero, and says where r A is not."""
-
-    def pushed(self, rows: Float[Tensor, "... query"], within: slice | None = None) -> Float[Tensor, "... key"]: ...
-
-    def reached(self, within: slice) -> slice: ...
-
-
 Pattern = Float[Tensor, "*#prompt query key"] | Flow
 
 
@@ -45,7 +36,7 @@ def pushed(rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | N
     """The product ``r A`` of rows with a pattern; outside the slice `within` the rows are zero."""
     if isinstance(pattern, Tensor):
         return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
-    return pattern.pushed(rows, within) if isinstance(pattern, Narrow) else pattern.pushed(rows)
+    return pattern.pushed(rows, within) if isinstance(pattern, Attention) else pattern.pushed(rows)
 
 
 def _where(row: Float[Tensor, "... position"]) -> slice:
@@ -58,7 +49,7 @@ def _after(pattern: Pattern, within: slice, n: int) -> slice:
 
     It follows from the pattern: to look at rows on a device, the host would have to wait for it at every block.
     """
-    return pattern.reached(within) if isinstance(pattern, Narrow) else slice(0, n)
+    return pattern.reached(within) if isinstance(pattern, Attention) else slice(0, n)
 
 
 def sweep(

@@ -13,7 +13,7 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
-from squashlens.measure.answers._questions import prepare_questions
+from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.answers.frequencies import scored
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
