@@ -48,9 +48,6 @@ def patch_residual(
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
         bos: how the source gets its BOS token, as in `squashlens.prompts.tokenize`.
 
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
-
     Raises:
         InputError: if the source has several prompts, lacks one of the positions, or is a capture without one of the
             layers; if a position is given twice, or `from_positions` has another length than `positions`.
@@ -78,9 +75,6 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
         positions: positions counted from 0.
         source: texts or token ids, all of the same number of tokens.
         blocks, bos: as in `patch_residual`.
-
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
 
     Raises:
         InputError: if the prompts of `source` lack one of the positions.
@@ -114,9 +108,6 @@ def resample_residual(
         blocks, bos: as in `patch_residual`.
         seed: random seed of the draw.
 
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
-
     Raises:
         InputError: if the drawn prompt lacks one of the positions.
     """
@@ -149,9 +140,6 @@ def patch_heads(
             prompt is run again.
         blocks, from_positions, bos: as in `patch_residual`.
         positions: positions of the measured prompt, counted from 0; all by default.
-
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
 
     Raises:
         InputError: in the cases of `patch_residual`; if the capture was taken under hooks; and, in the forward pass
@@ -205,9 +193,6 @@ def mean_heads(
         source: as in `mean_residual`.
         blocks, bos: as in `patch_residual`.
         over: ``"prompts"`` or ``"positions"``, see above.
-
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
 
     Raises:
         InputError: if the prompts of `source` lack one of the positions; with ``over="prompts"`` and without

@@ -25,16 +25,9 @@ LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is
 def softmax_variation(
     x: Float[Tensor, "*many outcome"], star: Float[Tensor, "*many outcome"]
 ) -> Float[Tensor, "*many"]:
-    """The total variation δ(softmax x, softmax x*), between 0 and 2.
+    """The total variation δ(softmax x, softmax x*) of logits (…, outcome), between 0 and 2: without the factor ½.
 
     It goes to 0 if the difference of x and x* goes to 0 (Lemma B.2); otherwise it need not (Proposition B.4).
-
-    Args:
-        x: logits, of shape (..., outcome).
-        star: logits x*, of the same shape.
-
-    Returns:
-        δ, of shape (...), without the factor ½.
 
     >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).double()
     >>> softmax_variation(x, 1 - x).item(), 2 * (math.e - 1) / (math.e + 1)

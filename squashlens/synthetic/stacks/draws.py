@@ -160,15 +160,12 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
 
 @validated
 def lengths_up_to(longest: int, many: int = 40) -> list[int]:
-    """Lengths from 10 to `longest`, evenly spaced on a logarithmic scale, for fitting exponents.
+    """Lengths from 10 to `longest` tokens, evenly spaced on a logarithmic scale, for fitting exponents.
 
     Args:
         longest: the longest length, in tokens.
         many: number of lengths, at least 6. There may be fewer, because lengths that round to the same number count
             once.
-
-    Returns:
-        The lengths in tokens, in ascending order.
 
     Raises:
         InputError: if there are fewer than 5 different lengths. With 5, at least 3 are in the upper half of the range

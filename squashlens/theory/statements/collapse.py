@@ -40,9 +40,6 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
             the n-th is repeated.
         bound: upper bound on ‖v_i‖₁, in the units of the values; finite, a premise.
 
-    Returns:
-        The statement, with one step for each length.
-
     Raises:
         InputError: the shapes of rows and values do not match, or the lengths cannot show a decrease.
 

@@ -42,9 +42,6 @@ def lemma_b1(
         lengths: increasing lengths n; at each, the first n − 1 entries of `a` are used. By default, five lengths up to
             the longest.
 
-    Returns:
-        The statement, with one step for each length.
-
     Raises:
         InputError: the lengths are too few, too close, or too long.
 
@@ -99,9 +96,6 @@ def lemma_b2(
             lengths up to the longest. The premise that differences tend to 0 is tested by whether the largest
             difference between successive lengths decreases at every step
             (`squashlens.theory.statements.statement.decays`).
-
-    Returns:
-        The statement, with one step for each length.
 
     Raises:
         InputError: the sequences have different lengths, or `lengths` are too few, too close, or too long.
@@ -178,9 +172,6 @@ def proposition_b4(n: int) -> Statement:
 
     Args:
         n: number of entries; an odd number violates the premise.
-
-    Returns:
-        The statement.
 
     Raises:
         InputError: n is not a positive whole number, or too large.
