@@ -150,14 +150,21 @@ def precision(
             f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
             "Load it with `load`, or give runs=.",
         )
+    return _of_model(model, sequence, formats, blocks, metric, progress)
+
+
+def _of_model(
+    model: Bridge, sequence: SequenceOrCapture, formats: list[Stored], blocks: Blocks, metric: Metric, progress: bool
+) -> xr.Dataset:
+    """`precision` without runs: representations of a loaded model, rounded to number formats."""
     require_bridge(model)
     every = range(n_blocks(model))
     rounded_at = list(every) if isinstance(blocks, str) else sorted(set(blocks))
     if not set(rounded_at) <= set(every):
         raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     session, pairs = captured(
-        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=norm,
-        scale=scale,
+        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=metric.norm,
+        scale=metric.scale,
     )  # fmt: skip
     answers = None
     v, star = pairs.v.values, pairs.star.values
