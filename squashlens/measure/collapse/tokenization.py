@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Passes, Scale
+from squashlens._typing import Bridge, Distance, Scale
 from squashlens.engine.capturing.pairs import PairRun
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import start_ids, tokenize
@@ -24,7 +24,6 @@ from squashlens.measure.session import Session
 from squashlens.records.results import signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
-PASSES: Passes = "auto"
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
 
 
@@ -139,4 +138,4 @@ def _run(model: Bridge, row: list[Ids], progress: bool) -> PairRun:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
-    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), PASSES, None, progress)
+    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto", None, progress)

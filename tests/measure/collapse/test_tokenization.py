@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.collapse import tokenization as room
 from squashlens.measure.collapse.tokenization import FORMS, splits, tokenization
-from tests import captured
 from tests.references import last_streams
 from tests.splitters import KINDS, save_random_with, splitter
 
@@ -170,31 +168,6 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
                         gap = np.linalg.norm((v - to).numpy(), ord=norms[norm], axis=-1)
                         values = ds_of[name].sel(form=form, repeats=n)
                         np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
-
-
-def test_one_token_each_is_collapse(tiny: Any) -> None:
-    """Where every digit is a token, joined ones are the sequence that `collapse` builds in token space."""
-    question = "How many ones are in the following sequences?"
-    ds = tokenization(tiny, 9, prefix=question, scale="absolute", norm="l2", progress=False).sel(form="joined")
-    sequence = sl.prompts.repeated(tiny, "1", 9, prefix=question)
-    expected = captured.collapse(tiny, sequence, norm="l2", progress=False)
-    for name in ("naive", "distance"):
-        np.testing.assert_allclose(ds[name], expected["distance"], atol=1e-4)
-        np.testing.assert_allclose(ds[f"{name}_y"], expected["distance_y"], atol=1e-4)
-    assert ds["distance"].attrs["units"] == "model units"
-
-
-def test_a_pass_for_each_prompt_gives_the_same(model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, *_ = model_of("merging", "mistral")
-    ways = []
-    for passes in ("shared", "separate"):
-        with monkeypatch.context() as patch:
-            patch.setattr(room, "PASSES", passes)
-            ways.append(tokenization(model, 8, progress=False))
-    shared, alone = ways
-    for name in ("naive", "naive_y", "distance", "distance_y"):
-        np.testing.assert_allclose(shared[name], alone[name], atol=5e-5)
-    assert (sl.results.provenance(shared)["passes"], sl.results.provenance(alone)["passes"]) == ("shared", "separate")
 
 
 def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tmp_path: Path) -> None:
