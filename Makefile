@@ -10,7 +10,6 @@
 # make lab       the live squash map in JupyterLab, which is installed: a real kernel and a browser (three minutes)
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
-# make kernel    the tests that run the Triton kernel in Triton's interpreter, and compile it for GPUs (ten minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
 # make cuda      on a machine with a GPU, from a bare Python: install, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
@@ -33,7 +32,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines compare kernel bench cuda rehearse \
+.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines compare bench cuda rehearse \
   wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -112,11 +111,6 @@ engines: .venv/.engines
 compare: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps "lxt==2.1"
 	$(PYTEST) tests/oracles tests/measure/squashing/test_attributions.py
-
-# The version that PyTorch's builds for CUDA bring; for Linux only. No GPU is needed.
-kernel: .venv/.ok
-	$(BIN)/uv pip install -q --python $(BIN)/python "triton==3.7.1"
-	TRITON_INTERPRET=1 $(PYTEST) -m "not slow and not cuda" tests/theory/test_row_kernel.py tests/measure/squashing/test_row_products.py
 
 # The program is used as it is written: these tools check it, and build nothing.
 js:

@@ -29,7 +29,7 @@ by_separator = {}
 for separator in args.separators:
     sequences = {every: commas.every(every, sl.prompts.one_token(model, separator)) for every in args.every}
     found = {
-        every: sl.separator_ablation(model, one, kinds=["random_places", "mask", "mean_resid"], from_blocks=[0, 2],
+        every: sl.separator_ablation(model, one, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2],
                                      scale="relative", seed=args.seed)
         for every, one in sequences.items()
     }  # fmt: skip
@@ -44,7 +44,7 @@ sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
 sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")
 sl.figures.save(sl.figures.from_block_map(measured, hook="mask"), args.out / "mask_from_block.html")
-sl.figures.save(sl.figures.from_block_map(measured, hook="zero_value"), args.out / "zero_value_from_block.html")
+sl.figures.save(sl.figures.from_block_map(measured, hook="zero_values"), args.out / "zero_value_from_block.html")
 
 last = measured.isel(layer=-1)
 print("D ÷ rms(v) at the last layer, median over lengths")

@@ -10,7 +10,7 @@ from .measure.answers.probe import probe
 from .measure.answers.readout import top_tokens
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
-from .measure.collapse.precision.stored import precision
+from .measure.collapse.precision import precision
 from .measure.collapse.separators import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare

@@ -16,7 +16,6 @@ An answer counts as cut off if the provider says so, because of its length or a 
 stop reason (`hf` gives none) counts as complete; the provenance counts the reasons.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
@@ -29,8 +28,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
-from squashlens.tasks.copying import COPYING
-from squashlens.tasks.counting import COUNTING
+from squashlens.tasks.paper import PAPER as TASKS
 
 try:
     from inspect_ai import Task as InspectTask
@@ -49,7 +47,7 @@ Numbers = int | str | Iterable[int | str]
 Modes = str | Iterable[str]
 LENGTHS = (10, 50, 100, 200, 300)
 CUT = ("max_tokens", "model_length", "content_filter")  # stop reasons that mean that the answer was cut off
-SECRET = re.compile("key|token|secret|password|auth|header|url", re.IGNORECASE)  # settings never stored in a result
+
 ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample stores about its question
 
 
@@ -150,28 +148,14 @@ def unread() -> scores.Metric:
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
 @validated
 def lenient(task: Task | str) -> scores.Scorer:
-    """Score answers with the task's reader; the score has the value that was read, or the reason why none was read.
-
-    Args:
-        task: a task, or the name of one of `squashlens.tasks.names()`.
-
-    Returns:
-        The scorer.
-    """
+    """Score answers to a task, or one of the name, with its reader: the value read, or the reason why none was read."""
     return _scored(task, as_asked=False)
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
 @validated
 def strict(task: Task | str) -> scores.Scorer:
-    """Score answers like `lenient`, but count answers in another than the requested form as wrong.
-
-    Args:
-        task: a task, or the name of one of `squashlens.tasks.names()`.
-
-    Returns:
-        The scorer.
-    """
+    """Score answers like `lenient`, but count answers in another than the requested form as wrong."""
     return _scored(task, as_asked=True)
 
 
@@ -194,17 +178,7 @@ def _scored(task: Task | str, *, as_asked: bool) -> scores.Scorer:
 def ask(
     name: str, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, mode: Modes = "answer_only"
 ) -> InspectTask:
-    """A task for `inspect_ai.eval` by its name.
-
-    Args:
-        name: one of `squashlens.tasks.names()`.
-        lengths: as in `inspect_task`.
-        seeds: as in `inspect_task`.
-        mode: as in `inspect_task`.
-
-    Returns:
-        The task of Inspect.
-    """
+    """A task for `inspect_ai.eval` by its name, one of `squashlens.tasks.names()`; the rest is as in `inspect_task`."""
     return inspect_task(find(name), lengths, seeds, mode)
 
 
@@ -216,7 +190,7 @@ def _by_name(task: Task) -> Callable[..., InspectTask]:
     return asked
 
 
-PAPER = {task.name: _by_name(task) for task in (*COPYING, *COUNTING)}  # Inspect finds them in this module
+PAPER = {task.name: _by_name(task) for task in TASKS}  # Inspect finds them in this module
 
 
 def _listed(values: Any) -> list[Any]:
@@ -303,7 +277,6 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
     return {
         "model": "/".join(map(_pathless, spec.model.split("/", 1))),
         "answered_by": sorted({_pathless(output.model) for output in said}),
-        "model_args": {name: _pathless(value) for name, value in spec.model_args.items() if _is_public(name, value)},
         "generate": settings,
         "solver": [step.solver for step in log.plan.steps],
         "stop_reasons": Counter(output.stop_reason for output in said if output.choices),
@@ -312,11 +285,6 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
         "versions": versions() | {"inspect-ai": spec.packages.get("inspect_ai")},
         "call": {"function": "hosted"} | asked,
     }
-
-
-def _is_public(name: str, value: Any) -> bool:
-    """Whether a setting of the provider is a simple value and not a secret."""
-    return isinstance(value, str | int | float) and not SECRET.search(name)
 
 
 def _pathless(value: Any) -> Any:

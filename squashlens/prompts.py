@@ -20,7 +20,7 @@ from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
 from squashlens.errors import InputError
 from squashlens.sequences import GrowingSequence, Ids, Pair
-from squashlens.tasks.quotations import COPY, COUNT
+from squashlens.tasks.paper import COPY, COUNT
 
 __all__ = [
     "GrowingSequence",

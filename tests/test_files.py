@@ -257,7 +257,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
         [sl.evaluate, sl.collapse_vs_readout, sl.search_separators, sl.capture, sl.report, sl.sensitivity]
     )  # are imported
     for place in (
-        "measure.answers._questions.require_sound",
+        "measure.answers.evaluate.require_sound",
         "measure.remedies.search.one_token",
         "engine.capturing.capture.require_sound",
     ):

@@ -13,8 +13,9 @@ These functions do not touch the model: only `applied` does. `squashlens.hooks.H
 
 from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.engine.hooking.hook import Hook
-from squashlens.hooks.gates import constant_gate
 from squashlens.hooks.interventions import (
+    constant_gate,
+    find_positions,
     mask_attention,
     mask_tokens,
     scale_attention,
@@ -25,9 +26,7 @@ from squashlens.hooks.interventions import (
     zero_residual,
     zero_values,
 )
-from squashlens.hooks.patches import mean_heads, patch_heads, patch_residual
-from squashlens.hooks.positions import find_positions
-from squashlens.hooks.reference import mean_residual, resample_residual
+from squashlens.hooks.patches import mean_heads, mean_residual, patch_heads, patch_residual, resample_residual
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
 

@@ -15,10 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import positive
+from squashlens._typing import Bos, Bridge, positive
 from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.canonical import digest
-from squashlens.engine.hooking.hook import Hook
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.locks import exclusive
+from squashlens.engine.text.tokens import Prompts, display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 
@@ -35,11 +38,7 @@ def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Itera
 
     Args:
         positions: positions of the masked tokens, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
 
     >>> import squashlens as sl
     >>> sl.hooks.mask_tokens([2, 3], blocks=(0,))
@@ -56,13 +55,8 @@ def mask_attention(
     """Mask attention from the query positions `queries` to the key positions `keys`. A token still attends to itself.
 
     Args:
-        queries: query positions, counted from 0.
-        keys: key positions, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        queries, keys: query and key positions, counted from 0.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     rows, columns = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
     name = f"mask_attention{listed(rows)}→{listed(columns)}"
@@ -73,18 +67,13 @@ def mask_attention(
 def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: Iterable[int] | None = None) -> Hook:
     """Restrict attention to the last `window` tokens, the query included, and to the first `sink` tokens.
 
-    Query j attends to key i ≤ j where ``j − i < window`` or ``i < sink``. The query counts as part of the window, as in
-    Hugging Face's models. If the model already has a narrower window, that one remains in force. A window as long as
-    the prompt changes no bit.
+    Query j attends to key i ≤ j where ``j − i < window`` or ``i < sink``. If the model already has a narrower window,
+    that one remains in force. A window as long as the prompt changes no bit.
 
     Args:
-        window: number of tokens in the window, at least 1.
-        blocks: blocks to act in; all by default.
+        window: number of tokens in the window, at least 1, as Hugging Face counts it.
+        blocks, heads: blocks and query heads to act in; all by default.
         sink: number of first tokens that every query may attend to.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
     """
     positive(window, "sliding_window: window", "a number of tokens")
     positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
@@ -99,11 +88,7 @@ def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = No
     Under this hook the model has the attention pattern that `path_bound` assumes with ``attention="uniform"``.
 
     Args:
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     return rescored("uniform_attention", torch.zeros_like, blocks, heads)
 
@@ -114,19 +99,14 @@ def scale_attention(
 ) -> Hook:
     """Multiply the weights with which later tokens attend to `positions` by `factor`, and renormalize the rows.
 
-    ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, and 1 elsewhere. The
-    hook adds ln(factor) to the logits, so the sum of a row does not change. A factor of 1 changes no bit, a factor of 0
-    equals `mask_tokens`, and the factors of several such hooks multiply. A token's weight to itself changes only by
-    renormalization. `zero_pattern` removes weights without renormalization.
+    ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, and 1 elsewhere:
+    ln(factor) is added to the logits. A factor of 1 changes no bit, a factor of 0 equals `mask_tokens`, and the factors
+    of several such hooks multiply. `zero_pattern` removes weights without renormalization.
 
     Args:
         factor: at least 0.
         positions: key positions, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     if factor < 0:
         raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
@@ -142,17 +122,12 @@ def scale_attention(
 
 @validated
 def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
-    """Set the weights with which later tokens attend to `positions` to 0, without renormalization.
-
-    The other weights do not change, so rows sum to less than 1.
+    """Set the weights with which later tokens attend to `positions` to 0, without renormalization: rows sum to less
+    than 1.
 
     Args:
         positions: key positions, counted from 0.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
     """
     places = positions_of(positions, "zero_pattern")
 
@@ -169,11 +144,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: It
 
     Args:
         positions: positions counted from 0.
-        blocks: blocks to act in; all by default.
-        kv_heads: key/value heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, kv_heads: blocks and key/value heads to act in; all by default.
     """
     places = positions_of(positions, "zero_values")
     name, change = f"zero_values{listed(places)}", partial(_zeroed, places=places)
@@ -185,16 +156,12 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
     """Set the output of attention heads to 0: ``z_jh = 0`` for each h in `heads`, at `positions`.
 
     z is a head's weighted sum of values, before the output matrix (TransformerLens's ``hook_z``). It includes the
-    biases of the values; the bias of the output matrix remains. `mean_heads` keeps the part of a head's output that is
-    the same for every prompt.
+    biases of the values; the bias of the output matrix remains.
 
     Args:
         heads: query heads, counted from 0.
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
     """
     chosen = heads_of(heads, "zero_heads")
     places = None if positions is None else positions_of(positions, "zero_heads")
@@ -210,9 +177,6 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
     Args:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
     """
     places = positions_of(positions, "zero_residual")
     return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zeroed, places=places), blocks, positional=True)
@@ -313,3 +277,87 @@ def listed(places: tuple[int, ...]) -> str:
     if len(places) <= 6:
         return f"({', '.join(map(str, places))})"
     return f"({places[0]} … {places[-1]}, {len(places)} in all, {digest(places)})"
+
+
+GATES = "blocks.{block}.attn.hook_q_gate"
+
+
+@validated
+def constant_gate(factor: float, blocks: Iterable[int] | None = None) -> Recipe:
+    """Replace the gate on the outputs of attention by a constant, in a model that has such a gate.
+
+    Such a model multiplies the output of its heads, before the output matrix, by ``σ(g_j)`` with g a linear function of
+    the block's normed input. Here ``σ(g_j) → factor`` for every token j and coordinate, so what the gate selects by
+    token is gone. It shows what the gate does for collapse and sensitivity.
+
+    Args:
+        factor: the constant, between 0 and 1, both excluded. A gate of weights 0 has ½.
+        blocks: blocks to act in; by default all that have a gate.
+
+    Raises:
+        InputError: where it is applied, if the model has no gate, or not in one of `blocks`. Of the families that can
+            be loaded, Qwen3-Next and Qwen 3.5 have one.
+
+    Source: Qiu et al. 2025, arXiv 2505.06708, the gate after attention, elementwise.
+
+    >>> import squashlens as sl
+    >>> sl.hooks.constant_gate(0.5)
+    constant_gate(0.5)
+    """
+    if not 0 < factor < 1:
+        raise InputError(f"constant_gate: factor={factor!r} is not a possible value of a gate.", "Use 0 < factor < 1.")
+    chosen = None if blocks is None else tuple(blocks)
+    name, gate = f"constant_gate({factor!r})", math.log(factor / (1 - factor))
+
+    def make(model: Bridge) -> list[Hook]:
+        points, count = model.hook_dict, n_blocks(model)
+        gated = [block for block in range(count) if GATES.format(block=block) in points]
+        missing = [block for block in chosen or () if block not in gated]
+        if missing or not gated:
+            where = f"in block {missing[0]}" if gated else "in any block"
+            others = f"Its blocks with a gate are {', '.join(map(str, gated))}."
+            raise InputError(
+                f"{name}: {type(model.original_model).__name__} has no gate on the outputs of attention {where}.",
+                others if gated else "Leave this hook out, or use a model with such a gate: Qwen3-Next or Qwen 3.5.",
+            )
+        return [Hook(name, GATES, lambda gates: torch.full_like(gates, gate), tuple(chosen or gated))]
+
+    return Recipe(name, make)
+
+
+@exclusive
+def find_positions(
+    model: Bridge, prompt: Prompts, token: str | Callable[[str], bool], *, bos: Bos = "family"
+) -> tuple[int, ...]:
+    """Positions of the tokens of a prompt that equal a given text, or for which a given function is true.
+
+    Args:
+        model: a model with a tokenizer.
+        prompt: one prompt, as text or token ids.
+        token: the text of a token, compared without surrounding spaces; or a function from a token's text to True or
+            False. The text of a token is the one in the `token` coordinate of every result.
+        bos: how the prompt gets its BOS token, as in `squashlens.prompts.tokenize`.
+
+    Returns:
+        The positions, counted from 0, in ascending order.
+
+    Raises:
+        InputError: if no token fits, or if there are several prompts.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> prompt = "Can you copy the following number? 110 ="
+    >>> sl.hooks.find_positions(model, prompt, "1"), sl.hooks.find_positions(model, prompt, str.isdigit)
+    ((8, 9), (8, 9, 10))
+    """
+    require_tokenizer(model)
+    ids = tokenize(model, prompt, bos=bos)
+    if len(ids) != 1:
+        raise InputError(f"find_positions takes one prompt, and there are {len(ids)}.", "Call it once for each prompt.")
+    texts = display_tokens(model, ids)[0]
+    wanted = token if callable(token) else lambda text: text.strip() == token.strip()
+    found = tuple(place for place, text in enumerate(texts) if wanted(text))
+    if not found:
+        wanted_text = "one for which token= is true" if callable(token) else repr(token)
+        raise InputError(f"No token of this prompt is {wanted_text}.", f"Its tokens are {', '.join(map(repr, texts))}.")
+    return found

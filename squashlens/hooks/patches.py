@@ -1,13 +1,15 @@
 """Activation patching and mean ablation: replace a prompt's activations by those of other prompts.
 
 Patching shows which activations carry the difference between two prompts: activations of one prompt are inserted into
-the forward pass of the other, at some positions of some blocks, and the outputs are compared. Replacing a head's output
-by its mean over reference prompts removes what is specific to this prompt and keeps what all prompts share. The
-inserted activations count as constants in derivatives.
+the forward pass of the other, at some positions of some blocks, and the outputs are compared. The mean over reference
+prompts removes what is specific to this prompt and keeps what all prompts share; zero would be a state that no prompt
+produces. The inserted activations count as constants in derivatives. Prompts of a source are run without any hooks each
+time a hook is applied.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import torch
 from torch import Tensor
@@ -41,14 +43,10 @@ def patch_residual(
     Args:
         positions: positions of the measured prompt, counted from 0; those beyond its end are ignored.
         source: one prompt, as text or token ids; a `Capture` of one prompt; or the cache that TransformerLens's
-            `run_with_cache` returns. A prompt is run without any hooks each time this hook is applied. A capture or a
-            cache may have been taken under hooks.
+            `run_with_cache` returns. A capture or a cache may have been taken under hooks.
         blocks: blocks to act in; all by default.
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
         bos: how the source gets its BOS token, as in `squashlens.prompts.tokenize`.
-
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
 
     Raises:
         InputError: if the source has several prompts, lacks one of the positions, or is a capture without one of the
@@ -66,18 +64,59 @@ def patch_residual(
     here, there = _pairs(positions, from_positions, "patch_residual")
     what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
     source = kept(source)
+    return _streams(what, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, bos, what))
 
-    def make(model: Bridge) -> list[Hook]:
-        chosen = _blocks(model, what, STREAMS, blocks)
-        found = activations(model, source, STREAMS, chosen, bos, what)
-        _require_reach(found, there, what)
-        name = f"{what} of {found.name}"
-        return [
-            Hook(name, STREAMS, Replacement(found, block, here, there, what), (block,), positional=True)
-            for block in chosen
-        ]
 
-    return Recipe(what, make)
+@validated
+def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, bos: Bos = "family") -> Recipe:
+    """Replace the residual stream at `positions` by its mean over the prompts of `source`, in each of `blocks`.
+
+    Args:
+        positions: positions counted from 0.
+        source: texts or token ids, all of the same number of tokens.
+        blocks, bos: as in `patch_residual`.
+
+    Raises:
+        InputError: if the prompts of `source` lack one of the positions.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> prompt = "What is the last digit in this sequence? 4,7 ="
+    >>> others = [prompt.replace("4", digit) for digit in "0123456789"]
+    >>> with sl.applied(model, sl.hooks.mean_residual(sl.hooks.find_positions(model, prompt, "4"), others)):
+    ...     str(sl.top_tokens(model, prompt)["token"].values[0])
+    '7'
+    """
+    here = positions_of(positions, "mean_residual")
+    what = f"mean_residual{listed(here)}"
+    return _streams(
+        what, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source, bos=bos), STREAMS, chosen)
+    )
+
+
+@validated
+def resample_residual(
+    positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, seed: int, bos: Bos = "family"
+) -> Recipe:
+    """Replace the residual stream at `positions` by that of one prompt drawn from `source`, in each of `blocks`.
+
+    The same prompt is used for all positions and blocks, so that the inserted activations belong together.
+
+    Args:
+        positions: positions counted from 0.
+        source: as in `mean_residual`.
+        blocks, bos: as in `patch_residual`.
+        seed: random seed of the draw.
+
+    Raises:
+        InputError: if the drawn prompt lacks one of the positions.
+    """
+    here = positions_of(positions, "resample_residual")
+
+    def take(model: Bridge, chosen: Sequence[int]) -> Activations:
+        return mean_activations(model, drawn_from(tokenize(model, source, bos=bos), seed), STREAMS, chosen)
+
+    return _streams(f"resample_residual{listed(here)}", here, here, blocks, take)
 
 
 @validated
@@ -99,13 +138,8 @@ def patch_heads(
         heads: query heads, counted from 0.
         source: one prompt, a `Capture` or a cache, as in `patch_residual`. A `Capture` holds no head outputs, so its
             prompt is run again.
-        blocks: blocks to act in; all by default.
+        blocks, from_positions, bos: as in `patch_residual`.
         positions: positions of the measured prompt, counted from 0; all by default.
-        from_positions: positions in the source, one for each of `positions`; the same positions by default.
-        bos: how the source gets its BOS token, as in `squashlens.prompts.tokenize`.
-
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
 
     Raises:
         InputError: in the cases of `patch_residual`; if the capture was taken under hooks; and, in the forward pass
@@ -155,16 +189,10 @@ def mean_heads(
     positions also works for prompts of other lengths.
 
     Args:
-        heads: query heads, counted from 0.
-        source: texts or token ids, all of the same number of tokens. They are run without any hooks each time this
-            hook is applied.
-        blocks: blocks to act in; all by default.
-        positions: positions of the measured prompt, counted from 0; all by default.
+        heads, positions: as in `patch_heads`.
+        source: as in `mean_residual`.
+        blocks, bos: as in `patch_residual`.
         over: ``"prompts"`` or ``"positions"``, see above.
-        bos: how the prompts of `source` get their BOS token, as in `squashlens.prompts.tokenize`.
-
-    Returns:
-        A recipe for hooks, for `squashlens.applied`.
 
     Raises:
         InputError: if the prompts of `source` lack one of the positions; with ``over="prompts"`` and without
@@ -213,17 +241,42 @@ class Replacement:
                 f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
                 "Give positions=, or prompts as long as this one.",
             )
-        if self.here is None:
-            pairs = [(place, place) for place in range(n)]
-        else:
-            there = self.here if self.there is None else self.there
-            pairs = [(i, k) for i, k in zip(self.here, there, strict=True) if i < n]
+        here = range(n) if self.here is None else self.here
+        there = here if self.there is None else self.there
+        pairs = [(i, k) for i, k in zip(here, there, strict=True) if i < n]
         index = torch.tensor([i for i, _ in pairs], dtype=torch.long, device=tensor.device)
         if self.averaged:
             chosen = rows.mean(dim=0, keepdim=True).expand(len(pairs), *rows.shape[1:])
         else:
             chosen = rows[[k for _, k in pairs]]
         return tensor.index_copy(1, index, chosen.expand(len(tensor), *chosen.shape))
+
+
+def stream_hooks(name: str, found: Activations, blocks: Iterable[int], here: Places, there: Places) -> list[Hook]:
+    """One hook for each block, which replaces residual streams."""
+    return [
+        Hook(name, STREAMS, Replacement(found, block, here, there, name), (block,), positional=True) for block in blocks
+    ]
+
+
+def drawn_from(ids: Tensor, seed: int) -> Tensor:
+    """The token ids of one prompt, drawn with `seed`."""
+    number = Random(f"resample {seed}").randrange(len(ids))
+    return ids[number : number + 1]
+
+
+def _streams(
+    what: str, here: Places, there: Places, blocks: Blocks, take: Callable[[Bridge, list[int]], Activations]
+) -> Recipe:
+    """The recipe of hooks on residual streams, with the activations that `take` finds in the chosen blocks."""
+
+    def make(model: Bridge) -> list[Hook]:
+        chosen = _blocks(model, what, STREAMS, blocks)
+        found = take(model, chosen)
+        _require_reach(found, there, what)
+        return stream_hooks(f"{what} of {found.name}", found, chosen, here, there)
+
+    return Recipe(what, make)
 
 
 def _head_hooks(

@@ -1,8 +1,4 @@
-"""Round activations inside the model: the residual stream, keys, values or attention weights, in fewer bits.
-
-The forward pass continues with the rounded numbers. The derivative is that of the model without rounding ("straight
-through"), because the derivative of rounding is 0 almost everywhere.
-"""
+"""Round activations inside the model: the residual stream, keys, values or attention weights, in fewer bits."""
 
 from typing import Literal
 
@@ -31,6 +27,9 @@ SITES: dict[Rounded, str] = {
 def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
     """Round activations to a number format, or to a number of mantissa bits, in each of `blocks`.
 
+    The forward pass continues with the rounded numbers. The derivative is that of the model without rounding ("straight
+    through"), because the derivative of rounding is 0 almost everywhere.
+
     Args:
         round_to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, the short forms
             ``"bf16"`` and ``"fp16"``, or a dtype such as `torch.bfloat16`); or a number of mantissa bits after the
@@ -38,9 +37,6 @@ def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: t
         activation: ``"residual"``, the residual stream at the input of a block; ``"keys"`` or ``"values"``, as
             projected, before any rotary embedding; ``"patterns"``, the output of the softmax.
         blocks: blocks to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
 
     Raises:
         RangeError: in the forward pass, if a number exceeds the range of the format.
@@ -60,11 +56,7 @@ def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: t
 
 
 def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
-    """The tensor rounded to the nearest numbers that `to` can hold, ties to even, in the tensor's own dtype.
-
-    >>> rounded(torch.tensor([1.03, 1000.0, 0.3]), 3).tolist()
-    [1.0, 1024.0, 0.3125]
-    """
+    """The tensor rounded to the nearest numbers that `to` can hold, ties to even, in the tensor's own dtype."""
     if isinstance(to, int):
         mantissa, exponent = torch.frexp(tensor)  # 0.5 ≤ |mantissa| < 1
         scale = 2.0 ** (to + 1)

@@ -1,8 +1,7 @@
 """Temperatures of attention: factors on the logits that are constant, grow with the position, or follow the entropy.
 
-All of them act on the logits that enter the softmax, after any scale, bias, mask and soft cap of the model. Released
-models that grow logits with the position multiply the queries, which is the same for a model without a soft cap. The
-weights of a row change as ``α → α^β``, divided by their sum, where β is the row's factor.
+All of them act on the logits that enter the softmax, after any scale, bias, mask and soft cap of the model. The weights
+of a row change as ``α → α^β``, divided by their sum, where β is the row's factor.
 """
 
 import math
@@ -29,27 +28,17 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
 
     Args:
         temperature: T > 0. Values below 1 sharpen attention, values above 1 flatten it.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
 
     Raises:
-        RangeError: in the forward pass, if the divided logits exceed the range of the model's dtype.
+        RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
     """
     if temperature <= 0:
         raise InputError(
             f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
         )
-    return _in_range(
-        f"attention_temperature({temperature!r})",
-        lambda scores: scores / temperature,
-        f"attention_temperature: the logits divided by {temperature!r}",
-        "Give a higher temperature.",
-        blocks,
-        heads,
-    )
+    name = f"attention_temperature({temperature!r})"
+    return _in_range(name, lambda scores: scores / temperature, "Give a higher temperature.", blocks, heads)
 
 
 @validated
@@ -73,11 +62,7 @@ def log_scaling(
         rule: how the factor depends on the context.
         trained_length: N, a number of tokens: the context length that the model was trained on. At least 2 for
             ``"log"`` and ``"qwen"``.
-        blocks: blocks to act in; all by default.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`.
+        blocks, heads: blocks and query heads to act in; all by default.
 
     Raises:
         RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
@@ -97,8 +82,7 @@ def log_scaling(
         return scores * _log_factor(scores, rule, trained_length).to(scores.dtype)
 
     name = f"log_scaling({rule}, {trained_length})"
-    remedy = "Give a larger trained_length."
-    return _in_range(name, change, "log_scaling: the logits", remedy, blocks, heads, positional=rule != "log")
+    return _in_range(name, change, "Give a larger trained_length.", blocks, heads, positional=rule != "log")
 
 
 def _log_factor(scores: Tensor, rule: LogRule, length: int) -> Tensor:
@@ -119,23 +103,17 @@ def adaptive_temperature(
 
     With H the entropy of the row in nat, the logits are multiplied by ``β = max(1, p(H))`` where H > 0.5, and by 1
     elsewhere; p is a polynomial. So no entropy increases. The default p is that of the source, which was fitted to a
-    model that finds the largest item of a set:
-    ``p(H) = −0.037 H⁴ + 0.481 H³ − 2.3 H² + 4.917 H − 1.791``. It is above 1 only for H between about 0.85 and 5.94,
-    and at most 2.43: a row that is uniform over more than about 380 keys is not changed.
+    model that finds the largest item of a set: ``p(H) = −0.037 H⁴ + 0.481 H³ − 2.3 H² + 4.917 H − 1.791``. It is above
+    1 only for H between about 0.85 and 5.94, and at most 2.43. A derivative goes through the entropy too.
 
     Args:
-        blocks: blocks to act in; all by default.
+        blocks, heads: blocks and query heads to act in; all by default.
         coefficients: coefficients of p, the highest power first.
-        heads: query heads to act in; all by default.
-
-    Returns:
-        The hook, for `squashlens.applied`. A derivative goes through the entropy too.
 
     Raises:
         RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
 
-    Source: Veličković et al. 2024, arXiv 2410.01104, figure 4. It adds 1e-9 to weights before their logarithm, which
-    changes H by less than 1e-9 for each key; this hook does not.
+    Source: Veličković et al. 2024, arXiv 2410.01104, figure 4, without the 1e-9 that it adds to weights.
 
     >>> import squashlens as sl
     >>> sl.hooks.adaptive_temperature((2, 3))
@@ -152,7 +130,7 @@ def adaptive_temperature(
         return seen * _adaptive_factor(scores, seen, weights).to(scores.dtype)
 
     name = "adaptive_temperature" + ("" if weights == ADAPTIVE else str(weights))
-    return _in_range(name, change, "adaptive_temperature: the logits", "Give smaller coefficients.", blocks, heads)
+    return _in_range(name, change, "Give smaller coefficients.", blocks, heads)
 
 
 def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> Tensor:
@@ -169,7 +147,7 @@ def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> 
 
 
 def _in_range(
-    name: str, to: Callable[[Tensor], Tensor], what: str, remedy: str, blocks: Blocks, heads: Iterable[int] | None,
+    name: str, to: Callable[[Tensor], Tensor], remedy: str, blocks: Blocks, heads: Iterable[int] | None,
     positional: bool = False,
 ) -> Hook:  # fmt: skip
     """A hook that replaces the logits of visible keys by `to(scores)`, which must remain finite."""
@@ -177,7 +155,7 @@ def _in_range(
     def change(scores: Tensor) -> Tensor:
         scaled = to(scores)
         if not bool((scaled.isfinite() | ~unmasked(scores)).all()):
-            raise RangeError(f"{what} exceed the range of {scores.dtype}.", remedy)
+            raise RangeError(f"{name}: the logits exceed the range of {scores.dtype}.", remedy)
         return scaled
 
     return rescored(name, change, blocks, heads, positional)

@@ -14,12 +14,9 @@ def measurement(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
 
-    The listing of public names (`make names`) and the command line read its arguments in the source.
-
-    Args:
-        figures: names of figures in `squashlens.figures`: the usual one first.
-        captured: whether the command line has the options of `capture` too.
-        command: whether the command line has it; not if it takes objects of Python.
+    `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
+    the usual one first; whether the command line has the options of `capture` too; and whether it has the function at
+    all.
     """
 
     return measured  # what else it says is read in the source, before anything is imported

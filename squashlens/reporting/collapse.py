@@ -19,7 +19,7 @@ T = TypeVar("T")
 BLOCKS = 6  # first blocks of the hooks at most: each costs as much as `collapse` does
 REPLAYED = 6  # lengths at which D is measured again for the noise floor
 # Zeroed attention weights, and zeroed or resampled residual streams, would add little to these ablations.
-ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_value", "mean_resid")
+ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_values", "mean_residual")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _ablation_sections(ablation: xr.Dataset | SquashlensError) -> list[Section]:
         Section(
             "Blocks in which separators matter",
             figures.from_block_map(ablation),
-            (say.last_block_that_matters(ablation, "mask"), say.last_block_that_matters(ablation, "zero_value")),
+            (say.last_block_that_matters(ablation, "mask"), say.last_block_that_matters(ablation, "zero_values")),
             "In each row the separators are masked from that block on. The retained effect is 1 if this changes "
             "nothing, and 0 if it has the effect of deleting the separators. Every hook was tested before use and "
             "takes effect.",

@@ -170,7 +170,7 @@ def presence_or_content(ds: xr.Dataset) -> str:
     if ds.sizes["length"] < FEW:
         return f"There are too few lengths ({ds.sizes['length']}) to say what about a separator matters."
     first = int(ds["from_block"].values[0])
-    left = float(ds["retained_from"].sel(hook="mean_resid", from_block=first).isel(layer=-1).median("length"))
+    left = float(ds["retained_from"].sel(hook="mean_residual", from_block=first).isel(layer=-1).median("length"))
     if not np.isfinite(left):
         return "The effect is too small to tell what about a separator matters."
     verdict = (
@@ -190,7 +190,7 @@ def last_block_that_matters(ds: xr.Dataset, hook: str = "mask") -> str:
     """From which block on the separators are no longer needed."""
     kept = ds["retained_from"].sel(hook=hook).isel(layer=-1).median("length")
     blocks = ds["from_block"].values
-    ablation = {"mask": "Masking the separators", "zero_value": "Zeroing the separators' values"}[hook]
+    ablation = {"mask": "Masking the separators", "zero_values": "Zeroing the separators' values"}[hook]
     table = ", ".join(f"block {int(b)}: {_g(kept.sel(from_block=b))}" for b in blocks)
     if not bool(np.isfinite(kept).all()):
         return f"{ablation} cannot be compared with deleting them: the effect of separators is too small."

@@ -1,9 +1,7 @@
 """Representational collapse in random stacks (figure 8), measured together with the premise of Theorem B.3.
 
-The theorem says: if positional information decays with distance, D(n) = ‖v_n − v*_{n+1}‖ → 0. Its proof shows that
-δ(α_n, α*_{n+1}) → 0, and uses D ≤ max_i ‖value_i‖ δ. So δ shows whether the premise holds in a given stack. D can
-decrease without the premise, as `rate` explains: if values are drawn independently of the scores, many small
-differences of weights average out, and the few large ones shrink because the divisor of all weights grows.
+If positional information decays with distance, δ(α_n, α*_{n+1}) → 0, and D ≤ max_i ‖value_i‖ δ. So δ shows whether the
+premise holds in a given stack. D can decrease without it, as `rate` explains.
 """
 
 import math
@@ -15,8 +13,7 @@ import xarray as xr
 from squashlens._typing import Distance
 from squashlens.checks.arguments import validated
 from squashlens.records.results import signed
-from squashlens.synthetic.facts import facts
-from squashlens.synthetic.fits import slopes_of, tail_of
+from squashlens.synthetic.fits import facts, slopes_of, tail_of
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.stacks.forward import last_tokens
 from squashlens.synthetic.stacks.stack import Stack
@@ -110,21 +107,11 @@ def convergence(
 def rate(stack: Stack) -> float:
     """The exponent of n in D that can be derived, for one layer of attention without a window; otherwise NaN.
 
-    It is −1 without encodings and with T5's ranges of distance. From n to n + 1 finitely many scores change, and each
-    belongs to a weight of order 1/n, so δ and D are of order 1/n.
-
-    It is −½ if q, k and v are drawn directly and scores do not converge but are bounded (``"sinusoidal_qk"``,
-    ``"rope"``). Values are then independent of the weights, so E ‖v_n − v*_{n+1}‖₂² = scale² Σ_i w_i², where w_i is the
-    difference of the weights of token i, of order 1/n each. This is the law of large numbers, not the theorem.
-
-    −½ is reached only asymptotically. At smaller n the few weights near the last token, above all that of the repeated
-    token, contribute more to Σ w² than the many distant ones, though not to δ. They shrink as the divisor of all
-    weights grows, finally as 1/n each. With sines on queries and keys at base 10,000 the last 32 tokens contribute
-    92 % of Σ w² at n = 10³, 46 % at 10⁵ and 8 % at 10⁶. D falls as n^−0.78 from 10⁴ to 10⁵ and as n^−0.51 from 10⁶ to
-    10⁷.
-
-    >>> rate(Stack()), rate(Stack(encoding="rope", projections="direct")), rate(Stack(encoding="alibi"))
-    (-1.0, -0.5, nan)
+    It is −1 without encodings and with T5's ranges of distance: from n to n + 1 finitely many scores change, each of a
+    weight of order 1/n. It is −½, reached only asymptotically, if q, k and v are drawn directly and scores do not
+    converge but are bounded (``"sinusoidal_qk"``, ``"rope"``): values are then independent of the weights, so
+    E ‖v_n − v*_{n+1}‖₂² = scale² Σ_i w_i², where w_i is the difference of the weights of token i, of order 1/n each.
+    That is the law of large numbers, not the theorem.
     """
     if stack.depth > 1 or stack.mask == "window" or stack.mlp:
         return float("nan")
@@ -136,20 +123,9 @@ def rate(stack: Stack) -> float:
 def never_decays(stack: Stack) -> bool:
     """Whether δ is known not to decay to 0: with ALiBi, and with a window.
 
-    δ ≥ α*_{n+1,n+1}, which is its last summand. In both cases that weight depends on nearby tokens and not on n.
-
-    ALiBi, in a head of slope m: the weights of the nearest tokens tend to a geometric distribution over distance. With
-    equal scores they are (1 − e^−m) e^(−m·distance), v* has the same weights shifted by one place, and so
-    δ → 2 (1 − e^−m). With scores between −S and S, δ ≥ e^−2S (1 − e^−m). The last head has m = 2^−8, so with one head δ
-    falls as 1/n until n is well beyond 2^8: lengths up to 1,000 do not show the lower limit.
-
-    Window: at lengths beyond the window a row has `window` + `sinks` weights at any n, so they do not become smaller.
-    Lengths within the window show the decay of a causal mask.
-
-    In all other cases decay has to be measured: scores that stop depending on distance lead to 0, others (RoPE, sines)
-    need not.
-
-    >>> never_decays(Stack(encoding="alibi")), never_decays(Stack(mask="window", window=500)), never_decays(Stack())
-    (True, True, False)
+    δ ≥ α*_{n+1,n+1}, its last summand, which in both cases depends on nearby tokens and not on n. With ALiBi in a head
+    of slope m and equal scores, weights are geometric in the distance and δ → 2 (1 − e^−m); with scores between −S and
+    S, δ ≥ e^−2S (1 − e^−m). At lengths beyond a window a row has `window` + `sinks` weights. In all other cases decay
+    has to be measured: scores that stop depending on distance lead to 0, others (RoPE, sines) need not.
     """
     return stack.encoding == "alibi" or stack.mask == "window"

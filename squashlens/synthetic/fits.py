@@ -1,11 +1,16 @@
 """Fits of power laws: the slope on log–log axes for each random draw, and the interval of the slopes' mean."""
 
+from dataclasses import asdict
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from squashlens._typing import dtype_name
 from squashlens.errors import InputError
-from squashlens.records.results import Variable
+from squashlens.records.results import Variable, versions
+from squashlens.synthetic.stacks.stack import Stack
 from squashlens.theory.norms import mean_interval
 
 FEWEST = 3  # points for a fit
@@ -14,11 +19,7 @@ DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed
 
 
 def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
-    """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three.
-
-    >>> tail_of([1, 9, 10, 30, 100], 0.5).tolist()
-    [False, False, True, True, True]
-    """
+    """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three."""
     if not 0 < tail <= 1:
         raise InputError(f"tail={tail!r} is not a share.", "Give a number above 0 and at most 1.")
     logs = torch.tensor(lengths, dtype=torch.float64).log()
@@ -34,15 +35,9 @@ def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
 def power_law(
     lengths: Float[Tensor, " length"], values: Float[Tensor, "*many length"]
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
-    """Slope and R² of the least-squares line of log value on log length.
+    """Slope and R² of the least-squares line of log value on log length, which describes these lengths only.
 
-    Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN. The line
-    describes these lengths. It does not test for a power law and says nothing about longer lengths.
-
-    >>> n = torch.tensor([1, 10, 100, 1000]).double()
-    >>> slope, fit = power_law(n, 5 / n)
-    >>> round(slope.item(), 9), round(fit.item(), 9)
-    (-1.0, 1.0)
+    Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN.
     """
     there = (values > 0) & values.isfinite()
     count = there.sum(dim=-1, keepdim=True)
@@ -81,4 +76,18 @@ def slopes_of(
         f"{name}_mean": (dims, mean, f"{text}, {INTERVAL[0]}", "1"),
         f"{name}_low": (dims, low, f"{text}, {INTERVAL[1]}", "1"),
         f"{name}_high": (dims, high, f"{text}, {INTERVAL[2]}", "1"),
+    }
+
+
+def facts(
+    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
+) -> dict[str, Any]:
+    """The facts for the provenance of a result on a random stack."""
+    return {
+        "stack": None if stack is None else asdict(stack),
+        "seeds": seeds,
+        "dtype": dtype_name(dtype),
+        "device": device,
+        "versions": versions(),
+        "call": {"function": function} | arguments,
     }

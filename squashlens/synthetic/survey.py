@@ -15,7 +15,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, signed
 from squashlens.synthetic.convergence import convergence
-from squashlens.synthetic.facts import facts
+from squashlens.synthetic.fits import facts
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.synthetic.stacks.stack import Stack
 
@@ -52,13 +52,7 @@ def survey(
         stack: the stack whose options are varied.
         over: options of `Stack`, each with a list of values. ``window`` sets the mask too: None means no window
             (``mask="causal"``).
-        lengths: n, the numbers of tokens of v; at least three of them in the tail.
-        seeds: number of random draws, or their seeds. With fewer than five there are no intervals.
-        norm: norm of D. Theorem B.3 uses L1.
-        tail: the upper share of the range of log n that exponents are fitted on.
-        dtype: dtype of the computation; everything is drawn in float64 and then rounded.
-        device: device of the computation.
-        progress: whether to show a progress bar.
+        lengths, seeds, norm, tail, dtype, device, progress: as in `convergence`.
 
     Returns:
         Dataset with one dimension for each option, in the order of `over`: `exponent_mean`, `exponent_low`,
@@ -66,9 +60,6 @@ def survey(
         `variation_zero` and `premise` of δ; and `rate`, all as `convergence` defines them. With an additional dimension
         `seed`, at the longest length: `distance`, `total_variation`, `self_weight`. A window of None is labelled
         ``all``.
-
-    The premise holds in a cell if δ was observed to decay at these lengths, as `convergence` defines it. A δ that
-    becomes constant beyond the longest length counts as decaying, so compare δ there.
 
     Raises:
         InputError: if a name in `over` is not an option, an option has no values, or values contradict each other.

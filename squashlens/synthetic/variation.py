@@ -14,8 +14,7 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
-from squashlens.synthetic.facts import facts
-from squashlens.synthetic.fits import FEWEST, INTERVAL, mean_of, power_law, slopes_of, tail_of
+from squashlens.synthetic.fits import FEWEST, INTERVAL, facts, mean_of, power_law, slopes_of, tail_of
 from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 
@@ -26,16 +25,9 @@ LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is
 def softmax_variation(
     x: Float[Tensor, "*many outcome"], star: Float[Tensor, "*many outcome"]
 ) -> Float[Tensor, "*many"]:
-    """The total variation δ(softmax x, softmax x*), between 0 and 2.
+    """The total variation δ(softmax x, softmax x*) of logits (…, outcome), between 0 and 2: without the factor ½.
 
     It goes to 0 if the difference of x and x* goes to 0 (Lemma B.2); otherwise it need not (Proposition B.4).
-
-    Args:
-        x: logits, of shape (..., outcome).
-        star: logits x*, of the same shape.
-
-    Returns:
-        δ, of shape (...), without the factor ½.
 
     >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).double()
     >>> softmax_variation(x, 1 - x).item(), 2 * (math.e - 1) / (math.e + 1)
@@ -127,20 +119,13 @@ def softmax_total_variation(
 def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Float[Tensor, " length"]:
     """The derived mean of δ over draws at n ≥ k, for x uniform on [0, 1] and noise uniform on [0, a] on k entries.
 
-    Let Z = Σ e^{x_i}, and let G = Σ_{i≤k} (e^{x*_i} − e^{x_i}) be the gain of the first k entries, so Z* = Z + G. With
-    g = G/Z every entry's weight is multiplied by e^{noise}/(1 + g). Weights sum to 1, so δ is twice the total loss of
-    weight. Two groups of entries lose weight:
+    With Z = Σ e^{x_i}, g the relative gain of Z by the noise, and r = ln(1 + g), every weight is multiplied by
+    e^{noise}/(1 + g), so δ is twice the loss of weight of two groups of entries:
 
         all entries beyond k:                              (1 − k/n) g/(1 + g),
-        those of the first k entries with noise below r:    k/n (r − 1 + e^−r)/a,    r = ln(1 + g).
+        those of the first k entries with noise below r:    k/n (r − 1 + e^−r)/a.
 
-    The second is E (1 − e^{noise − r})₊ times the share of the first k entries. It dominates just beyond k, where the
-    first is near 0. It is of order 1/n³ at large n, where δ → 2g. g is replaced by its mean k/n ((e^a − 1)/a − 1),
-    since x and the noise are independent. This leaves an error of order 1/k.
-
-    >>> found = expected_variation(torch.tensor([200.0, 2000.0, 2e6]).double(), 200, 0.1)
-    >>> [f"{value:.4g}" for value in found.tolist()]
-    ['0.025', '0.009286', '1.034e-05']
+    g is replaced by its mean k/n ((e^a − 1)/a − 1), which leaves an error of order 1/k.
     """
     share = k / n
     g = share * _gain(noise)

@@ -1,6 +1,6 @@
 """Copying and counting tasks: the question, the right answer, and how a model's answer is read. No model is involved.
 
-`find(name)` returns a task and `names()` lists them: the paper's tasks (`copying`, `counting`) and the tasks that the
+`find(name)` returns a task and `names()` lists them: the paper's tasks (`paper`) and the tasks that the
 bundled model was trained on (`taught`). `Task` makes your own task; `reading` has the functions that read answers.
 """
 
@@ -10,15 +10,14 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks import reading
-from squashlens.tasks.copying import COPYING
-from squashlens.tasks.counting import COUNTING
+from squashlens.tasks.paper import PAPER
 from squashlens.tasks.reading import Reading
 from squashlens.tasks.task import DRAWN_SEEDS, Question, Task
 from squashlens.tasks.taught import TAUGHT
 
 __all__ = ["DRAWN_SEEDS", "Question", "Reading", "Task", "find", "names", "reading"]
 
-_TASKS = {task.name: task for task in (*COPYING, *COUNTING, *TAUGHT)}
+_TASKS = {task.name: task for task in (*PAPER, *TAUGHT)}
 
 
 def __dir__() -> list[str]:
@@ -32,16 +31,7 @@ def names() -> tuple[str, ...]:
 
 @validated
 def find(name: str) -> Task:
-    """The task with the given name.
-
-    Args:
-        name: one of `names()`.
-
-    Returns:
-        The task.
-
-    Raises:
-        InputError: if there is no such task; the message lists similar names.
+    """The task with the given name, one of `names()`; an error lists similar names.
 
     >>> from squashlens.tasks import find
     >>> find("count_ones").ask(4).truth

@@ -72,11 +72,7 @@ def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Patte
 
 
 def value(text: str) -> int:
-    """The value of a number written in digits or in English words.
-
-    >>> value("-1,024.0"), value("a hundred and twenty-one")
-    (-1024, 121)
-    """
+    """The value of a number written in digits or in English words."""
     if any(c.isdecimal() for c in text):
         sign = -1 if re.match(_SIGN, text) and not text.startswith("+") else 1
         return sign * int(re.sub(r"[^0-9]", "", text.partition(".")[0]))
@@ -94,11 +90,8 @@ def value(text: str) -> int:
 def spoken(text: str) -> list[tuple[int, int, str]]:
     """Every number in a text, in digits or words: its start, its end, and its value as text.
 
-    The word "one" counts as a pronoun. A number of more than 30 characters counts as a sequence, and its text is
-    returned unchanged.
-
-    >>> spoken("not seven but 1,008")
-    [(4, 9, '7'), (14, 19, '1008')]
+    The word "one" counts as a pronoun. The text of a number of more than 30 characters, a sequence, is returned
+    unchanged.
     """
     found = [*_IN_DIGITS.finditer(text), *(word for word in _IN_WORDS.finditer(text) if word[0].lower() != "one")]
     said = [one[0] if len(one[0]) > 2 * LONGEST else str(value(one[0])) for one in found]

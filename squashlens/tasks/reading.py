@@ -1,18 +1,9 @@
 """Read the value from a model's answer, or give the reason why no value is read.
 
-Reading has four parts. `markup` removes turn markers, Markdown and LaTeX. This module finds the place of the answer.
-`numerals` decides whether the text there states one number. `retraction` decides whether the text around it takes the
-answer back. Every answer is read in two ways.
-
-*Strict* accepts only the requested form. If a prompt asks for a sentence ("The final answer to your maths question is:
-xxxx"), this is that sentence followed by digits, or the digits alone. The digits may be grouped by commas, and quotes,
-brackets, emphasis and a full stop may surround them.
-
-*Lenient* accepts every unambiguous answer, in addition: markup, number words, "7 (seven)", "There are 7 ones", or an
-answer announced in other words at the end. If both read a value, it is the same value. `Reading.as_asked` says whether
-the strict reading succeeded too.
-
-Unread answers are counted by reason and never dropped.
+`markup` removes turn markers, Markdown and LaTeX. This module finds the place of the answer. `numerals` decides whether
+the text there states one number, `retraction` whether the text around it takes the answer back. Every answer is read in
+two ways: *strict* accepts only the requested form, *lenient* every unambiguous answer (docs/answers.md). If both read a
+value, it is the same value. `Reading.as_asked` says whether the strict reading succeeded too.
 """
 
 import re
@@ -24,7 +15,7 @@ from typing import Literal
 
 from squashlens.tasks.markup import plain, turn
 from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, spoken, stated, unread, value
-from squashlens.tasks.retraction import denied, retraction_status, sentences
+from squashlens.tasks.retraction import retraction_status, sentences
 
 Why = Literal[
     "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
@@ -96,16 +87,13 @@ def number(text: str, opening: str, ended: bool, units: tuple[str, ...] = ()) ->
         ended: whether the model ended its answer itself.
         units: words for the counted items, so that "7 ones" is 7; see `counted`.
 
-    Returns:
-        The reading.
-
-    >>> number("Six ones. The final answer to your maths question is: **6**.", "The final answer to your maths question is:", True)
+    >>> number("Six ones. The answer is: **6**.", "The answer is:", True)
     Reading(value='6', why='read', as_asked=True)
-    >>> number("I count. The answer is six.", "The final answer to your maths question is:", True)
+    >>> number("I count. The answer is six.", "The final answer is:", True)
     Reading(value='6', why='read', as_asked=False)
-    >>> number("There may be 6 or 7.", "The final answer to your maths question is:", True)
+    >>> number("There may be 6 or 7.", "The answer is:", True)
     Reading(value='', why='several', as_asked=False)
-    """  # noqa: E501
+    """
     return _read(text, opening, ended, _strict_number, partial(_lenient_number, units=units))
 
 
@@ -114,9 +102,6 @@ def counted(*units: str) -> Reader:
 
     Args:
         *units: words for the counted items.
-
-    Returns:
-        The reader, a function of `text`, `opening` and `ended`.
 
     >>> counted("ones")("7 ones", "", True).value, counted("ones")("7 zeros", "", True).why
     ('7', 'form')
@@ -136,15 +121,7 @@ class _Counted:
 
 
 def digit(text: str, opening: str, ended: bool) -> Reading:
-    """Read a single digit, or its English word, in the same places as `number`.
-
-    Args:
-        text: the model's answer.
-        opening: the words that the answer should open with; may be empty.
-        ended: whether the model ended its answer itself.
-
-    Returns:
-        The reading.
+    """Read a single digit, or its English word, in the same places as `number`, with the same arguments.
 
     >>> digit("The answer to your question is: one", "The answer to your question is:", True)
     Reading(value='1', why='read', as_asked=True)
@@ -153,30 +130,12 @@ def digit(text: str, opening: str, ended: bool) -> Reading:
 
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
-    """Read a sequence of digits and commas, in the same places as `number`; spaces are ignored.
-
-    Args:
-        text: the model's answer.
-        opening: the words that the answer should open with; may be empty.
-        ended: whether the model ended its answer itself.
-
-    Returns:
-        The reading.
-    """
+    """Read a sequence of digits and commas, in the same places as `number`; spaces are ignored."""
     return _read(text, opening, ended, _strict_digits, _lenient_digits)
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
-    """Read any text in the same places as `number`; each run of white space becomes one space.
-
-    Args:
-        text: the model's answer.
-        opening: the words that the answer should open with; may be empty.
-        ended: whether the model ended its answer itself.
-
-    Returns:
-        The reading.
-    """
+    """Read any text in the same places as `number`; each run of white space becomes one space."""
     text, ended = turn(text, ended)
     found, places = _found(text, opening, ended, _as_words), _after_opening(text, opening) if opening else []
     return _unless_retracted(found, places[-1][2]) if places else found
@@ -241,18 +200,17 @@ def _announced(text: str, ended: bool, convert: Convert) -> Reading:
 def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
     """The line after each occurrence of the opening words, whether a line break ends it, and the text after it.
 
-    Occurrences that only repeat the question, or that are denied, are left out.
+    Occurrences that only repeat the question are left out.
     """
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
-    found, before = [], 0
+    found = []
     for match in pattern.finditer(text):
         line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
         again = pattern.search(line)  # the words occur twice on one line: the number between them counts too
         line = _first(line[: again.start()]) if again else line
         only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (again and not line)
-        if not only_asked and not denied(text[before : match.start()]):
+        if not only_asked:
             found.append((line, bool(newline), rest))
-        before = match.end()
     return found
 
 

@@ -4,9 +4,9 @@ The text is read sentence by sentence, up to a new question (a line that begins 
 "Q:"), since models that are not tuned for dialogue continue with other text. An answer is not valid
 
 - if a sentence states another number and nothing else, apart from words of correction and doubt ("Actually 8",
-  "maybe 8"), or offers one ("or 8", "7 or 8", "New answer: 8"): then there are several answers;
-- if a sentence corrects it ("Wait", "No.", "I miscounted", "That is wrong") or denies its number ("not 7"), unless the
-  answer is repeated later.
+  "maybe 8"): then there are several answers;
+- if a sentence corrects it ("Wait", "No.", "I miscounted", "That is wrong"), offers another number ("or 8, if …") or
+  denies its number ("not 7"), unless the answer is repeated later.
 
 Only the words below are recognized; other ways to take an answer back are missed.
 """
@@ -25,6 +25,7 @@ CORRECTIONS = (
     r"|(?:i(?: a|')?m )?(?:so |very )?sorry(?! for)|i apologi[sz]e(?! for the (?:delay|length|long|late))"
     r"|my (?:apologies|mistake|error|bad)|i made an? (?:mistake|error)|on (?:second thoughts?|reflection|recount)"
     r"|never ?mind|scratch that|recount\w*|let(?:'s| me| us) (?:re-?(?:count|check|do|think)|count|correct|fix)"
+    r"|new answer|i change"
 )
 DOUBTS = r"or|maybe|perhaps|possibly|probably|alternatively"  # with a number, these offer another answer
 # These words change nothing, and what is left of a sentence may state another number.
@@ -34,27 +35,19 @@ FILLERS = (
 )
 # These mean an error if the sentence is about itself or this answer, and neither denies nor supposes the error.
 ERRORS = (
-    r"wrong|incorrect|mistaken|mistakes?|errors?|mis-?count\w*|miscalculat\w*|(?:over|under)-?count\w*|off by"
+    r"wrong|incorrect|mistaken|mistakes?|errors?|mis-?count\w*|miscalculat\w*|(?:over|under)-?count\w*|off by|missed"
+    r"|forgot|overlooked|ignore|disregard|should (?:be|have been)"
     r"|not (?:(?:quite|exactly|the|seem|look) )*(?:right|correct|true|answer)\b"
 )
 _ITSELF = re.compile(r"\b(?:i|we|my|this|that|it|previous|answer|count|result)\b")
 _ERROR = re.compile(rf"\b(?:{ERRORS})")
-_OWNED = re.compile(
-    r"\b(?:i|we)(?: have|'ve)? (?:missed|forgot|overlooked|skipped|lied|retract|withdraw)\b"
-    r"|\b(?:ignore|disregard|scratch|strike|forget) (?:that|this|it|the|my)\b"
-)
 _SUPPOSED = re.compile(r"\b(?:no|not|any|without|never|avoid|whether)\b[^,;:.]{0,25}$|\bif\b")
-_DENIES = re.compile(r"\b(?:not|never|neither|rather than|instead of)\b[^.;:]{0,25}$")
 
 _GAP = r"(?!\w)[\s,.:;!?—]*"
 _START = re.compile(rf"(?:(?:{CORRECTIONS}|{DOUBTS}|{FILLERS}){_GAP})+")
 _CORRECTS = re.compile(rf"(?:(?:{FILLERS}){_GAP})*(?:{CORRECTIONS})(?!\w)")
+_OFFERS = re.compile(rf"(?:(?:{FILLERS}){_GAP})*(?:{DOUBTS}){_GAP}(?=\d)")
 _LEFT_OUT = re.compile(rf"[\s,]*\b(?:{FILLERS}|{DOUBTS}|actually|sorry)\b[\s,]*")
-_MIGHT = re.compile(r"\b(?:should|could|may|might|must) (?:also )?(?:be|read|have been)\b")
-_DOUBTING = re.compile(rf"^(?:(?:{FILLERS}|{DOUBTS}){_GAP})*(?:{DOUBTS}){_GAP}$")
-_ANSWERED = re.compile(
-    r"\b(?:answer|count)\b(?! (?:of|to) [a-z])[^.;]{0,30}?(?:\bis|\bwas|\bbe|\bto|\bas|:|=)\s*['\"]?$"
-)
 _QUESTION = re.compile(
     r"[\W\d_]*(?:(?:user|human|student|teacher)\s*:\s*)?(?:(?:now|next|then),? )?"
     r"(?:(?:q|question|problem|exercise|example|task|input|prompt|instructions?)\s*\d*\s*(?:[:.)#-]|$)"
@@ -63,25 +56,11 @@ _QUESTION = re.compile(
     r"|answer the|given the)\b|what (?:is|are|was|were|does|do|would|will)\b)",
     re.IGNORECASE,
 )
-# After these words on one line, the requested words are quoted as something not to be said.
-_NOT_SAID = re.compile(
-    r"\b(?:wrong|incorrect|false|mistake|lie|not|never|avoid|nobody)\b"
-    r"(?:[^,;:.!?\n]*\b(?:say|saying|answer|write|claim|that))?\s*[:,]?\s*['\"“‘«`*_]*\s*$"
-)
 
 
 def sentences(text: str) -> list[str]:
     """The sentences of a text; a line break ends a sentence too."""
     return [part.strip() for part in re.split(r"\n|(?<=[.!?])\s+", text) if part.strip()]
-
-
-def denied(before: str) -> bool:
-    """Whether the text before an answer denies that it is an answer.
-
-    >>> denied("It is wrong to say '"), denied("I am not sure, but ")
-    (True, False)
-    """
-    return bool(_NOT_SAID.search(_lower(before.rpartition("\n")[2])))
 
 
 def retraction_status(after: str, value: str, convert: Callable[[str], str] | None = None) -> Status:
@@ -102,7 +81,7 @@ def retraction_status(after: str, value: str, convert: Callable[[str], str] | No
         said = "" if step else convert(_without_doubt(sentence))
         if said == value:
             taken = False
-        elif (said and not _alone(sentence)) or _offers_another(sentence, value):
+        elif said and not _alone(sentence):
             return "several"
         elif _takes_back(sentence, value):
             taken = True
@@ -128,34 +107,15 @@ def _up_to_a_question(text: str) -> list[str]:
 def _without_doubt(sentence: str) -> str:
     """The sentence without words of correction and doubt."""
     text = sentence[found.end() :] if (found := _START.match(sentence)) else sentence
-    return _LEFT_OUT.sub("\t", _MIGHT.sub("is", text)).strip().rstrip("?")
+    return _LEFT_OUT.sub("\t", text).strip().rstrip("?")
 
 
 def _takes_back(sentence: str, value: str) -> bool:
-    """Whether a sentence corrects the answer, mentions an error in it, or denies its number."""
-    own = _OWNED.search(sentence)
-    if _CORRECTS.match(sentence) or (own and not _SUPPOSED.search(sentence[: own.start()])):
+    """Whether a sentence corrects the answer, offers another number, mentions an error in it, or denies its number."""
+    numbers = [said for _, _, said in spoken(sentence)]
+    if _CORRECTS.match(sentence) or (_OFFERS.match(sentence) and value not in numbers):
         return True
-    numbers = spoken(sentence)
-    if _ITSELF.search(sentence) or any(value == said for _, _, said in numbers):
-        errors = _ERROR.finditer(sentence)
-        if any(not _SUPPOSED.search(sentence[: found.start()]) for found in errors):
-            return True
-    # "not 8 but 7" denies 8 and not 7: only the words since the number before count.
-    same = [start for start, _, said in numbers if said == value]
-    same += [one.start() for one in re.finditer(rf"(?<![\w.,-]){re.escape(value.lower())}(?!\w)", sentence)]
-    ends = [0, *(end for _, end, _ in numbers)]
-    return any(_DENIES.search(sentence[max(end for end in ends if end <= start) : start]) for start in same)
-
-
-def _offers_another(sentence: str, value: str) -> bool:
-    """Whether a sentence offers another number: "or 8, if …", "7 or 8", "I change my answer to 8"."""
-    for start, end, said in spoken(sentence):
-        before, after = sentence[:start], sentence[end:]
-        if said == value or sentence[start:end] == value:
-            continue
-        if sentence[start].isdecimal() and (_DOUBTING.search(before) or re.search(rf"\b{value}\W*\bor\W+$", before)):
-            return True
-        if _ANSWERED.search(before) and not re.search(r"\w", after):
-            return True
-    return False
+    about = _ITSELF.search(sentence) or value in numbers
+    if about and any(not _SUPPOSED.search(sentence[: found.start()]) for found in _ERROR.finditer(sentence)):
+        return True
+    return bool(re.search(rf"\b(?:not|never) {re.escape(value.lower())}(?!\w|[.,]\d)", sentence))

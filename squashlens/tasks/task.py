@@ -20,10 +20,12 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.echo import FAR, is_echo, symbols
 from squashlens.tasks.numerals import unread
-from squashlens.tasks.quotations import EXAMPLES, STEPS
 from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number, words
 
 PLACE = "{sequence}"
+# Appendix C.1, chain of thought: the instruction, and what stands before examples.
+STEPS = "Let's think step by step, showing me your reasoning."
+EXAMPLES = "Here are a few examples:"
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
@@ -91,9 +93,6 @@ class Task:
             seed: random seed of the items.
             mode: ``"answer_only"``, ``"cot"`` (chain of thought) or ``"cot_few_shot"``.
 
-        Returns:
-            The question, with its prompt and right answer.
-
         Raises:
             InputError: if `draw` returns another number of items, the right answer cannot be read by `read`, or the
                 task does not have this mode.
@@ -120,9 +119,6 @@ class Task:
             seed: the random seed they were drawn with, as a label.
             mode: ``"answer_only"``, ``"cot"`` (chain of thought) or ``"cot_few_shot"``.
 
-        Returns:
-            The question, with its prompt and right answer.
-
         Raises:
             InputError: if the right answer cannot be read by `read`, or the task does not have this mode.
         """
@@ -141,9 +137,6 @@ class Task:
 
         Args:
             question: a question of this task.
-
-        Returns:
-            The question about one more item.
         """
         return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
 
@@ -190,9 +183,6 @@ class Task:
             question: the question that was asked.
             text: the model's answer.
             ended: whether the model ended its answer itself.
-
-        Returns:
-            The reading.
         """
         found = self.read(text, self.opening, ended)
         if not self.numeric or found.why == "cut" or found.value == question.truth:
@@ -207,9 +197,6 @@ class Task:
 
         Args:
             joiner: text between two items.
-
-        Returns:
-            The task, whose name mentions the joiner.
 
         Raises:
             InputError: if the task does more than join its items. `count_numbered` numbers them and `taught_…_commas`

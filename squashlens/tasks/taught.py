@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from squashlens.tasks import reading
-from squashlens.tasks.counting import ONE
+from squashlens.tasks.paper import ONE
 from squashlens.tasks.task import PLACE, Items, Task, joined
 from squashlens.zoo.curriculum import END, PATTERNS, TASKS, spell
 

@@ -1,9 +1,7 @@
 """Attention without the whole pattern: a few rows at a time, computed from queries and keys and then discarded.
 
 Every function goes over blocks of rows ``α_j = softmax(s_j)``, where s are the model's logits: scaled, capped, masked,
-with sinks. A pattern has n² numbers for each head, and one row has n. So memory grows with n, and only time with n².
-
-A block has whole rows, so the softmax needs nothing from the forward pass.
+with sinks. A block has whole rows, so memory grows with n, and only time with n².
 """
 
 import warnings
@@ -16,8 +14,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-
-from squashlens.theory.row_products import kernel_of
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -146,29 +142,14 @@ class Attention:
 
         Outside the slice `within` the rows are zero; without it they are looked at, for which a device has to wait.
         """
-        flat = rows.reshape(-1, *rows.shape[-2:])[:, :, None]
-        return self.pushed_by_head(flat, within).mean(dim=2).reshape(rows.shape)
-
-    def pushed_by_head(
-        self, rows: Float[Tensor, "row prompt #head query"], within: slice | None = None
-    ) -> Float[Tensor, "row prompt head key"]:
-        """``r_h A_h`` for every head, in float64, on the device of the queries; the row r_h may differ by head."""
-        prompts, heads, n, _ = self.queries.shape
-        within = nonzero_range(rows.flatten(0, 2).any(dim=0)) if within is None else within
-        rows = rows.to(self.queries.device).expand(len(rows), prompts, heads, n)
-        kernel = None if rows.requires_grad else kernel_of(self)
-        return self.pushed_in_blocks(rows, within) if kernel is None else kernel(self, rows, within)
-
-    def pushed_in_blocks(
-        self, rows: Float[Tensor, "row prompt head query"], within: slice
-    ) -> Float[Tensor, "row prompt head key"]:
-        """`pushed_by_head` without a kernel, for rows on the device of the queries."""
-        total = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
+        flat = rows.reshape(-1, *rows.shape[-2:])
+        within = nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
+        flat = flat.to(self.queries.device)
+        total = torch.zeros(flat.shape, dtype=torch.float64, device=flat.device)
         for block, keys in self.blocks(rows=within):
-            weights, _ = self.weights(block, keys)
-            left = rearrange(rows[..., block].to(weights.dtype), "r p (c e) j -> p c e r j", c=self.keys.shape[1])
-            total[..., keys] += rearrange(left @ weights, "p c e r k -> r p (c e) k")
-        return total
+            pattern = self.weights(block, keys)[0].mean(dim=(1, 2))
+            total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block].to(pattern.dtype), pattern)
+        return total.reshape(rows.shape)
 
 
 def unmasked(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:

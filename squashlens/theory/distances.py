@@ -29,10 +29,8 @@ def shares(
 ) -> tuple[Float[Tensor, "part ..."], Float[Tensor, "*many"]]:
     """The share of each of several vectors in the norm of their sum, and that norm.
 
-    With g the gradient of the norm at the sum Δ = Σ_p Δ_p, part p contributes ``⟨g, Δ_p⟩ / ‖Δ‖``. A norm is
-    homogeneous of degree one, so ⟨g, Δ⟩ = ‖Δ‖ (Euler) and the shares sum to 1; a part that opposes the
-    others has a negative share. L2: projection on Δ. L1: signs of Δ. L∞: the coordinate that attains the norm.
-    NaN where Δ is zero.
+    With g the gradient of the norm at the sum Δ = Σ_p Δ_p, part p contributes ``⟨g, Δ_p⟩ / ‖Δ‖``. Shares sum to 1,
+    since ⟨g, Δ⟩ = ‖Δ‖ (Euler); a part that opposes the others has a negative share. NaN where Δ is zero.
     """
     parts = parts.double()
     total = parts.sum(dim=0)
@@ -77,8 +75,7 @@ def ulps(
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
     """‖v − w‖ in units in the last place of `dtype`: at the coordinate that attains L∞, and the median over all.
 
-    Each coordinate has its own unit, ulp(max(|v_c|, |w_c|)). A common unit at the largest coordinate would make all
-    other coordinates look collapsed.
+    Each coordinate has its own unit, ulp(max(|v_c|, |w_c|)).
     """
     v, w = v.double(), w.double()
     gap = (v - w).abs()
@@ -89,11 +86,8 @@ def ulps(
 
 
 def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
-    """The share of coordinates with the same bits after rounding to `dtype`; −0 differs from 0, and equal NaNs agree.
-
-    >>> identical(torch.tensor([0.0, 1.0, torch.nan]), torch.tensor([-0.0, 1.0001, torch.nan]), torch.bfloat16).item()
-    0.6666666666666666
-    """
+    """The share of coordinates with the same bits after rounding to `dtype`; −0 differs from 0, and equal NaNs
+    agree."""
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     first, second = (given.to(dtype).contiguous().view(whole) for given in (v, w))
     same: Bool[Tensor, "*many d"] = first == second

@@ -32,13 +32,9 @@ BISECTIONS = 40  # enough to reach rounding precision
 
 @dataclass(frozen=True)
 class Certified:
-    """Lower and upper bounds on spectral norms; the upper bounds hold jointly, except with a known probability.
+    """Lower bounds (roots of the largest Ritz values) and upper bounds on spectral norms, and the number of steps.
 
-    Attributes:
-        lower: root of the largest Ritz value, at most the norm up to rounding.
-        upper: the upper bounds.
-        failure_probability: probability, over the random starting vectors, that any norm exceeds its `upper`.
-        steps: number of Lanczos steps.
+    The upper bounds hold jointly, except with `failure_probability`, over the random starting vectors.
     """
 
     lower: Float[Tensor, " operator"]
@@ -53,9 +49,6 @@ def lanczos_steps(d: int, norms: int, inflation: float, failure: float) -> int:
     With a starting vector that is uniform on the sphere, k steps on a positive d × d matrix have a relative error above
     ε in the largest eigenvalue with probability at most ``1.648 √d exp(−√ε (2k − 1))``. For the norm, its root,
     ε = 1 − (1 + inflation)⁻². The result is at most d; d steps are exact, and used for ``inflation=0``.
-
-    >>> lanczos_steps(2048, 1, 0.05, 1e-6), lanczos_steps(2048, 100_000, 0.05, 1e-6)
-    (31, 50)
     """
     if inflation == 0:
         return d
@@ -83,23 +76,13 @@ def certified_spectral_norms(
 
     Args:
         gram: maps vectors (operator, d) to Jᵀ J of each.
-        operators: number of operators.
-        d: dimension of the vectors.
+        operators, d: number of operators, and dimension of their vectors.
         seed: random seed of the starting vectors, as in `squashlens.theory.probes`; the same on every device.
         inflation: the iteration ends when every upper bound is within a factor 1 + `inflation` of its lower bound, at
             the latest after `lanczos_steps`.
         failure: largest probability that any upper bound fails.
         norms: number of norms that must hold jointly, if this call computes only some of them.
         device: device of the vectors that `gram` takes and returns.
-
-    Returns:
-        The bounds.
-
-    >>> blocks = torch.diag_embed(torch.tensor([[3.0, 1.0], [2.0, 5.0]], dtype=torch.float64))
-    >>> found = certified_spectral_norms(
-    ...     lambda x: (blocks.mT @ (blocks @ x[..., None]))[..., 0], 2, 2, seed=0)
-    >>> found.upper.round(decimals=9).tolist(), found.failure_probability
-    ([3.0, 5.0], 0.0)
     """
     together = operators if norms is None else norms
     each = failure / 2  # the smaller of two bounds is used, and either may fail

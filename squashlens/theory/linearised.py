@@ -4,8 +4,7 @@
     C_j = Σ_k α_jk (w_k − z_j) s'_jk k_kᵀ,
 
 Here s' is the derivative of the logit by the dot product, α are the weights, w the values, and bars mark constants.
-Tokens do not interact: the graph has only the diagonal blocks ∂z_j/∂(q_j, k_j, w_j) of attention's Jacobian, so memory
-grows with the number of tokens that are computed together.
+Tokens do not interact, so memory grows with the number of tokens that are computed together.
 """
 
 from dataclasses import dataclass

@@ -15,9 +15,6 @@ def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "
     """The spectral norm of each block, ``‖J‖₂ = √λ_max(J Jᵀ)``, exact, in float64.
 
     The Gram matrix squares the condition number. This makes small singular values inaccurate, but not the largest.
-
-    >>> spectral_norms(torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])).tolist()
-    [4.0]
     """
     wide = blocks.double()
     gram = wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
@@ -25,14 +22,7 @@ def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "
 
 
 def side_by_side(rows: Float[Tensor, "prompt place out in"]) -> Float[Tensor, "prompt out _"]:
-    """A matrix with as many rows as each block, and the singular values and left vectors of the blocks side by side.
-
-    It is the root of the sum of the blocks' Gram matrices: a wide matrix is never built.
-
-    >>> blocks = torch.tensor([[[[3.0, 0.0], [0.0, 0.0]], [[0.0, 4.0], [0.0, 0.0]]]])
-    >>> torch.linalg.matrix_norm(side_by_side(blocks), ord=2).tolist()
-    [5.0]
-    """
+    """A matrix as tall as each block, with the singular values and left vectors of the blocks side by side."""
     if rows.shape[1] == 1:
         return rows[:, 0]
     gram = torch.stack([wide @ wide.mT for wide in rows.double().unbind(dim=1)]).sum(dim=0)
@@ -41,21 +31,13 @@ def side_by_side(rows: Float[Tensor, "prompt place out in"]) -> Float[Tensor, "p
 
 
 def away_from_singular(metric: Float[Tensor, "stack stack"], floor: float) -> Float[Tensor, "stack stack"]:
-    """The matrix with `floor` times its largest diagonal entry added to the diagonal, so that it can be inverted.
-
-    >>> away_from_singular(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), 0.25).tolist()
-    [[5.0, 0.0], [0.0, 1.0]]
-    """
+    """The matrix with `floor` times its largest diagonal entry added to the diagonal, so that it can be inverted."""
     least = floor * metric.diagonal().max().clamp(min=torch.finfo(metric.dtype).tiny)
     return metric + least * torch.eye(len(metric), dtype=metric.dtype, device=metric.device)
 
 
 def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Tensor, "*position"]:
-    """The sum of squares over rows and coordinates in float64: what a batch of VJPs adds to ``‖J‖_F²``.
-
-    >>> squared_frobenius(torch.tensor([[[3.0, 4.0]]])).tolist()
-    [25.0]
-    """
+    """The sum of squares over rows and coordinates in float64: what a batch of VJPs adds to ``‖J‖_F²``."""
     return rows.double().square().sum(dim=(0, -1))
 
 
@@ -66,10 +48,6 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     weights λ_r of sum 1, ``Π(1 ± 2sλ_r)`` is smallest if there is only one weight, so Chernoff's bound for rank one
     holds for every J: ``P(X ≤ t) ≤ (t e^(1−t))^(k/2)`` for t < 1, and the same for P(X ≥ t) with t > 1. The factors are
     ``t^(-½)`` at the two t where this bound equals `chance`.
-
-    >>> low, high = sketch_factors(32, 1e-6)
-    >>> round(low, 2), round(high, 2)
-    (0.58, 2.31)
     """
     goal = 2 * math.log(chance) / probes
 
@@ -83,11 +61,7 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
 
 
 def missing_sizes(products: Float[Tensor, "cotangent *key in"], chance: float) -> Float[Tensor, "*key"]:
-    """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`.
-
-    >>> round(missing_sizes(torch.ones(8, 1, 1), 1e-10).item(), 1)
-    29.3
-    """
+    """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`."""
     factor = sketch_factors(len(products), chance / products[0, ..., 0].numel())[1]
     return factor * (squared_frobenius(products) / len(products)).sqrt()
 
@@ -97,9 +71,6 @@ def direction_factor(probes: int, chance: float) -> float:
 
     With σ₁, u, v the top singular triple of J, ``‖GJ‖ ≥ ‖GJv‖ = σ₁ ‖Gu‖`` in the spectral and in the Frobenius norm,
     and ‖Gu‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, where q is its quantile at `chance`.
-
-    >>> round(direction_factor(32, 1e-6), 3), round(direction_factor(8, 1e-10), 1)
-    (0.377, 8.4)
     """
     return float(2 * special.gammaincinv(probes / 2, chance)) ** -0.5
 
@@ -117,10 +88,6 @@ def spike_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, 
     otherwise ``σ₁² ≤ Π_i (λ₁ − b_i)^(1/k) / q``. By interlacing, b_i ≥ λ_{i+1}.
 
     Eigenvalues are rounded, so `ROUNDED` times λ₁ is added to each gap. If J has rank one, the size is ‖GJ‖₂.
-
-    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    >>> round(spike_sizes(rows).item() ** 4, 4)  # (4 − 1) · (4 − 0)
-    12.0
     """
     wide = rows.double()
     values = torch.linalg.eigvalsh(wide @ wide.mT).clamp(min=0)
@@ -138,9 +105,6 @@ def moment_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor,
     rows. It is 0 for two rows, and NaN where one of the estimates is not positive.
 
     Source: Kong and Valiant 2017, "Spectrum estimation from samples".
-
-    >>> bool(moment_sizes(torch.ones(8, 1)).isclose(torch.tensor(1.0, dtype=torch.float64)))
-    True
     """
     wide, k = rows.double(), rows.shape[-2]
     gram = wide @ wide.mT
@@ -154,9 +118,6 @@ def sketch_stages(first: int, d: int) -> list[int]:
     """The numbers of rows at which a growing sketch is looked at: from `first`, a quarter more each, below 4/5 of d.
 
     They are fixed before anything is drawn, so that a union bound over them allows for any way of stopping.
-
-    >>> sketch_stages(16, 64)
-    [16, 20, 25, 32, 40, 50]
     """
     found: list[int] = []
     k = first
@@ -171,23 +132,13 @@ def unmixing(directions: Float[Tensor, "cotangent d"]) -> Float[Tensor, "row cot
 
     With ``G = U S Vᵀ`` it is ``S⁻¹ Uᵀ``, and ``WG = Vᵀ``. So ``‖W(GJ)‖₂ = ‖VᵀJ‖₂ ≤ ‖J‖₂`` is the largest lower bound
     on ‖J‖₂ that products with G give, for every J. With d directions or more it is ‖J‖₂.
-
-    >>> (unmixing(torch.tensor([[2.0, 0.0, 0.0]])) @ torch.tensor([[2.0, 0.0, 0.0]])).abs().tolist()
-    [[1.0, 0.0, 0.0]]
     """
     u, s, _ = torch.linalg.svd(directions, full_matrices=False)
     return u.mT / s[:, None]
 
 
 def length_factor(probes: int, chance: float) -> float:
-    """The factor by which ‖Gx‖ is a lower bound on ‖x‖, except with probability `chance`; G has `probes` rows.
-
-    ‖Gx‖²/‖x‖² is χ² with `probes` degrees of freedom. The factor is 1/√q, where q is exceeded with probability
-    `chance`.
-
-    >>> round(length_factor(32, 1e-6), 3)
-    0.108
-    """
+    """The factor by which ‖Gx‖ is a lower bound on ‖x‖, except with probability `chance`: ‖Gx‖²/‖x‖² is χ²."""
     return float(special.chdtri(probes, chance)) ** -0.5
 
 
@@ -196,9 +147,6 @@ def crossed(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*po
 
     G₂ knows nothing of v. So ``‖G₂Jv‖²/k₂`` is an unbiased estimate of ``‖Jv‖² ≤ ‖J‖₂²``, whatever J is. `rows` is GJ,
     of a multiple of four rows.
-
-    >>> crossed(torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.0, 0.5], [1.0, 0.0]])).tolist()
-    [3.0, 2.0, 0.0, 1.0]
     """
     parts = rows.double().unflatten(-2, (FOLDS, -1)).unbind(dim=-3)
     found: list[Tensor] = []
@@ -211,14 +159,7 @@ def crossed(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*po
 
 
 def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The mean of samples and half the width of its 95 % interval, by Student's t.
-
-    For a single sample the half width is NaN.
-
-    >>> mean, half = mean_interval(torch.tensor([1.0, 3.0]))
-    >>> mean.item(), round(half.item(), 3)
-    (2.0, 12.706)
-    """
+    """The mean of samples and half the width of its 95 % interval, by Student's t; NaN for a single sample."""
     k = len(samples)
     if k < 2:
         return samples.mean(dim=0), torch.full_like(samples.mean(dim=0), torch.nan)

@@ -1,7 +1,6 @@
 """How spread out attention and representations are: sinks, entropies, effective rank.
 
-Sources: Roy and Vetterli 2007, "The effective rank"; the entropy of a representation is the von Neumann entropy of its
-Gram matrix, as in Giraldo, Rao and Principe 2015.
+Sources: Roy and Vetterli 2007, "The effective rank"; Giraldo, Rao and Principe 2015 for the entropy of a Gram matrix.
 """
 
 import torch
@@ -12,19 +11,13 @@ from squashlens.theory.attention import Attention
 
 
 def entropy(shares: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
-    """``−Σ p ln p`` in nat, with 0 ln 0 = 0.
-
-    >>> round(entropy(torch.tensor([0.5, 0.5, 0.0])).item(), 6)
-    0.693147
-    """
+    """``−Σ p ln p`` in nat, with 0 ln 0 = 0."""
     return torch.special.entr(shares).sum(dim=-1, dtype=torch.float64)
 
 
 def heads_of(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "head several"]:
-    """For each head the mean over queries of the weight on the first token, and of the entropy of a row.
-
-    The first query is left out: it sees itself only.
-    """
+    """For each head the mean over queries, but the first, of the weight on the first token and of the entropy of a
+    row."""
     rows = pattern[0, :, 1:]
     return torch.stack([rows[..., 0].double().mean(dim=-1), entropy(rows).mean(dim=-1)], dim=-1)
 
@@ -45,11 +38,7 @@ def spectrum(streams: Float[Tensor, "position d"]) -> Float[Tensor, " several"]:
     """The entropy of representations in nat, and their effective rank; 0 and 0 if all are zero.
 
     With the singular values σ of the matrix of all tokens' representations, the first is the entropy of the shares
-    ``σ²/Σσ²``, and the second ``exp`` of the entropy of ``σ/Σσ``: from 1, if all are parallel, to the smaller of n and
-    d.
-
-    >>> [round(number, 6) for number in spectrum(3 * torch.eye(4)).tolist()]
-    [1.386294, 4.0]
+    ``σ²/Σσ²``, and the second ``exp`` of the entropy of ``σ/Σσ``, at most the smaller of n and d.
     """
     values = torch.linalg.svdvals(streams.double())
     nothing = values.sum() == 0  # not asked for here, since a device would have to be waited for

@@ -28,17 +28,7 @@ def bundled() -> tuple[str, ...]:
 
 @validated
 def folder(name: str) -> Path:
-    """The Hugging Face folder of a bundled model.
-
-    Args:
-        name: one of `bundled()`.
-
-    Returns:
-        The path of the folder.
-
-    Raises:
-        InputError: if there is no bundled model of this name.
-    """
+    """The Hugging Face folder of a bundled model; an `InputError` if there is no bundled model of this name."""
     if name not in bundled():
         raise InputError(f"There is no bundled model {name!r}.", f"The bundled models are {', '.join(bundled())}.")
     return _HERE / name
@@ -46,31 +36,14 @@ def folder(name: str) -> Path:
 
 @validated
 def summary(name: str) -> str:
-    """The first sentence of a bundled model's card.
-
-    Args:
-        name: one of `bundled()`.
-
-    Returns:
-        The sentence.
-
-    Raises:
-        InputError: if there is no bundled model of this name.
-    """
+    """The first sentence of a bundled model's card; an `InputError` if there is no bundled model of this name."""
     card = (folder(name) / "README.md").read_text(encoding="utf-8")
     return next(line.removeprefix("> ") for line in card.splitlines() if line.startswith("> "))
 
 
 @validated
 def trained_length(name: str) -> int | None:
-    """The number of digits in the longest training sequence of a bundled model.
-
-    Args:
-        name: name of a model.
-
-    Returns:
-        The number of digits; `None` if this is not a bundled model that was trained on digits.
-    """
+    """The number of digits in the longest training sequence of a bundled model, `None` for any other model."""
     from squashlens.zoo.curriculum import MAX_TRAINED
 
     return MAX_TRAINED if name == "tiny-gemma" else None

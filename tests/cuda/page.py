@@ -6,7 +6,6 @@ from typing import Any
 WORKS = {
     "forward": "plain fused forward pass",
     "bound": "`path_bound`",
-    "blocks": "`path_bound` without the kernel for row products",
     "sketch": "`jacobian_norms`, sketch of 32 probes",
     "exact": "`jacobian_norms`, exact, one query",
     "collapse": "`collapse` at all lengths",

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig
@@ -13,7 +12,6 @@ from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
 from squashlens.engine.proving.proof import shared_copy
 from squashlens.sequences import GrowingSequence
-from squashlens.theory import row_products
 
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
@@ -71,8 +69,7 @@ def works(model: str, small: bool) -> list[Work]:
     long = {"gemma-2b": (2048, 8192, 32_768), "gemma-7b": (2048, 32_768), "gemma-3-4b": (2048, 8192)}[model]
     one = {"gemma-2b": 512, "gemma-7b": 128, "gemma-3-4b": 427}[model]
     found = [Work(kind, n, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
-    found += [Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("profile", 1024)]
-    return [*found, Work("blocks", long[-1])]
+    return [*found, Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("profile", 1024)]
 
 
 class Subject:
@@ -99,7 +96,7 @@ class Subject:
         return sum(p.numel() * p.itemsize for p in self.model.original_model.parameters())
 
     def verify(self) -> str:
-        """Prove the bridge and compile the kernel, so that the first measurement is timed without; how it attends.
+        """Prove the bridge, so that the first measurement is timed without; how it attends.
 
         The prompt is longer than a window, and so has blocks of both kinds.
         """
@@ -118,7 +115,6 @@ class Subject:
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
-            "blocks": lambda: self._by_blocks(ids),
             "sketch": lambda: sl.jacobian_norms(
                 self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
             ),
@@ -132,10 +128,6 @@ class Subject:
         with torch.no_grad():
             self.plain(ids, use_cache=False, logits_to_keep=1)
 
-    def _by_blocks(self, ids: torch.Tensor) -> None:
-        with mock.patch.object(row_products, "DEVICES", ()):
-            sl.path_bound(self.model, ids)
-
     def _collapse(self, n: int, options: Any) -> Any:
         sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
         return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0, **options))
@@ -145,7 +137,7 @@ class Subject:
         n, item = work.n, dtype_of(self.model).itemsize
         if work.kind == "forward":
             return budget.pass_bytes(self.model, 1, n)
-        if work.kind in ("bound", "blocks"):
+        if work.kind == "bound":
             return budget.bound_bytes(self.model, 1, n)
         if work.kind in ("sketch", "exact"):
             return budget.products_bytes(self.model, 1, n, BATCH)

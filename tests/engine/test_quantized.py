@@ -1,6 +1,7 @@
 """Weights in int8 against a twin without torchao: the same model with each matrix rounded by the formula."""
 
 import copy
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-from transformers import MixtralConfig
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 import squashlens as sl
+from squashlens import zoo
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.proving.fingerprint import fingerprint
 from squashlens.engine.running.streamed import implementation, patterns_written
 from squashlens.errors import InputError, ModelAccessError
+from tests import captured
 from tests.cases import COMMON, CONFIGS, few, random_model, save_random
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs, raw
 
@@ -27,6 +30,7 @@ quantization = pytest.importorskip("torchao.quantization", reason="torchao is mi
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
 WHOLE = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi")
 GIVEN: dict[str, Any] = {"bos": "as-given"}
+QUIET: dict[str, Any] = {"progress": False}
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,6 +64,15 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def int8_tiny() -> Any:
     return sl.load("tiny-gemma", device="cpu", quantize="int8", progress=False)
+
+
+@pytest.fixture(scope="module")
+def twin_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled model with rounded weights, as a checkpoint of its own that is loaded as any other."""
+    folder = tmp_path_factory.mktemp("twin") / "tiny-gemma"
+    shutil.copytree(zoo.folder("tiny-gemma"), folder)
+    twin_of(AutoModelForCausalLM.from_pretrained(folder)).save_pretrained(folder)
+    return sl.load(folder, device="cpu", progress=False)
 
 
 @pytest.mark.parametrize("name", few(WHOLE))
@@ -111,6 +124,50 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
 
 
 PROMPT = "How many ones are in the following sequence? 1101, 110 ="
+PANELS = sl.prompts.figure5
+KINDS = ("delete", "mask", "zero_values")
+MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
+    "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
+    "masked": lambda m: sl.path_bound(m, PROMPT),
+    "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
+    "sketch": lambda m: sl.jacobian_norms(m, PROMPT, method="sketch", seed=0),
+    "sensitivity": lambda m: sl.sensitivity(m, PROMPT)["jacobian"],
+    "collapse": lambda m: captured.collapse(m, PANELS(m, 24)["a"], baselines=["contrast"], **QUIET)["distance"],
+    "ablation": lambda m: sl.separator_ablation(m, PANELS(m, 24)["d"], kinds=KINDS, **QUIET)["distance"],
+    "substitution": lambda m: sl.substitution_effect(m, PROMPT, **QUIET)["effect"],
+}
+
+
+# In the default run, one of each way to run the model: a pass, products of vectors and Jacobians, and edits.
+DEFAULT = ("capture", "jacobian", "substitution")
+
+
+@pytest.mark.parametrize("what", [pytest.param(w, marks=[pytest.mark.slow] * (w not in DEFAULT)) for w in MEASUREMENTS])
+def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_tiny: Any, twin_tiny: Any) -> None:
+    found, truth, unrounded = (MEASUREMENTS[what](m).values for m in (int8_tiny, twin_tiny, tiny))
+    size = np.nanmax(np.abs(truth))
+    np.testing.assert_allclose(found, truth, rtol=2e-3, atol=1e-4 * size)
+    assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("hook", [sl.hooks.mask_tokens((9, 12)), sl.hooks.sliding_window(5)], ids=repr)
+def test_hooks_act_on_rounded_weights(hook: Any, int8_tiny: Any, twin_tiny: Any) -> None:
+    free = sl.jacobian_norms(int8_tiny, PROMPT)
+    with sl.applied(int8_tiny, hook), sl.applied(twin_tiny, hook):
+        found, truth = sl.jacobian_norms(int8_tiny, PROMPT), sl.jacobian_norms(twin_tiny, PROMPT)
+    np.testing.assert_allclose(found.values, truth.values, rtol=1e-3, atol=1e-5)
+    assert np.abs(found.values - free.values).max() > 0.01
+
+
+def test_noise_floor_goes_with_the_shape_of_the_batch(int8_tiny: Any) -> None:
+    sequence = PANELS(int8_tiny, 48)["a"]
+    found = captured.collapse(int8_tiny, sequence, noise_lengths=3, **QUIET)
+    lengths = found["replayed"].values
+    alone = captured.collapse(int8_tiny, sequence, lengths=lengths.tolist(), passes="separate", **QUIET)
+    difference = np.abs(found["distance"].sel(length=lengths).values - alone["distance"].values)
+    assert (difference <= found["noise_floor"].values).all()
+    assert 0 < difference.max() <= found["noise_floor"].max() < 2e-2
 
 
 def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:

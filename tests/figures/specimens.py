@@ -188,7 +188,7 @@ def runs() -> xr.Dataset:
 
 def ablation() -> xr.Dataset:
     edits = ["none", "separators", "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
-    hooks = ["mask", "zero_pattern", "zero_value", "zero_resid", "mean_resid", "resample_resid"]
+    hooks = ["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
     coords = {"edit": edits, "layer": range(27), "length": LENGTHS, "hook": hooks, "from_block": range(26)}
     names = {
         "distance": "edit",

@@ -11,7 +11,7 @@ from squashlens.errors import InputError
 
 RNG = np.random.default_rng(0)
 FORM: dict[str, Any] = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
-ALL = ["delete", "substitute", "extra_digits", "random_places", "mask", "zero_value"]
+ALL = ["delete", "substitute", "extra_digits", "random_places", "mask", "zero_values"]
 
 
 def values(points: Any) -> np.ndarray:
@@ -174,7 +174,7 @@ def test_retained_by_kind_draws_every_length(chosen: dict[str, int], ablation: x
         "replaced by a digit": here["retained"].sel(edit="extra_digits"),
         "at random places": here["retained"].sel(edit="random_places"),
         "masked": here["retained_from"].sel(hook="mask", from_block=block),
-        "values zeroed": here["retained_from"].sel(hook="zero_value", from_block=block),
+        "values zeroed": here["retained_from"].sel(hook="zero_values", from_block=block),
     }
     assert list(figure.layout.yaxis.ticktext) == list(rows)
     traces = iter(figure.data)

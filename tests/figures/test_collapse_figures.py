@@ -166,12 +166,12 @@ def test_layer_trace_draws_every_ablation(ablation: Any) -> None:
 
 
 def test_from_block_map_draws_what_is_retained(ablation: Any) -> None:
-    heat = sl.figures.from_block_map(ablation, hook="zero_value", length=10).data[0]
-    expected = ablation["retained_from"].sel(hook="zero_value", length=10)
+    heat = sl.figures.from_block_map(ablation, hook="zero_values", length=10).data[0]
+    expected = ablation["retained_from"].sel(hook="zero_values", length=10)
     np.testing.assert_array_equal(heat.customdata, expected)
     assert list(heat.y) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InputError, match="hook='mask' was not measured"):
-        sl.figures.from_block_map(ablation.sel(hook=["zero_value"]))
+        sl.figures.from_block_map(ablation.sel(hook=["zero_values"]))
 
 
 def test_precision_is_drawn_by_the_figure_of_its_kind() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import squashlens as sl
 from squashlens import hooks as change
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import InputError, StaleCaptureError
+from tests.cases import FAMILIES as ALL_FAMILIES
+from tests.cases import few
 from tests.references import layers_of, model_with_streams, raw
 
 FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
@@ -125,6 +128,36 @@ def test_streams_are_patched(family: str, bridge_of: Callable[..., Any], plain_o
         close(found, logits(model_with_streams(plain, PLACES, 1, rows)), before)
 
 
+@pytest.mark.parametrize("family", few(ALL_FAMILIES))
+def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]) -> None:
+    model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
+    with torch.no_grad():
+        states = plain(OTHERS, use_cache=False, output_hidden_states=True).hidden_states
+    rows = torch.stack(list(states[:3]))[:, :, list(PLACES)]
+    drawn = Random("resample 1").randrange(2)
+    for hook, expected in (
+        (change.mean_residual(PLACES, OTHERS, blocks=(1, 2), **GIVEN), rows.mean(dim=1)),
+        (change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1, **GIVEN), rows[:, drawn]),
+    ):
+        with sl.applied(model, hook):
+            found = logits(model)
+        close(found, logits(model_with_streams(plain, PLACES, 1, expected)), before)
+        assert torch.equal(logits(model), before)
+
+
+def test_streams_of_other_prompts_from_block_0_hide_the_token_that_stands_there(
+    bridge_of: Callable[..., Any],
+) -> None:
+    """Another token at that position changes no bit behind it, and one elsewhere does."""
+    model = bridge_of("gemma")
+    with sl.applied(model, change.resample_residual(PLACES, OTHERS, seed=0, **GIVEN)):
+        before = logits(model)[:, -1]
+        for place in (2, 5, 4):
+            swapped = IDS.clone()
+            swapped[0, place] = 33
+            assert torch.equal(logits(model, swapped)[:, -1], before) == (place in PLACES)
+
+
 def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
     """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
     model = bridge_of("llama")
@@ -159,6 +192,7 @@ def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
         change.patch_residual(PLACES, OTHER, (1,), **GIVEN),
         change.patch_heads(HEADS, OTHER, (1,), **GIVEN),
         change.mean_heads(HEADS, OTHERS, (1,), **GIVEN),
+        change.mean_residual(PLACES, OTHERS, blocks=(2,), **GIVEN),
     ):
         with sl.applied(model, wipe), sl.applied(model, hook):
             nested = logits(model)
@@ -235,34 +269,10 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
         assert logits(model).isfinite().all()
 
 
-@pytest.mark.slow
-def test_names_say_what_edits_depend_on(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    held = sl.capture(model, OTHER, **GIVEN)
-    _, cache = model.run_with_cache(OTHERS[1:])
-    hooks = [
-        change.zero_heads([1]), change.zero_heads([2]), change.zero_heads([1], positions=[1]),
-        change.scale_attention(0.5, [1]), change.scale_attention(0.5, [2]), change.scale_attention(0.25, [1]),
-        change.scale_attention(0.5, [1], heads=[0]),
-        change.patch_residual([1], OTHER, **GIVEN), change.patch_residual([1], OTHERS[1:], **GIVEN),
-        change.patch_residual([1], OTHER, from_positions=[2], **GIVEN), change.patch_residual([1], cache),
-        change.patch_heads([1], OTHER, **GIVEN), change.patch_heads([1], OTHER, positions=[1], **GIVEN),
-        change.patch_heads([1], OTHER, positions=[1], from_positions=[2], **GIVEN), change.patch_heads([1], cache),
-        change.mean_heads([1], OTHERS, **GIVEN), change.mean_heads([1], OTHERS, over="positions", **GIVEN),
-        change.mean_heads([1], OTHERS, positions=[1], **GIVEN), change.mean_heads([1], OTHER, **GIVEN),
-    ]  # fmt: skip
-    names = []
-    for hook in (*hooks, change.patch_residual([1], held), change.patch_heads([1], held)):
-        with sl.applied(model, hook):
-            names.append(tuple(sl.results.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]))
-    assert len(set(names[: len(hooks)])) == len(hooks)
-    assert names[-2:] == [names[7], names[11]], "a capture taken without hooks is its prompt"
-
-
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     other = sl.capture(bridge_of("gemma"), OTHER, **GIVEN)
-    few = sl.capture(model, OTHER, layers=[0], **GIVEN)
+    lowest = sl.capture(model, OTHER, layers=[0], **GIVEN)
     for make, complaint in (
         (lambda: change.patch_residual([2, 2], OTHER), "names a position twice"),
         (lambda: change.patch_residual([2], OTHER, from_positions=[1, 2]), "1 positions and 2 from_positions"),
@@ -282,10 +292,12 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
         (change.patch_residual([1], OTHER, from_positions=[10], **GIVEN), "the source has no position 10"),
         (change.patch_residual([1], OTHERS, **GIVEN), "the source has 2 prompts"),
         (change.patch_residual([1], OTHER, (3,), **GIVEN), "has block 3"),
-        (change.patch_residual([1], few), "no residual stream of layer 1"),
+        (change.patch_residual([1], lowest), "no residual stream of layer 1"),
         (change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}), r"has shape \(10, 4, 5\)"),
         (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
         (change.mean_heads([1], OTHERS, positions=[10], **GIVEN), "the source has no position 10"),
+        (change.mean_residual([10], OTHERS, **GIVEN), "the source has no position 10"),
+        (change.mean_residual([2], OTHERS, blocks=(3,), **GIVEN), "has block 3"),
     ):
         with pytest.raises(InputError, match=complaint), sl.applied(model, hook):
             pass

@@ -143,19 +143,6 @@ def test_what_is_no_hook_is_refused(given: Any, bridge_of: Callable[..., Any]) -
     assert count(model) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("", SITE, alone), "name=''"),
-        (("mine", "blocks.{block}.attn.hook_z", alone, ()), "are not block numbers"),
-        (("mine", SITE, alone, (2,)), "is a single hook point"),
-    ],
-)
-def test_hooks_that_say_nothing_sensible(arguments: Any, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        sl.hooks.Hook(*arguments)
-
-
 RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "text": (lambda t: "x", "returned a str, not a tensor"),
     "array": (lambda t: t.detach().numpy(), "returned a ndarray, not a tensor"),
@@ -225,56 +212,6 @@ def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
     assert isinstance(caught.value.__cause__, IndexError)
 
 
-class Interrupted(BaseException):
-    """As KeyboardInterrupt, which would end the tests."""
-
-
-@pytest.mark.parametrize("where", ["after it is hung", "before it is noted down", "before it is hung"])
-def test_no_hook_is_left_by_an_interruption(
-    where: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, real = bridge_of("gpt2"), hook_points.HookPoint.add_hook
-    plain, before, calls = logits(model), count(model), []
-
-    def interrupted(self: Any, hook: Any, **options: Any) -> Any:
-        calls.append(hook)
-        if len(calls) < 2:
-            return real(self, hook, **options)
-        if where == "after it is hung":
-            real(self, hook, **options)
-        elif where == "before it is noted down":
-            with monkeypatch.context() as inside:
-                inside.setattr(hook_points, "LensHandle", lambda *_, **__: (_ for _ in ()).throw(Interrupted))
-                real(self, hook, **options)
-        raise Interrupted
-
-    with sl.applied(model, ("blocks.0.hook_resid_pre", alone)):
-        kept, outer = count(model), logits(model)
-        with monkeypatch.context() as patched:
-            patched.setattr(hook_points.HookPoint, "add_hook", interrupted)
-            with pytest.raises(Interrupted), sl.applied(model, (SITE, alone), (SITE, alone)):
-                pass
-        assert len(calls) == 2
-        assert count(model) == kept
-        assert torch.equal(logits(model), outer)
-    assert count(model) == before
-    assert torch.equal(logits(model), plain)
-
-
-def test_one_hook_hung_twice_is_taken_off_one_by_one(bridge_of: Callable[..., Any]) -> None:
-    """Contexts that are not left in the order in which they were entered."""
-    model, half = bridge_of("llama"), sl.hooks.Hook("half", SITE, alone)
-    first, second = sl.applied(model, half), sl.applied(model, half)
-    plain = logits(model)
-    first.__enter__()
-    once = logits(model)
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert torch.equal(logits(model), once)
-    second.__exit__(None, None, None)
-    assert torch.equal(logits(model), plain)
-
-
 def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Path) -> None:
     def hook(z: torch.Tensor) -> torch.Tensor:
         return z * 0.5
@@ -309,15 +246,6 @@ def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Pa
     generator = torch.Generator()
     with pytest.raises(InputError, match="resume= must know all .* they use a Generator, which is opaque"):
         evaluate(lambda z: z * generator.initial_seed() ** 0)
-
-
-def test_compare_takes_pairs(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 4, prefix="How many ones are in the following sequence?", suffix="=")
-    changes: Any = {"pair": (SITE, alone), "hook": sl.hooks.Hook("half", SITE, alone), "list": [(SITE, alone)]}
-    found = sl.compare(tiny, ones, changes, lengths=[4], progress=False)["distance"]
-    np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="hook"))
-    np.testing.assert_array_equal(found.sel(change="pair"), found.sel(change="list"))
-    assert (found.sel(change="pair") != found.sel(change="as it is")).any()
 
 
 def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..., Any]) -> None:

@@ -106,26 +106,6 @@ def test_every_rule_is_a_plain_model_changed_by_hand(
         assert (expected - untouched).abs().max() > 1e-3, hook.name
 
 
-def test_rules_differ_where_they_should(bridge_of: Any) -> None:
-    """Only "log" counts the keys of a window, and only Llama 4 takes its step at the last token of a multiple."""
-    model = bridge_of("llama")
-    window = change.sliding_window(4)
-    seen: list[torch.Tensor] = []
-    look = sl.hooks.Hook("look", "blocks.0.attn.hook_attn_scores", lambda s: seen.append(s[0, 0].diagonal().clone()))
-    scores: dict[str, list[float]] = {}
-    for rule in RULES:
-        seen.clear()
-        logits(model, window, look)
-        before = seen[-1]
-        logits(model, window, change.log_scaling(rule, 4), look)  # type: ignore[arg-type]
-        scores[rule] = (seen[-1] / before).tolist()
-    assert scores["log"] == pytest.approx([math.log(min(i + 1, 4), 4) for i in range(14)], rel=1e-5)
-    assert scores["qwen"] == pytest.approx([1, 1, 1, 1, *(math.log(i + 1, 4) for i in range(4, 14))], rel=1e-5)
-    steps = [1 + 0.1 * math.log(1 + k) for k in range(4)]
-    assert scores["ministral3"] == pytest.approx([steps[i // 4] for i in range(14)], rel=1e-5)
-    assert scores["llama4"] == pytest.approx([steps[(i + 1) // 4] for i in range(14)], rel=1e-5)
-
-
 def test_the_rule_of_ministral_is_that_of_its_own_module(tmp_path: Any) -> None:
     """The same weights with and without its scaling; the hook makes one of the other, in 14 tokens with steps at 4."""
     rope = {"rope_type": "default", "rope_theta": 10000.0, "original_max_position_embeddings": 4}

@@ -180,7 +180,7 @@ def test_no_separator_inside() -> None:
 
 def test_from_few_lengths_nothing_is_claimed() -> None:
     """The first separator is before length 4, so that 7 lengths have 4 with one."""
-    few, enough = (ablated(1.0, 5.0).assign_coords(hook=["mean_resid"]).isel(length=slice(0, n)) for n in (7, 8))
+    few, enough = (ablated(1.0, 5.0).assign_coords(hook=["mean_residual"]).isel(length=slice(0, n)) for n in (7, 8))
     assert "Too few lengths have a separator before their last token (4)" in say.separators_help(few)
     assert "larger with them at 5, smaller at 0 of 5 lengths" in say.separators_help(enough)
     assert "too few lengths (4)" in say.presence_or_content(few.isel(length=slice(0, 4)))
@@ -216,7 +216,7 @@ def test_last_block_that_matters(kept: Any, expected: str) -> None:
     ],
 )
 def test_presence_or_content(kept: Any, expected: str) -> None:
-    assert expected in say.presence_or_content(ablated(0.1, 1.0, kept=kept).assign_coords(hook=["mean_resid"]))
+    assert expected in say.presence_or_content(ablated(0.1, 1.0, kept=kept).assign_coords(hook=["mean_residual"]))
 
 
 def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:

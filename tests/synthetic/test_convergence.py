@@ -1,8 +1,6 @@
 """Figures 8 and 9 and the survey: numbers against derivations, closed forms, scipy and hand counts."""
 
-import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.synthetic import (
     PAPER,
@@ -319,28 +316,3 @@ def test_surveys_refuse_what_is_no_option() -> None:
     ):
         with pytest.raises(InputError, match=words):
             survey(Stack(table=9), over, LENGTHS, **QUIET)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["nc", "json"])
-def test_results_say_what_they_are_and_come_back(ending: str, surveyed: xr.Dataset, tmp_path: Path) -> None:
-    stack = Stack(encoding="t5", mask="window", window=4, sinks=1)
-    alone = convergence(stack, LENGTHS, seeds=[3, 8], norm="l2", tail=0.7, **QUIET)
-    for found, name in (
-        (alone, "convergence"), (softmax_total_variation([100, 2000, 4000, 9000]), "softmax_total_variation"),
-        (surveyed, "survey"),
-    ):  # fmt: skip
-        back = sl.results.open(sl.results.save(found, tmp_path / f"{name}.{ending}"))
-        xr.testing.assert_identical(back, found)
-        for variable in found.data_vars.values():
-            assert variable.attrs["long_name"]
-            assert variable.attrs["units"]
-        facts = sl.results.provenance(back)
-        assert facts["call"]["function"] == name
-        assert {"stack", "seeds", "dtype", "device", "versions", "call", "values"} == set(facts)
-    facts = sl.results.provenance(alone)
-    assert facts["stack"] == dataclasses.asdict(stack)
-    assert facts["seeds"] == [3, 8]
-    assert (facts["dtype"], facts["device"]) == ("float64", "cpu")
-    assert facts["call"] == {"function": "convergence", "lengths": LENGTHS, "norm": "l2", "tail": 0.7}
-    assert sl.results.provenance(surveyed)["call"]["over"]["window"] == [None, 8]

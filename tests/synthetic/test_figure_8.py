@@ -1,8 +1,5 @@
 """Why D falls in figure 8 without δ → 0, and where it would not: what docs/synthetic.md says of it."""
 
-import runpy
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +9,7 @@ import torch
 from squashlens.synthetic import PAPER, Stack, convergence, last_tokens, lengths_up_to
 from squashlens.synthetic.convergence import HALVING
 from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.stacks.draws import draw
-from squashlens.synthetic.stacks.encodings import sinusoids
+from squashlens.synthetic.stacks.draws import draw, sinusoids
 
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -103,14 +99,3 @@ def test_what_keys_and_values_of_the_same_tokens_leave() -> None:
         left, gap = left[:, 0], (found.v - found.star)[:, 0, at]
         assert torch.cosine_similarity(gap, left).mean() > 0.9
         assert gap.abs().sum(-1).mean().item() == pytest.approx(left.abs().sum(-1).mean().item(), rel=0.15)
-
-
-@pytest.mark.slow
-def test_the_script_tells_the_derived_rate_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = Path(__file__).parents[2] / "analyses" / "fig8_synthetic_convergence.py"
-    monkeypatch.setattr(sys, "argv", [str(script), "--longest", "100", "--out", str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
-    by_stack = capsys.readouterr().out.split("premise")
-    assert ["D ∝ n^-1.0" in by_stack[1], "D ∝ n^-0.5" in by_stack[2], "derived" in by_stack[3]] == [True, True, False]

@@ -14,8 +14,7 @@ from squashlens.errors import InputError
 from squashlens.synthetic import PAPER, Stack, last_tokens
 from squashlens.synthetic.stacks import forward as forward_module
 from squashlens.synthetic.stacks import layers as layers_module
-from squashlens.synthetic.stacks.draws import draw
-from squashlens.synthetic.stacks.encodings import alibi, rotate, sinusoids, t5_bucket
+from squashlens.synthetic.stacks.draws import alibi, draw, rotate, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64
@@ -120,25 +119,6 @@ def test_a_longer_sequence_begins_with_the_shorter_one() -> None:
     torch.testing.assert_close(deeper.v[:, :1], shallow.v, rtol=1e-12, atol=1e-14)
 
 
-def test_draws_have_the_sizes_that_are_promised_and_are_all_different() -> None:
-    stack = Stack(width=128, mlp=2, scale=3.0, encoding="t5", depth=2)
-    drawn = draw(stack, 2000, [0, 1], F64, CPU)
-    assert drawn.tokens.std().item() == pytest.approx(1, rel=0.01)
-    assert drawn.biases.std().item() == pytest.approx(3, rel=0.3)
-    square = [getattr(w, name) for w in drawn.layers for name in ("query", "key", "value", "output")]
-    for matrix in square:
-        assert matrix.std().item() == pytest.approx(3 / 128**0.5, rel=0.02)
-    assert drawn.layers[0].up.std().item() == pytest.approx(3 / 128**0.5, rel=0.02)
-    assert drawn.layers[0].down.std().item() == pytest.approx(3 / 256**0.5, rel=0.02)
-    rows = torch.cat([m[:, 0] for m in [*square, drawn.tokens]] + [w.up[:, 0, :128] for w in drawn.layers])
-    rows = torch.cat([rows] + [w.down[:, :1].flatten(1)[:, :128] for w in drawn.layers])
-    angles = torch.corrcoef(rows) - torch.eye(len(rows), dtype=F64)
-    assert angles.abs().max() < 0.45  # streams share no numbers; 1/√128 is 0.09
-    direct = draw(Stack(projections="direct", scale=2.0), 2000, [0], F64, CPU).direct
-    for part in direct:
-        assert part.var().item() == pytest.approx(4 / 64, rel=0.02)
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 10000))
 def test_rope_knows_only_the_distance(seed: int, i: int, j: int, shift: int) -> None:
@@ -148,12 +128,6 @@ def test_rope_knows_only_the_distance(seed: int, i: int, j: int, shift: int) -> 
     assert there.item() == pytest.approx(here.item(), abs=1e-9)
     moved = rotate(q, torch.tensor([j + 1]), 1e4) @ rotate(k, torch.tensor([i]), 1e4).T
     assert abs(moved.item() - here.item()) > 1e-6
-
-
-def test_sinusoids_by_hand() -> None:
-    found = sinusoids(torch.tensor([3]), 6, 100.0)[0]
-    angles = [3, 3 / 100 ** (1 / 3), 3 / 100 ** (2 / 3)]
-    assert found.tolist() == pytest.approx([f(a) for a in angles for f in (np.sin, np.cos)])
 
 
 def test_alibi_against_its_closed_form() -> None:
@@ -174,14 +148,6 @@ def test_t5_ranges_are_those_of_the_published_code(both_ways: bool) -> None:
     expected = [twin.t5_bucket(int(d), both_ways) for d in distance]
     assert t5_bucket(distance[None], both_ways=both_ways)[0].tolist() == expected
     assert len(set(expected)) == (31 if both_ways else 32)  # both ways, the range of later keys at distance 0 is empty
-
-
-def test_single_precision_is_near() -> None:
-    stack = Stack(depth=2, encoding="rope", residual=True, norm="rms", mlp=2)
-    double, single = (last_tokens(stack, [10, 200], seeds=2, dtype=t, progress=False) for t in (F64, torch.float32))
-    assert single.v.dtype == torch.float32
-    torch.testing.assert_close(single.v.double(), double.v, rtol=1e-4, atol=1e-4)
-    assert not torch.equal(single.v.double(), double.v)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from squashlens.tasks import find, reading
-from squashlens.tasks.markup import plain, turn
 from squashlens.tasks.numerals import stated, value
 
 READ = reading.counted("ones", "1s", "1's")
@@ -199,14 +198,6 @@ def test_a_hedge_is_never_read(n: int, hedge: str, form: str) -> None:
         form.replace("{:,}", "{}").format(hedge.format(n)),
     ):
         assert READ(text, "", True).value == "", text
-
-
-def test_a_turn_and_its_markup() -> None:
-    assert turn("<s>[/INST] 7", False) == (" 7", False)
-    assert turn("7</s> and more", False) == ("7", True)
-    assert plain(r"\boxed{\text{7}}1").split() == ["answer:", "7", "1"]
-    assert plain("2 * 3 * 4") == "2 * 3 * 4"
-    assert plain("a_1_b") == "a_1_b"
 
 
 def test_each_task_knows_its_own_units() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.tasks.echo import is_echo, slips, symbols
+from squashlens.tasks.echo import is_echo, slips
 
 
 def brute(piece: str, text: str) -> int:
@@ -53,7 +53,3 @@ def test_few_numbers_are_near_by_chance(digits: int, words: float, ones: float) 
 def test_echoes(said: str, sequence: str, echo: bool) -> None:
     assert is_echo(said, (sequence,)) == echo
     assert is_echo(said, ("5", sequence)) == echo or said == "5"
-
-
-def test_symbols_are_letters_and_digits() -> None:
-    assert symbols("1 + 1, 0; Car_\t–") == "110car"

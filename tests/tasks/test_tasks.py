@@ -7,10 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -106,14 +103,6 @@ def sequence_in(prompt: str, printed: tuple[str, str]) -> str:
     return prompt[len(before) : len(prompt) - len(after)]
 
 
-def test_these_are_all() -> None:
-    assert set(NAMES) == set(PRINTED)
-    assert len(set(sl.tasks.names())) == len(sl.tasks.names()) == len(NAMES) + len(TAUGHT)
-    assert sl.tasks.names()[: len(NAMES)] == tuple(NAMES)  # the paper's first
-    for name in sl.tasks.names():
-        assert find(name).name == name
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_are_the_papers(name: str) -> None:
     """Character by character, apart from the sequence; and the sequence has as many items as asked for."""
@@ -156,11 +145,6 @@ def test_copying_in_the_figure_is_always_zero(end: str) -> None:
     assert {find(f"copy_{end}_random").ask(5, seed=seed).truth for seed in range(30)} == {"0", "1"}
 
 
-def test_numbered_items_say_their_place() -> None:
-    written = sequence_in(find("count_numbered").about("101").prompt, ONES)
-    assert written == "digit 1: 1, digit 2: 0, digit 3: 1"
-
-
 def test_a_chain_of_thought_is_asked_for_in_the_papers_words() -> None:
     for name in NAMES:
         plain, steps = (find(name).ask(9, seed=2, mode=mode) for mode in ("answer_only", "cot"))
@@ -188,45 +172,6 @@ def test_tasks_without_examples_have_no_such_mode() -> None:
             find(name).ask(4, mode="cot_few_shot")
 
 
-EXAMPLES = {
-    "sum": ("1", "+", SUM[0]),
-    "count_ones": ("1", "", ONES[0]),
-    "count_bernoulli": ("1", "", ONES[0]),
-    "count_alternating": ("1", "", ONES[0]),
-    "count_word": ("car", " ", WORD[0]),
-}
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_right(name: str) -> None:
-    """The sequences that are printed have as many in them as the examples say, group by group and in all."""
-    counted, between, question = EXAMPLES[name]
-
-    def items(text: str) -> list[str]:
-        return [item for item in (text.split(between) if between else list(text)) if item]
-
-    text = find(name).examples
-    shots = re.split(r"(?<=is: \d\d)\n\n|(?<=is: \d)\n\n", text)
-    assert len(shots) == 2
-    for shot in shots:
-        asked, _, rest = shot.partition("We divide the ")
-        groups, said = rest.split("groups of 5.")[1].split("\n\nThe answer is then ")
-        full, loose = re.findall(r"\(([^)]*)\)", groups), re.sub(r"\([^)]*\)", "", groups).strip(" +\n")
-        spaced = [items(re.sub(r" (?=\+)|(?<=\+) ", "", group).strip()) for group in (*full, loose)]
-        assert [len(group) for group in spaced[:-1]] == [5] * len(full)
-        assert 0 < len(spaced[-1]) < 5
-        counts = [group.count(counted) for group in spaced]
-        sum_of, answer = re.fullmatch(r"([\d+* ]+) = (\d+)\n\n.*", said, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        terms = [int(a) * int(b or 1) for a, b in re.findall(r"(\d+)(?: \* (\d+))?", sum_of)]
-        assert sum(terms) == int(answer) == sum(counts)
-        assert terms == (counts if "*" not in sum_of else [sum(counts[:-1]), counts[-1]])
-        assert reading.number(shot, "The final answer to your maths question is:", True).value == answer
-        if asked:  # the first has no question, as in the paper
-            assert asked.startswith(question)
-            written = items(asked[len(question) :].strip(" '\n").replace(" + ", "+"))
-            assert written == [item for group in spaced for item in group]
-
-
 @pytest.mark.parametrize("name", sl.tasks.names())
 def test_draws_follow_the_seed(name: str) -> None:
     """The same for the same seed and in every mode; other seeds draw others where the task draws, and only there."""
@@ -242,21 +187,6 @@ def test_draws_follow_the_seed(name: str) -> None:
         assert different == 1
     else:
         assert different == (2 if "alternating" in name else len(seeds))
-
-
-@pytest.mark.parametrize(
-    ("name", "counted"), [("count_bernoulli", "1"), ("count_numbered", "1"), ("count_word", "car")]
-)
-def test_shares_are_as_stated(name: str, counted: str) -> None:
-    """0.7 of all items, pooled over seeds, within four standard errors; of the rest each as often."""
-    pooled = [item for seed in range(60) for item in find(name).ask(300, seed=seed).items]
-    assert abs(pooled.count(counted) / len(pooled) - 0.7) < 4 * (0.7 * 0.3 / len(pooled)) ** 0.5
-    others = [item for item in pooled if item != counted]
-    kinds = set(others)
-    assert kinds == ({"tree", "house", "dog", "river", "road", "stone"} if counted == "car" else {"0"})
-    for kind in kinds if len(kinds) > 1 else ():
-        share = 1 / len(kinds)
-        assert abs(others.count(kind) / len(others) - share) < 4 * (share * (1 - share) / len(others)) ** 0.5
 
 
 @pytest.mark.parametrize("name", TAUGHT)
@@ -307,23 +237,6 @@ def test_a_task_of_ones_own() -> None:
     assert shots.startswith(f"{STEP} Here are a few examples:\n\nab: 1\n\nbb: 0\n\nHow many vowels are in '")
     with pytest.raises(FrozenInstanceError):
         task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_own_tasks_say_what_they_count_themselves() -> None:
-    """Items of several characters, shown as one likes, read as words."""
-    task = vowels(
-        name="odd one",
-        draw=lambda n, rng: rng.sample(["tree", "road", "river"], k=n),
-        answer=min,
-        show=" and ".join,
-        read=reading.words,
-        opening="It is:",
-        numeric=False,
-    )
-    question = task.about(["tree", "road"])
-    assert question.prompt == "How many vowels are in 'tree and road'? Answer with a number."
-    assert task.read("It is: *road*", task.opening, True) == reading.Reading(question.truth, "read")
-    assert sorted(task.ask(3).items) == ["river", "road", "tree"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -382,32 +295,6 @@ def test_a_right_answer_is_text(answer: Any) -> None:
         raw(Task.ask)(vowels(answer=lambda items: answer), 3)
 
 
-def test_space_around_the_opening_is_refused() -> None:
-    with pytest.raises(InputError, match="has surrounding spaces"):
-        Task("spaced", "{sequence}", lambda n, _: ["a"] * n, lambda items: "1", opening=" ")
-
-
-def test_lengths_are_asked_in_ascending_order() -> None:
-    """Whatever order they are given in; seeds and modes keep theirs."""
-    asked = find("count_bernoulli").asked([24, 3, 8], (4, 0), ["cot", "answer_only"])
-    assert [(q.mode, q.length, q.seed) for q in asked] == [
-        (mode, n, seed) for mode in ("cot", "answer_only") for n in (3, 8, 24) for seed in (4, 0)
-    ]
-
-
-def test_whole_numbers_of_any_kind_are_numbers() -> None:
-    """And are Python's in the questions, which are written into files."""
-    task = find("count_bernoulli")
-    asked = task.asked(np.arange(4, 6), np.array([2, 1], dtype=np.uint8))  # pyright: ignore[reportArgumentType]
-    assert asked == task.asked([4, 5], [2, 1])
-    assert {type(value) for q in asked for value in (q.length, q.seed)} == {int}
-    with pytest.raises(InputError, match="not different values"):
-        task.asked([4, np.int64(4)])  # pyright: ignore[reportArgumentType]
-    for length, seed in ((0, 0), (2.0, 0), (3, True)):
-        with pytest.raises(InputError, match="whole number"):
-            task.ask(length, seed=seed)  # pyright: ignore[reportArgumentType]
-
-
 PLAIN = [name for name in sl.tasks.names() if name != "count_numbered" and not name.endswith("_commas")]
 
 
@@ -457,13 +344,6 @@ def test_a_right_answer_that_nobody_can_give_is_refused(truth: str, others: dict
             ask()
 
 
-def test_a_reader_of_ones_own_may_read_other_answers() -> None:
-    def padded(text: str, opening: str, ended: bool) -> reading.Reading:
-        return reading.Reading(f"{int(text):02}", "read")
-
-    assert vowels(answer=lambda items: "02", read=padded).ask(3).truth == "02"
-
-
 TEN = "1111111111"
 
 
@@ -505,47 +385,6 @@ def test_the_sequence_said_again_is_no_count(items: str, said: str, expected: st
         assert (found.value, found.why) == (("", expected) if expected in reading.WHY else (expected, "read"))
     copied = replace(task, numeric=False)  # where the answer is no number, it may be what was shown
     assert copied.understood(question, said, True) == task.read(said, task.opening, True)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    items=st.text("01", min_size=10, max_size=15).filter(lambda items: "1" in items[:2]),
-    place=st.integers(0, 9), slip=st.sampled_from(["left out", "added", "changed"]), by=st.sampled_from("0123456789"),
-)  # fmt: skip
-def test_one_slip_does_not_make_an_echo_a_count(items: str, place: int, slip: str, by: str) -> None:
-    """One such answer among right ones would make the mean error some thousand millions."""
-    middle = {"left out": "", "added": by + items[place], "changed": by}[slip]
-    task = find("count_bernoulli")
-    question = task.about(items)
-    said = items[:place] + middle + items[place + 1 :]
-    if int(said) > 10 * len(items):
-        assert task.understood(question, said, True) == reading.Reading("", "echo")
-    assert task.understood(question, question.truth, True) == reading.Reading(question.truth, "read")
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", ["count_ones", "count_bernoulli", "count_word", "sum", "taught_count_repeated_commas"])
-def test_no_answer_up_to_ten_times_the_items_is_an_echo(name: str) -> None:
-    """But for the items themselves where they are few."""
-    task = find(name)
-    for n in (3, 9, 12, 50, 111):
-        question = task.ask(n)
-        shown = {"".join(question.items), "".join(question.items).lstrip("0")}
-        for said in map(str, range(10 * n + 1)):
-            assert task.understood(question, said, True).why == ("echo" if said in shown else "read")
-
-
-def test_a_sequence_is_said_again_as_it_is_shown() -> None:
-    """Also with what stands between items, less the spaces around it."""
-    task = find("count_bernoulli").shown(" 0 ")
-    question = task.about("111")
-    for echo in ("10101", "111"):
-        assert task.understood(question, echo, True).why == "echo"
-    for echo in ("1 0 1 0 1", "1 1 1"):
-        assert task.understood(question, echo, True).why == "echo"
-    words = vowels(draw=lambda n, rng: ["12", "30", "7"][:n], answer=lambda items: str(len(items)), show=" ".join)
-    assert words.understood(words.about(["12", "30"]), "1230", True).why == "echo"
-    assert words.understood(words.about(["12"]), "12", True).value == "12"
 
 
 def test_only_counts_have_an_echo() -> None:

@@ -86,9 +86,6 @@ def test_rows_values_and_derivatives_equal_the_written_pattern(case: dict[str, A
     rows[:, :, attention.queries.shape[2] // 2 + 1 :] = 0  # a sweep starts with a row that is zero nearly everywhere
     expected = torch.einsum("rpj,pji->rpi", rows, pattern.mean(dim=1))
     torch.testing.assert_close(attention.pushed(rows), expected, rtol=1e-12, atol=1e-12)
-    by_head = torch.rand(2, *pattern.shape[:3], dtype=torch.float64)
-    expected = torch.einsum("rphj,phji->rphi", by_head, pattern)
-    torch.testing.assert_close(attention.pushed_by_head(by_head), expected, rtol=1e-12, atol=1e-12)
 
     cotangents = torch.randn(3, *truth.shape, dtype=torch.float64)
     cotangents[:, :, :, : attention.queries.shape[2] // 2] = 0

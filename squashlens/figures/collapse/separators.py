@@ -24,18 +24,18 @@ NAMES = {
     "random_places": "at random places",
     "mask": "masked",
     "zero_pattern": "attention weights to them zeroed",
-    "zero_value": "values zeroed",
-    "zero_resid": "residual streams zeroed",
-    "mean_resid": "mean residual streams",
-    "resample_resid": "residual streams of another prompt",
+    "zero_values": "values zeroed",
+    "zero_residual": "residual streams zeroed",
+    "mean_residual": "mean residual streams",
+    "resample_residual": "residual streams of another prompt",
 }
 DOING = {
     "mask": "masking the separators",
     "zero_pattern": "zeroing attention weights to separators",
-    "zero_value": "zeroing the separators' values",
-    "zero_resid": "zeroing the separators' residual streams",
-    "mean_resid": "mean ablation of the separators",
-    "resample_resid": "resampling the separators",
+    "zero_values": "zeroing the separators' values",
+    "zero_residual": "zeroing the separators' residual streams",
+    "mean_residual": "mean ablation of the separators",
+    "resample_residual": "resampling the separators",
 }
 WIDE = ("none", "separators")
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition

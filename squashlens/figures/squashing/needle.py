@@ -23,7 +23,7 @@ PANELS = {
     "bound_over_null": ("bound ÷ null", COLOURS["bound_over_null"]),
     "certified": ("certified bound", COLOURS["path_bound"]),
     "effect": ("substitution effect, ‖Δy<sub>n</sub>‖₂", COLOURS["jacobian_frozen"]),
-    "kl": ("substitution effect, KL (nat)", COLOURS["zero_value"]),
+    "kl": ("substitution effect, KL (nat)", COLOURS["zero_values"]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import special  # `scipy.stats` takes a second to import
@@ -9,8 +10,130 @@ from scipy import special  # `scipy.stats` takes a second to import
 from squashlens._typing import Direction
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.measure.answers._splits import Answers, Split
+from squashlens.sequences import Ids
+from squashlens.tasks import Question, Task
+from squashlens.tasks.reading import is_number
 from squashlens.theory.statistics.ridge import ridge
+
+N_TRAIN = 64  # prompts of each fit by default
+TESTED = 16  # least number of prompts to test on; with fewer, R² is mostly chance
+SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
+
+
+@dataclass(frozen=True)
+class Split:
+    """The training and test prompts of one length, as indices of distinct prompts, with weights of the test prompts.
+
+    The weight of a test prompt is how often it was drawn, times how often the resampling of this split contains it.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The right answers of questions, and how probes are fitted to them.
+
+    Over (length, seed): `truth`, `prompt` (an index that equal prompts share) and `tokens`, the number of tokens.
+    `items` has the items of each question as numbers, (seed, place) for each length.
+    """
+
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    truth: np.ndarray
+    prompt: np.ndarray
+    tokens: np.ndarray
+    items: tuple[np.ndarray, ...]
+    n_train: int = N_TRAIN
+    splits: int = SPLITS
+
+    @classmethod
+    def of(
+        cls, task: Task, questions: tuple[Question, ...], ids: list[Ids], n_train: int = N_TRAIN, splits: int = SPLITS
+    ) -> "Answers":
+        """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
+        one = len({q.truth for q in questions}) == 1  # then it may be a word, since nothing can be learned about it
+        if not one and not (task.numeric and all(is_number(q.truth) for q in questions)):
+            raise InputError(
+                f"The right answers of the task {task.name!r} are not numbers.",
+                "Probe a task whose answers are counts or digits.",
+            )
+        lengths, seeds = (tuple(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed"))
+        shape = (len(lengths), len(seeds))
+        truth = np.array([0 if one else int(q.truth) for q in questions], dtype=float).reshape(shape)
+        _, prompt = np.unique([q.prompt for q in questions], return_inverse=True)
+        kinds = {item: place for place, item in enumerate(sorted({item for q in questions for item in q.items}))}
+        rows = [[kinds[item] for item in q.items] for q in questions]
+        items = tuple(np.array(rows[at * shape[1] : (at + 1) * shape[1]]) for at in range(shape[0]))
+        return cls(
+            lengths, seeds, truth, prompt.reshape(shape), np.array(list(map(len, ids))).reshape(shape), items, n_train,
+            splits,
+        )  # fmt: skip
+
+    @property
+    def prompts(self) -> list[int]:
+        """The number of distinct prompts at each length."""
+        return [len(np.unique(row)) for row in self.prompt]
+
+    @property
+    def needed(self) -> int:
+        """The number of distinct prompts that a probe needs at one length."""
+        return self.n_train + TESTED
+
+    @cached_property
+    def varied(self) -> list[bool]:
+        """Whether the right answer varies between samples, for each length."""
+        return [bool(np.ptp(row) > 0) for row in self.truth]
+
+    @cached_property
+    def probed(self) -> list[int]:
+        """The indices of the lengths with enough distinct prompts and varying answers."""
+        return [at for at, many in enumerate(self.prompts) if many >= self.needed and self.varied[at]]
+
+    @cached_property
+    def different(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each length: the first sample of each distinct prompt, the prompt of each sample, and their counts."""
+        return [np.unique(row, return_index=True, return_inverse=True, return_counts=True)[1:] for row in self.prompt]
+
+    def coords(self) -> dict[str, list[int]]:
+        """The coordinates of results over lengths and seeds."""
+        return {"length": list(self.lengths), "seed": list(self.seeds)}
+
+    def split(self, at: int, number: int) -> Split:
+        """A numbered split at a length, the same for the model, the random models and the control task.
+
+        Of the shuffled samples the first `n_train` distinct prompts train; all others test, resampled with replacement.
+        """
+        _, prompt, drawn = self.different[at]
+        rng = np.random.default_rng([number, self.lengths[at]])
+        order = prompt[rng.permutation(len(prompt))]
+        distinct, first = np.unique(order, return_index=True)
+        order = distinct[np.argsort(first)]
+        train, test = order[: self.n_train], order[self.n_train :]
+        again = np.bincount(rng.integers(len(test), size=len(test)), minlength=len(test))
+        return Split(train, test, drawn[test] * again)
+
+    def control(self, at: int, number: int) -> np.ndarray:
+        """The target of the control task for each distinct prompt: Σ_i c(i, x_i), with each c(i, x) from N(0, 1)."""
+        rng = np.random.default_rng([number, self.lengths[at], 1])
+        items = self.items[at][self.different[at][0]]
+        places = np.arange(items.shape[1])
+        table = rng.standard_normal((items.shape[1], max(part.max() for part in self.items) + 1))
+        return table[places, items].sum(axis=1)
+
+    def targets(self, at: int, number: int) -> np.ndarray:
+        """The targets of distinct prompts, (prompt, target): the right answer, and that of the control task."""
+        return np.stack([self.truth[at, self.different[at][0]], self.control(at, number)], axis=1)
+
+    def of_samples(self, at: int, test: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The values of some distinct prompts, for each sample; NaN for samples of the other prompts."""
+        first, prompt, _ = self.different[at]
+        by_prompt = np.full(len(first), np.nan)
+        by_prompt[test] = values
+        return by_prompt[prompt]
+
 
 CONFIDENCE = 0.95
 
@@ -93,12 +216,12 @@ def gains(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """R² minus that of the best baseline: its mean over splits, and the ends of its 95 % interval.
 
-    `others` is the best R² of the baselines that need no random model; `r2_random` is the R² of random model s mod
-    `many` in split s. The interval allows for further draws of random weights: let g_t be the mean of
-    R² − max(0, R²_random) over the splits of random model t, and s the standard deviation of g_t over T random models.
-    Then g of one more random model is within t_{0.975, T−1} · s · √(1 + 1/T) of the mean. The R² of random models is
-    raised by this amount for the lower end, and reduced by it for the upper end. With fewer than two random models
-    there is no s: the lower end is NaN, and the upper end is that of the gain over the other baselines.
+    `others` is the best R² of the baselines that need no random model; `r2_random` is that of random model s mod `many`
+    in split s. The interval allows for further draws of random weights: with g_t the mean of R² − max(0, R²_random)
+    over the splits of random model t, and s their standard deviation, g of one more random model is within t_{0.975,
+    T−1} · s · √(1 + 1/T) of the mean. The R² of random models is raised by this amount for the lower end, and reduced
+    by it for the upper. With fewer than two random models the lower end is NaN, and the upper end is that of the gain
+    over the other baselines.
     """
     if not many:
         _, _, high = interval(r2 - others)

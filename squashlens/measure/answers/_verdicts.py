@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squashlens.measure.answers._splits import Answers
+from squashlens.measure.answers._scores import Answers
 from squashlens.measure.answers.frequencies import interval as wilson
 
 READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED = VERDICTS = (
@@ -52,8 +52,11 @@ class Evidence:
 
 def judged(evidence: Evidence, r2_threshold: float) -> Judgement:
     """The judgement of the first step that decides, or that is undecided."""
-    steps = (_read, _collapsed, _given, _represented)
-    return next(found for step in steps if (found := step(evidence, r2_threshold)) is not None)
+    e, differing = evidence, "pairs with different right answers are bit-identical"
+    found = _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
+    if found is None and e.pairs:
+        found = _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, differing)
+    return found or _given(e, r2_threshold) or _represented(e, r2_threshold)
 
 
 def share(count: int, total: int, random: bool) -> tuple[float, float]:
@@ -62,19 +65,6 @@ def share(count: int, total: int, random: bool) -> tuple[float, float]:
         return count / total, count / total
     low, high = wilson(np.array([count / total]), total)
     return low.item(), high.item()
-
-
-def _read(e: Evidence, r2_threshold: float) -> Judgement | None:
-    """Step 1: whether at least half of the answers are right."""
-    return _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
-
-
-def _collapsed(e: Evidence, r2_threshold: float) -> Judgement | None:
-    """Step 2: whether at least half of the pairs with different right answers are bit-identical."""
-    if not e.pairs:
-        return None
-    what = "pairs with different right answers are bit-identical"
-    return _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, what)
 
 
 def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str) -> Judgement | None:

@@ -16,10 +16,9 @@ from squashlens._typing import Bridge, Distance, Mode, Scale, Template
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._questions import answers_file, prepare_questions
-from squashlens.measure.answers._splits import N_TRAIN, Answers
+from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers._verdicts import VERDICTS, verdicts
-from squashlens.measure.answers.evaluate import answered
+from squashlens.measure.answers.evaluate import answered, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import scored
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, dtype_named
@@ -60,23 +59,15 @@ def collapse_vs_readout(
     if the task requests some. v is the prompt, and v* the same with its last item repeated.
 
     Args:
-        model: as in `evaluate`.
-        task: as in `probe`.
-        lengths: as in `evaluate`.
+        model, lengths, template, batch_size, resume, progress: as in `evaluate`.
+        task, mode, n_train, n_random_models: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
-        mode: as in `probe`.
-        template: as in `evaluate`.
         norm: as in `collapse`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
         round_to: dtype to which y and y* are rounded before they are compared bit by bit; that of the run by default.
         r2_threshold: least R² at which the answer counts as represented, between 0 and 1; 0.9 by default.
-        n_train: as in `probe`.
-        n_random_models: as in `probe`.
-        batch_size: as in `evaluate`.
-        resume: as in `evaluate`.
-        progress: as in `evaluate`.
 
     Returns:
         Dataset. Over (length), dimensionless: `accuracy`, with its interval; `same_argmax`, the share of pairs with

@@ -1,12 +1,4 @@
-"""Answers to questions as a labelled result: parsed, compared with the right answers, and counted.
-
-An answer that cannot be parsed is not right and has no error; its share is reported by reason. A parsed answer must
-also answer its question: an echo of the sequence is not a count of it (`Task.understood`).
-
-There are two accuracies: `accuracy` counts all unambiguous right answers (lenient), `accuracy_strict` only those given
-in the requested form. One wrong answer can change a mean error without limit, so that median and quartiles are reported
-too.
-"""
+"""Answers to questions as a labelled result: parsed, compared with the right answers, and counted."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -45,8 +37,7 @@ def scored(
 ) -> xr.Dataset:
     """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
 
-    `prefill` says that the prompts end with the first words of the answer, which are parsed with it. The NUL
-    character, which files cannot store, is replaced by ␀ in `answer`.
+    `prefill` says that the prompts end with the first words of the answer, which are parsed with it.
     """
     modes, lengths, seeds = (list(dict.fromkeys(getattr(question, over) for question in answers)) for over in OVER)
     shape = (len(modes), len(lengths), len(seeds))

@@ -21,9 +21,8 @@ from squashlens.engine.proving.proof import status
 from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._questions import prepare_questions
-from squashlens.measure.answers._scores import gains, interval, of_length, scored
-from squashlens.measure.answers._splits import N_TRAIN, Answers
+from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, scored
+from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.measurement import measurement
 from squashlens.records.results import Variable
@@ -77,12 +76,10 @@ def probe(
       number.
 
     Args:
-        model: as in `evaluate`.
+        model, lengths, template, batch_size, progress: as in `evaluate`.
         task: task whose right answers are numbers, from `squashlens.tasks.find` or your own.
-        lengths: as in `evaluate`.
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
         mode: form of the question: ``"answer_only"`` (the default), ``"cot"`` or ``"cot_few_shot"``.
-        template: as in `evaluate`.
         prefill: whether prompts end with the first words of the answer (prefill), so that the answer comes next; yes
             by default.
         direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
@@ -90,8 +87,6 @@ def probe(
         n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
             16 more distinct prompts for testing.
         n_random_models: number of models with random weights; 4 by default, 0 for none.
-        batch_size: as in `evaluate`.
-        progress: as in `evaluate`.
 
     Returns:
         Dataset, dimensionless unless a unit is stated. Over (layer, length), NaN if there are too few distinct prompts

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,8 +19,9 @@ from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.context import causal, context
 from squashlens.engine.running.forward import next_logits
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
-from squashlens.hooks.interventions import mask_tokens, zero_pattern, zero_residual, zero_values
-from squashlens.hooks.reference import StandIn, mean_of, one_of_them
+from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
+from squashlens.hooks.patches import drawn_from, stream_hooks
+from squashlens.hooks.sources import Activations, mean_activations
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.sequences import GrowingSequence
 
@@ -128,26 +130,29 @@ def makers(
     run: PairRun, kinds: Sequence[Ablation], source: Sequence[GrowingSequence] | None, seed: int
 ) -> dict[Ablation, MakeHooks]:
     """A function for each kind that makes its hooks; reference prompts are run only if one of the kinds needs them."""
-    plain = {"mask": mask_tokens, "zero_pattern": zero_pattern, "zero_value": zero_values, "zero_resid": zero_residual}
-    found: dict[Ablation, MakeHooks] = {kind: _one_hook(plain[kind]) for kind in kinds if kind in plain}
-    if len(found) < len(kinds):
-        model, places = run.model, separators_within(run)
-        ids = _source_ids(run, source, seed).to(device_of(model))
-        if "mean_resid" in kinds:
-            found["mean_resid"] = _replacing(mean_of(model, ids, places))
-        if "resample_resid" in kinds:
-            found["resample_resid"] = _replacing(one_of_them(model, ids, places, seed))
-    return {kind: found[kind] for kind in kinds}
+    factories = {
+        "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
+    }  # fmt: skip
+    found: dict[Ablation, MakeHooks] = {}
+    ids = None
+    for kind in kinds:
+        if kind in factories:
+            found[kind] = partial(_one_hook, factories[kind])
+            continue
+        ids = _source_ids(run, source, seed).to(device_of(run.model)) if ids is None else ids
+        chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
+        inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
+        found[kind] = partial(_replacing, f"{kind} of {inserted.name}", inserted)
+    return found
 
 
-def _one_hook(factory: Callable[..., Hook]) -> MakeHooks:
-    """The single hook of a factory of `squashlens.hooks`."""
-    return lambda places, blocks: [factory(places, blocks)]
+def _one_hook(factory: Callable[..., Hook], places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
+    return [factory(places, blocks)]
 
 
-def _replacing(stand_in: StandIn) -> MakeHooks:
+def _replacing(name: str, source: Activations, places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
     """The hooks that put the residual streams of reference prompts at the positions of the separators."""
-    return lambda places, blocks: stand_in.hooks(blocks, tokens=max(places) + 1)
+    return stream_hooks(name, source, blocks, tuple(places), tuple(places))
 
 
 def _source_ids(run: PairRun, source: Sequence[GrowingSequence] | None, seed: int) -> Tensor:

@@ -55,10 +55,9 @@ def mechanism(
     """The steps of the collapse proof on the model: attention differences, their bound, and each part's share of D.
 
     Args:
-        model: as in `collapse`.
+        model, norm: as in `collapse`.
         sequence: a growing sequence without suffix, because the proof compares the repeated token itself; or a
             `capture` of one with patterns, which is not run again.
-        norm: as in `collapse`.
 
     Returns:
         Dataset. Over (block, head, length), dimensionless: `attention_tv`, δ(α_n, α*_{n+1}) = Σ_{i≤n} |α_ni −

@@ -1,19 +1,7 @@
 """What separators do to representational collapse, layer by layer: they are ablated in eleven ways.
 
 Edits change the prompt. Hooks leave the prompt unchanged and act from block k on. All are compared at equal numbers of
-*content* tokens, and the pair always repeats the last content token.
-
-    delete                  remove the separators from the token ids
-    delete_keep_positions   remove them, and leave a gap in the position ids
-    substitute              replace them with another token (control: another token as separator)
-    extra_digits            replace each with the content token before it (control: the number of tokens)
-    random_places           move them to random places, drawn with `seed` for each length
-    mask                    mask them from later tokens: attention logits −∞, except on the diagonal
-    zero_pattern            set attention weights to them to 0 without renormalising, so that rows sum to less than 1
-    zero_value              set their value vectors to 0
-    zero_resid              set their residual streams to 0 at the input of each block
-    mean_resid              replace their residual streams with the mean over reference prompts
-    resample_resid          replace their residual streams with those of one reference prompt
+*content* tokens, and the pair always repeats the last content token. `docs/separators_by_layer.md` lists the kinds.
 
 Two identities hold and are tested: `delete` equals `none`, the sequence without separators; and `mask` in every block
 equals `delete_keep_positions`, because no token ever attends to the separators.
@@ -73,11 +61,12 @@ def separator_ablation(
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
 
     Five kinds of ablation edit the prompt: ``"delete"``, ``"delete_keep_positions"``, ``"substitute"``,
-    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_value"``,
-    ``"zero_resid"``, ``"mean_resid"`` and ``"resample_resid"``. All are compared at equal numbers of content tokens.
+    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_values"``,
+    ``"zero_residual"``, ``"mean_residual"`` and ``"resample_residual"``. All are compared at equal numbers of content
+    tokens.
 
     Args:
-        model: as in `collapse`.
+        model, norm, scale: as in `collapse`.
         sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
             sequence, lengths and way of running passes are used; each ablation is a run of its own.
         kinds: kinds of ablation to measure; all by default.
@@ -88,9 +77,7 @@ def separator_ablation(
         substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
             is not in the sequence.
         source: growing sequences of the same form, whose residual streams at the separators' positions are used by
-            ``"mean_resid"`` and ``"resample_resid"``; by default eight with random content.
-        norm: as in `collapse`.
-        scale: as in `collapse`.
+            ``"mean_residual"`` and ``"resample_residual"``; by default eight with random content.
         seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0
             by default.
         noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;

@@ -1,14 +1,7 @@
 """How texts with repeats are tokenized, and how comparing texts instead of tokens changes measurements of collapse.
 
-Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the effect depends on the tokenizer:
-
-    single digits      111 → 1111        1·1·1 → 1·1·1·1         the last token is repeated: a pair
-    three at a time    111 → 1111        111 → 111·1             a different token is added: not a pair
-    other merges       111 → 1111        111 → 11·11             earlier tokens change: not a pair
-    single digits      1,1 → 1,1,1       1·,·1 → 1·,·1·,·1       two tokens are added: not a pair
-
-`tokenization` shows how each form is tokenized, for any tokenizer. For a model it also measures the distance of the two
-*texts*, and the distance D of the true pair.
+Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the effect depends on the tokenizer: 111 →
+1111 may repeat the last token, add another token (111·1), or change earlier tokens (11·11).
 """
 
 from collections.abc import Mapping
@@ -19,7 +12,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Passes, Scale
+from squashlens._typing import Bridge, Distance, Scale
 from squashlens.engine.capturing.pairs import PairRun
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import start_ids, tokenize
@@ -31,7 +24,6 @@ from squashlens.measure.session import Session
 from squashlens.records.results import signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
-PASSES: Passes = "auto"
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
 
 
@@ -146,4 +138,4 @@ def _run(model: Bridge, row: list[Ids], progress: bool) -> PairRun:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
-    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), PASSES, None, progress)
+    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto", None, progress)

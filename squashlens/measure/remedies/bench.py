@@ -28,9 +28,8 @@ from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, answered_right
 from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.remedies.changes import form_under, hooks_of
+from squashlens.measure.remedies.changes import form_under, hooks_of, stated
 from squashlens.measure.remedies.differences import with_differences
-from squashlens.measure.remedies.forms import stated
 from squashlens.measure.session import Session, model_name
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.records.joining import joined, restated

@@ -24,8 +24,7 @@ from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.measurement import measurement
 from squashlens.measure.remedies.bench import Bench
-from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of
-from squashlens.measure.remedies.forms import stated
+from squashlens.measure.remedies.changes import Changes, by_name, form_under, hooks_of, stated
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
@@ -57,7 +56,7 @@ def compare(
     intervention costs on unrelated text.
 
     Args:
-        model: as in `collapse`.
+        model, norm: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, whose sequence and lengths
             are used; or several sequences by the name of their family.
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
@@ -71,7 +70,6 @@ def compare(
             content drawn uniformly from the sequence's alphabet; 16 by default.
         lengths: numbers of content tokens, in increasing order. By default those of the capture, or all from 1; for
             families, the largest that all have.
-        norm: as in `collapse`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
         seed: random seed of the drawn sequences, and of a sketch; 0 by default.

@@ -58,23 +58,19 @@ def search_separators(
     one.
 
     Args:
-        model: as in `collapse`.
+        model, norm: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`, whose own separators are removed; or a `capture` of one,
             whose sequence and lengths are used.
         separator: separators to try, one or several, as texts that are one token each or as ids; each is tried with
             each period.
         every: periods to try, one or several: numbers of content tokens between two separators.
-        answer: as in `compare`.
-        n_samples: as in `compare`.
-        lengths: as in `compare`.
-        norm: as in `collapse`.
+        answer, n_samples, lengths, progress: as in `compare`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
         n_placements: number of random placements of the best separator, at least 5; 40 by default.
         seed: random seed of the placements and of the sequences on which accuracy is measured; 0 by default.
         resume: file (SQLite, any name) that keeps finished results, so that the same call resumes from it; none by
             default.
-        progress: as in `compare`.
 
     Returns:
         Dataset. Over (separator, every): `separation`; `gain`, the separation divided by that without separators;

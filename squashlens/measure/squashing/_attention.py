@@ -1,7 +1,5 @@
 """The attention patterns that path bounds multiply: those of the model, or uniform and topological nulls."""
 
-from collections.abc import Iterable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -14,7 +12,6 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.paths import Pattern, Uniform, Visible
-from squashlens.theory.row_products import kernel_of
 
 
 def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
@@ -40,16 +37,6 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
             "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
     return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
-
-
-def noting_products(session: Session, patterns: Iterable[Pattern]) -> Session:
-    """The session whose provenance says whether a kernel multiplies rows by these patterns."""
-    by_kernel = [kernel_of(pattern) is not None for pattern in patterns if isinstance(pattern, Attention)]
-    if not any(by_kernel):
-        return session
-    some = "" if all(by_kernel) else f" in {sum(by_kernel)} of {len(by_kernel)} blocks"
-    ran = f"{session.facts['attention_implementation']}, row products by a Triton kernel{some}"
-    return session.knowing(attention_implementation=ran)
 
 
 def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:

@@ -27,7 +27,7 @@ from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import noting_products, of_attention, one_hot, patterns_of
+from squashlens.measure.squashing._attention import of_attention, one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
@@ -206,7 +206,6 @@ def _as_printed(
 ) -> dict[Target, xr.DataArray]:  # fmt: skip
     """The printed formula of Theorem 5.1 for each target."""
     patterns = patterns_of(session, attention, range(from_layer, max(layers.values())))
-    session = noting_products(session, patterns.values())
     gain = betas["sigma_psi"] / betas["beta2"] + 1
     long_name = {
         "model": "path bound of Theorem 5.1",
@@ -291,7 +290,6 @@ def composition(
     top = n_blocks(session.model)
     patterns = patterns_of(session, attention, range(top))
     row = one_hot(session, query)
-    session = noting_products(session, patterns.values())
     rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
     stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     dims, coords = session.coords()

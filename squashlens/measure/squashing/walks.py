@@ -17,7 +17,6 @@ from squashlens.errors import InputError
 from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import (
-    noting_products,
     of_attention,
     one_hot,
     patterns_of,
@@ -75,7 +74,6 @@ def hops(
     session.require_one()
     (top,) = session.spans(from_layer, to_layer).values()
     patterns = patterns_of(session, attention, range(from_layer, top))
-    session = noting_products(session, patterns.values())
     counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
     dims, coords = session.coords()
     weights = of_attention(attention)

@@ -15,7 +15,7 @@ from squashlens import prompts, tasks, zoo
 from squashlens._typing import Bridge, Mode, Template
 from squashlens.measure.session import model_name
 from squashlens.tasks import Task
-from squashlens.tasks.quotations import COUNT
+from squashlens.tasks.paper import COUNT
 
 NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 PATHS = 25  # how many single paths are drawn

@@ -11,8 +11,57 @@ from torch import Tensor
 from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.synthetic.stacks.encodings import BUCKETS, sinusoids
 from squashlens.synthetic.stacks.stack import Stack
+
+BUCKETS, FARTHEST = 32, 128  # T5: number of ranges of distance, and the distance at which the last range begins
+
+
+def sinusoids(position: Int[Tensor, " token"], width: int, base: float) -> Float[Tensor, "token d"]:
+    """Sinusoidal encodings, PE(p, 2j) = sin(p base^(−2j/d)), with cosines in odd coordinates (Vaswani et al. 2017)."""
+    angle = _angles(position, width, base)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
+def rotate(
+    x: Float[Tensor, "*many token dot"], position: Int[Tensor, " token"], base: float
+) -> Float[Tensor, "*many token dot"]:
+    """Rotary embeddings (RoPE, Su et al. 2021): coordinates j and j + half are rotated by p base^(−2j/d).
+
+    So ⟨R_p q, R_s k⟩ depends on positions only through p − s.
+    """
+    angle = _angles(position, x.shape[-1], base)
+    cos, sin = angle.cos().to(x), angle.sin().to(x)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _angles(position: Int[Tensor, " token"], width: int, base: float) -> Float[Tensor, "token dot"]:
+    exponent = torch.arange(0, width, 2, dtype=torch.float64, device=position.device) / width
+    return position[:, None].double() * base**-exponent
+
+
+def alibi(distance: Int[Tensor, "row key"], heads: int) -> Float[Tensor, "head row key"]:
+    """ALiBi biases: −2^(−8h/H) |distance| for heads h = 1…H (Press et al. 2022)."""
+    head = torch.arange(1, heads + 1, dtype=torch.float64, device=distance.device)
+    return -(2 ** (-8 * head / heads))[:, None, None] * distance.abs()
+
+
+def t5_bucket(distance: Int[Tensor, "row key"], *, both_ways: bool) -> Int[Tensor, "row key"]:
+    """The index of T5's range for each distance, query minus key: one for each small distance, wider ones up to 128.
+
+    With `both_ways` half of the ranges are for keys after the query; otherwise all such keys count as distance 0.
+
+    Source: Raffel et al. 2020, appendix; `relative_position_bucket` of the published code.
+    """
+    count = BUCKETS // 2 if both_ways else BUCKETS
+    start = torch.where(distance < 0, count, 0) if both_ways else torch.zeros_like(distance)
+    far = distance.abs() if both_ways else distance.clamp(min=0)
+    exact = count // 2
+    # The published code uses float32, and at distances that are exact powers the last bit decides.
+    ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(FARTHEST / exact).log().item()
+    wide = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
+    return start + torch.where(far < exact, far, wide)
+
 
 # Each kind of number has a separate random stream. Numbers are drawn row by row, so a longer sequence begins with the
 # shorter one, and a deeper stack begins with the shallower one.
@@ -90,11 +139,7 @@ def _weights(stack: Stack, layer: int, normal: Callable[..., Many]) -> Weights:
 
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
-    """Random seeds as a list, given as their number or as the seeds themselves; an error for anything else.
-
-    >>> chosen_seeds(3)
-    [0, 1, 2]
-    """
+    """Random seeds as a list, given as their number or as the seeds themselves; an error for anything else."""
     if isinstance(seeds, int):
         positive(seeds, "seeds", "a number of draws")
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
@@ -106,11 +151,7 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
 
 
 def chosen_lengths(lengths: Iterable[int]) -> list[int]:
-    """Lengths in ascending order, each once; an error for anything else.
-
-    >>> chosen_lengths([30, 10, 30])
-    [10, 30]
-    """
+    """Lengths in ascending order, each once; an error for anything else."""
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
         raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
@@ -119,15 +160,12 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
 
 @validated
 def lengths_up_to(longest: int, many: int = 40) -> list[int]:
-    """Lengths from 10 to `longest`, evenly spaced on a logarithmic scale, for fitting exponents.
+    """Lengths from 10 to `longest` tokens, evenly spaced on a logarithmic scale, for fitting exponents.
 
     Args:
         longest: the longest length, in tokens.
         many: number of lengths, at least 6. There may be fewer, because lengths that round to the same number count
             once.
-
-    Returns:
-        The lengths in tokens, in ascending order.
 
     Raises:
         InputError: if there are fewer than 5 different lengths. With 5, at least 3 are in the upper half of the range

@@ -12,8 +12,7 @@ from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.engine.memory import device_named
 from squashlens.synthetic.stacks.draws import Drawn, chosen_lengths, chosen_seeds, draw
-from squashlens.synthetic.stacks.layers import Attention, blocks
-from squashlens.synthetic.stacks.packing import Pair, pairs
+from squashlens.synthetic.stacks.layers import Attention, Pair, blocks, pairs
 from squashlens.synthetic.stacks.stack import Stack
 from squashlens.theory.distances import total_variation
 
@@ -43,16 +42,13 @@ def last_tokens(
     """Representations of the last token of v (n tokens) and v* (n + 1 tokens, the last repeated) at every length n.
 
     Each seed draws one growing sequence, whose first n tokens are the same at every length. In the top layer only the
-    rows of last tokens are computed, so a single layer needs O(n·d) memory. Lower layers are computed by blocks of
-    rows. With a causal mask, a window, or a prefix no longer than v, one pass gives all lengths.
+    rows of last tokens are computed, so a single layer needs O(n·d) memory. With a causal mask, a window, or a prefix
+    no longer than v, one pass gives all lengths.
 
     Args:
         stack: the stack to run.
         lengths: n, the numbers of tokens of v, at least 1.
-        seeds: number of random draws, or their seeds.
-        dtype: dtype of the computation; everything is drawn in float64 and then rounded.
-        device: device of the computation; results are returned on the CPU.
-        progress: whether to show a progress bar.
+        seeds, dtype, device, progress: as in `convergence`; results are returned on the CPU.
 
     Returns:
         `v` and `star`, of shape (seed, layer, length, d), after layers 1 to depth, for ascending lengths.

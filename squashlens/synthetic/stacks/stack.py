@@ -1,12 +1,11 @@
 """The description of a random stack, and two readings of the paper's own stack (appendix C.3, figure 8)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from squashlens._typing import Encoding, Mask, Projections, StackNorm, positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-
-INPUT_ENCODINGS = ("sinusoidal", "learned")
 
 
 @validated
@@ -70,11 +69,15 @@ class Stack:
     projections: Projections = "random"
 
     def __post_init__(self) -> None:
-        _check_values(self)
-        _check_encoding(self)
-        _check_mask(self)
-        if self.projections == "direct":
-            _check_direct(self)
+        for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("table", "rows")):
+            positive(getattr(self, name), name, f"a number of {what}")
+        for name in ("sinks", "prefix", "mlp"):
+            positive(getattr(self, name), name, "a count", or_zero=True)
+        if self.mask == "window":
+            positive(self.window, "window", "a number of tokens")
+        for wrong, cause, remedy in _contradictions(self):
+            if wrong:
+                raise InputError(cause, remedy)
 
     @property
     def per_head(self) -> int:
@@ -91,52 +94,24 @@ class Stack:
             )
 
 
-def _check_values(stack: Stack) -> None:
-    for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("table", "rows")):
-        positive(getattr(stack, name), name, f"a number of {what}")
-    for name in ("sinks", "prefix", "mlp"):
-        positive(getattr(stack, name), name, "a count", or_zero=True)
+def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
+    """Whether options contradict each other, with the cause and the remedy of an error."""
+    s, sines = stack, stack.encoding in ("sinusoidal", "sinusoidal_qk")
     for name in ("base", "scale"):
-        if getattr(stack, name) <= 0:
-            raise InputError(f"{name}={getattr(stack, name)!r} is not a positive number.", "Give a positive number.")
-    if stack.width % stack.heads:
-        raise InputError(f"heads={stack.heads} does not divide width={stack.width}.", "Make width a multiple of heads.")
-
-
-def _check_encoding(stack: Stack) -> None:
-    if stack.encoding == "rope" and stack.per_head % 2:
-        raise InputError(
-            f"RoPE rotates pairs of coordinates, and a head has {stack.per_head}, which is odd.",
-            "Make width ÷ heads even.",
-        )
-    if stack.encoding in ("sinusoidal", "sinusoidal_qk") and stack.width % 2:
-        raise InputError(f"Sines and cosines come in pairs, and width={stack.width}.", "Make the width even.")
-
-
-def _check_mask(stack: Stack) -> None:
-    if stack.mask == "window":
-        positive(stack.window, "window", "a number of tokens")
-    elif stack.window is not None or stack.sinks:
-        raise InputError(
-            f"window={stack.window} and sinks={stack.sinks} have no effect with mask={stack.mask!r}.",
-            "Give mask='window' with them.",
-        )
-    if (stack.mask == "prefix") != bool(stack.prefix):
-        raise InputError(
-            f"mask={stack.mask!r} and prefix={stack.prefix} do not fit together.",
-            "Give both mask='prefix' and a prefix of at least 1, or neither.",
-        )
-
-
-def _check_direct(stack: Stack) -> None:
-    more = [name for name in ("residual", "mlp") if getattr(stack, name)]
-    more += [f"depth={stack.depth}"] * (stack.depth > 1) + [f"norm={stack.norm!r}"] * (stack.norm != "none")
-    more += [f"encoding={stack.encoding!r}"] * (stack.encoding in INPUT_ENCODINGS)
-    if more:
-        raise InputError(
-            f"projections='direct' is one layer of attention without inputs, so it cannot have {', '.join(more)}.",
-            "Use projections='random', or leave these options out.",
-        )
+        yield getattr(s, name) <= 0, f"{name}={getattr(s, name)!r} is not a positive number.", "Give a positive number."
+    yield s.width % s.heads, f"heads={s.heads} does not divide width={s.width}.", "Make width a multiple of heads."
+    odd = f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
+    yield s.encoding == "rope" and s.per_head % 2, odd, "Make width ÷ heads even."
+    yield sines and s.width % 2, f"Sines and cosines come in pairs, and width={s.width}.", "Make the width even."
+    idle = f"window={s.window} and sinks={s.sinks} have no effect with mask={s.mask!r}."
+    yield s.mask != "window" and (s.window is not None or s.sinks), idle, "Give mask='window' with them."
+    apart = f"mask={s.mask!r} and prefix={s.prefix} do not fit together."
+    yield (s.mask == "prefix") != bool(s.prefix), apart, "Give both mask='prefix' and a prefix, or neither."
+    more = [name for name in ("residual", "mlp") if getattr(s, name)]
+    more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
+    more += [f"encoding={s.encoding!r}"] * (s.encoding in ("sinusoidal", "learned"))
+    alone = f"projections='direct' is one layer of attention without inputs, so it cannot have {', '.join(more)}."
+    yield s.projections == "direct" and more, alone, "Use projections='random', or leave these options out."
 
 
 PAPER = {

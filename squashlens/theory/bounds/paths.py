@@ -6,10 +6,6 @@ needed, so a row vector is multiplied by the matrices from the top block to the 
 
 Source: Barbero et al. 2024, Theorem 5.1 / B.5. The printed sum has L interior nodes, but L matrices have L − 1; the
 proof supports the matrix product.
-
-For many queries at once (`compositions`) the product of two patterns is triangular too, since a query sees no later
-token. Rows of a pattern that are multiplied are computed once for all queries that see them: about n³/3 operations
-instead of n³ for each head.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,15 +29,6 @@ class Flow(Protocol):
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]: ...
 
 
-@runtime_checkable
-class Narrow(Protocol):
-    """A flow that computes the rows of A only where r is not zero, and says where r A is not."""
-
-    def pushed(self, rows: Float[Tensor, "... query"], within: slice | None = None) -> Float[Tensor, "... key"]: ...
-
-    def reached(self, within: slice) -> slice: ...
-
-
 Pattern = Float[Tensor, "*#prompt query key"] | Flow
 
 
@@ -49,7 +36,7 @@ def pushed(rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | N
     """The product ``r A`` of rows with a pattern; outside the slice `within` the rows are zero."""
     if isinstance(pattern, Tensor):
         return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
-    return pattern.pushed(rows, within) if isinstance(pattern, Narrow) else pattern.pushed(rows)
+    return pattern.pushed(rows, within) if isinstance(pattern, Attention) else pattern.pushed(rows)
 
 
 def _where(row: Float[Tensor, "... position"]) -> slice:
@@ -62,7 +49,7 @@ def _after(pattern: Pattern, within: slice, n: int) -> slice:
 
     It follows from the pattern: to look at rows on a device, the host would have to wait for it at every block.
     """
-    return pattern.reached(within) if isinstance(pattern, Narrow) else slice(0, n)
+    return pattern.reached(within) if isinstance(pattern, Attention) else slice(0, n)
 
 
 def sweep(
@@ -77,10 +64,6 @@ def sweep(
     The patterns are in descending order, from the block next to the output. Each row is where its pattern is, which may
     be another device than that of the first row. In the theorem's notation,
     ``attention_scale = 1/β₁`` and ``gain = σ_ψ/β₂ + 1``; with ``gain = ½`` the product stays row-stochastic.
-
-    >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    >>> [r.tolist() for r in sweep(torch.tensor([0.0, 1.0]), [A, A])]
-    [[0.5, 1.5], [1.75, 2.25]]
     """
     n, within = row.shape[-1], _where(row)
     for pattern in patterns:
@@ -96,12 +79,8 @@ def compositions(
 ) -> Iterator[Float[Tensor, "chosen position"]]:
     """The rows of some queries, in ascending order, of ``∏ gain (A + I)``: after no pattern, after one, after two, ….
 
-    The patterns are those of one prompt of n tokens, averaged over heads, from the top block down. The product of rows
-    with the queries and keys of a block is on the device of these.
-
-    >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    >>> [rows.tolist() for rows in compositions(torch.tensor([1]), 2, [A, A], 1.0)]
-    [[[0.0, 1.0]], [[0.5, 1.5]], [[1.75, 2.25]]]
+    The patterns are those of one prompt of n tokens, averaged over heads, from the top block down. Rows of a pattern
+    are computed once for all queries that see them: about n³/3 operations instead of n³ for each head.
     """
     rows = torch.nn.functional.one_hot(queries, n).double()
     yield rows
@@ -141,12 +120,7 @@ def _parts(pattern: Float[Tensor, "query key"]) -> Iterator[tuple[slice, slice, 
 def by_hops(row: Float[Tensor, "*#prompt position"], patterns: Iterable[Pattern]) -> Float[Tensor, "hop ..."]:
     """The last row of `sweep`, split by the number of times that a path goes through attention, from 0 to L hops.
 
-    With tA in place of A, the product is a polynomial in t, and entry k of the result is the coefficient of t^k. The
-    sum over hops is the product itself.
-
-    >>> A = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    >>> by_hops(torch.tensor([0.0, 1.0]), [A, A]).tolist()
-    [[0.0, 1.0], [1.0, 1.0], [0.75, 0.25]]
+    With tA in place of A, the product is a polynomial in t, and entry k of the result is the coefficient of t^k.
     """
     rows, n, within = row[None], row.shape[-1], _where(row)
     for pattern in patterns:
@@ -164,8 +138,8 @@ def heaviest_paths(
     """The k paths into `query` with the largest weights: weights in descending order, and positions in each layer.
 
     A path has one position for each layer, from the bottom up; its weight is the product of ``α_ji + δ_ji``. The k-best
-    Viterbi algorithm works from the top: of all paths from a position up to the query, only the k heaviest can be part
-    of the result. The cost is O(L n² k). Paths of weight 0 are left out. The patterns are in descending order, as in
+    Viterbi algorithm works from the top, in O(L n² k): of all paths from a position up to the query, only the k
+    heaviest can be part of the result. Paths of weight 0 are left out. The patterns are in descending order, as in
     `sweep`.
     """
     n = patterns[0].shape[-1]
@@ -193,11 +167,7 @@ def heaviest_paths(
 class Uniform:
     """The uniform baseline, without its matrix: every query attends equally to all keys that it may see.
 
-    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself, as in
-    Hugging Face. A product with a row takes O(n).
-
-    >>> Uniform(window=2).pushed(torch.eye(3)).tolist()
-    [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself.
     """
 
     window: int | None = None

@@ -6,8 +6,7 @@ is checked here on the paper's model; for real models, `squashlens.path_bound` c
 `gallery` evaluates every statement at inputs that meet its premises and at inputs that do not.
 """
 
-from squashlens.theory.statements.collapse import corollary_b10, theorem_b3
-from squashlens.theory.statements.counting import proposition_b9
+from squashlens.theory.statements.collapse import corollary_b10, proposition_b9, theorem_b3
 from squashlens.theory.statements.gallery import Exhibit, gallery
 from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
 from squashlens.theory.statements.softmax import lemma_b1, lemma_b2, proposition_b4

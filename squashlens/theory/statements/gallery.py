@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from squashlens.checks.arguments import validated
-from squashlens.theory.statements.collapse import corollary_b10, theorem_b3
-from squashlens.theory.statements.counting import proposition_b9
+from squashlens.theory.statements.collapse import corollary_b10, proposition_b9, theorem_b3
 from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
 from squashlens.theory.statements.softmax import lemma_b1, lemma_b2, proposition_b4
 from squashlens.theory.statements.squashing import theorem_51

@@ -17,8 +17,7 @@ from squashlens._typing import Extended, positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.distances import total_variation
-from squashlens.theory.statements.limits import check_lengths, decays, growing_lengths
-from squashlens.theory.statements.statement import Statement, Step
+from squashlens.theory.statements.statement import Statement, Step, check_lengths, decays, growing_lengths
 
 EPS = torch.finfo(torch.float64).eps
 WEIGHT, VARIATION = 1.0, 2.0  # largest values of a weight and of a total variation
@@ -42,9 +41,6 @@ def lemma_b1(
         bound: M, a finite premise. Without a bound, the last entry can grow with n and keep its weight.
         lengths: increasing lengths n; at each, the first n − 1 entries of `a` are used. By default, five lengths up to
             the longest.
-
-    Returns:
-        The statement, with one step for each length.
 
     Raises:
         InputError: the lengths are too few, too close, or too long.
@@ -99,10 +95,7 @@ def lemma_b2(
         lengths: increasing lengths n; at each, the first n entries of both sequences are compared. By default, five
             lengths up to the longest. The premise that differences tend to 0 is tested by whether the largest
             difference between successive lengths decreases at every step
-            (`squashlens.theory.statements.limits.decays`).
-
-    Returns:
-        The statement, with one step for each length.
+            (`squashlens.theory.statements.statement.decays`).
 
     Raises:
         InputError: the sequences have different lengths, or `lengths` are too few, too close, or too long.
@@ -179,9 +172,6 @@ def proposition_b4(n: int) -> Statement:
 
     Args:
         n: number of entries; an odd number violates the premise.
-
-    Returns:
-        The statement.
 
     Raises:
         InputError: n is not a positive whole number, or too large.

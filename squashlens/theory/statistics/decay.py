@@ -31,12 +31,7 @@ class Law(NamedTuple):
 
     @property
     def at_end(self) -> Bool[Tensor, "*many"]:
-        """Whether the exponent is at an end of the range that is tried, so that no power law describes the values.
-
-        >>> r = torch.arange(40, dtype=torch.float64)
-        >>> [fitted(means, torch.ones(40)).at_end.item() for means in (1 / (r + 1), -torch.log(r + 1))]
-        [False, True]
-        """
+        """Whether the exponent is at an end of the range that is tried, so that no power law describes the values."""
         return (self.exponent <= SLOWEST * (1 + NEAR)) | (self.exponent >= FASTEST * (1 - NEAR))
 
 
@@ -91,11 +86,6 @@ def fitted(means: Float[Tensor, "*many distance"], pairs: Num[Tensor, "*#many di
     """The power law nearest to the means by least squares, each distance counted with its number of pairs.
 
     NaN for fewer than four distances, or if all values beyond distance 0 are equal.
-
-    >>> r = torch.arange(40, dtype=torch.float64)
-    >>> law = fitted(0.5 + 2 * (r + 1) ** -1.5, torch.ones(40))
-    >>> [round(part.item(), 6) for part in law]
-    [0.5, 2.0, 1.5]
     """
     pairs = pairs.double().expand_as(means)
     weights = torch.where(means.isfinite(), pairs, 0.0)

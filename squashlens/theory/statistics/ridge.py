@@ -13,12 +13,7 @@ def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.n
     squares of leave-one-out errors, with H = 11ᵀ/n + x (xᵀx + α)⁻¹ xᵀ.
 
     Coordinates are not standardised one by one, since a coordinate that only varies by rounding would then count as
-    much as any other. A prediction is limited to the range of the targets, extended by its width on either side, for
-    features unlike all others.
-
-    >>> x = np.arange(6.0)[:, None]
-    >>> ridge(x, 2 * x + 1, np.array([[2.5]])).round(2)
-    array([[6.]])
+    much as any other. A prediction is limited to the range of the targets, extended by its width on either side.
     """
     middle, level = features.mean(axis=0), targets.mean(axis=0)
     size = np.sqrt(((features - middle) ** 2).mean()) or 1.0

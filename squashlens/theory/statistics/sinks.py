@@ -1,8 +1,4 @@
-"""The attention sink: a first token that has nearly all of what a prompt's tokens share.
-
-Many models attend to the first token, usually BOS, wherever nothing else is worth attending to. It then has more than
-99 % of the path bound, so that a scale or a sentence about all tokens is about this one alone.
-"""
+"""The attention sink: a first token, usually BOS, that has nearly all of what a prompt's tokens share."""
 
 import numpy as np
 
@@ -10,11 +6,7 @@ SINK = 0.9  # the share of the sum above which the first token is shown apart: n
 
 
 def first_share(values: np.ndarray) -> float:
-    """The share of the first token in the sum of values that are not negative; NaN if the sum is 0 or not finite.
-
-    >>> round(first_share(np.array([98.0, 1.0, 1.0])), 9)
-    0.98
-    """
+    """The share of the first token in the sum of values that are not negative; NaN if the sum is 0 or not finite."""
     total = float(np.sum(values))
     return float(values[0]) / total if np.isfinite(total) and total > 0 and np.min(values) >= 0 else float("nan")
 

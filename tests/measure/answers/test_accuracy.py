@@ -133,18 +133,6 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
     assert seen == ["9", "109", "10239"]
 
 
-@pytest.mark.slow
-def test_prompts_side_by_side_say_the_same(tiny: Any) -> None:
-    drawn = [sl.prompts.bernoulli(tiny, 54, seed=seed, **FORM) for seed in range(4)]
-    options: dict[str, Any] = {"lengths": [10, 54], "progress": False}
-    whole = sl.accuracy(tiny, drawn, ones, **options)
-    alone = [sl.accuracy(tiny, [one], ones, **options) for one in drawn]
-    for chunk in (1, 3):
-        np.testing.assert_array_equal(sl.accuracy(tiny, drawn, ones, batch_size=chunk, **options), whole)
-    np.testing.assert_allclose(whole, np.mean(alone, axis=0))
-    assert 0 < whole[1] < 1
-
-
 def test_standing_hooks_count(tiny: Any) -> None:
     """A model that cannot see the digits does not count them; without the hooks it does, and nothing is left behind."""
     drawn = [sl.prompts.bernoulli(tiny, 12, seed=seed, **FORM) for seed in range(4)]
@@ -156,13 +144,6 @@ def test_standing_hooks_count(tiny: Any) -> None:
     assert blind.item() < 0.5
     assert sl.accuracy(tiny, drawn, ones, lengths=[12], progress=False).item() == 1
     assert fingerprint(tiny) == before
-
-
-def test_all_lengths_by_default(tiny: Any) -> None:
-    found = sl.accuracy(tiny, [sl.prompts.repeated(tiny, "1", 5, **FORM)], ones, progress=False)
-    assert found["length"].values.tolist() == [1, 2, 3, 4, 5]
-    facts = sl.results.provenance(found)
-    assert (facts["prompts"], facts["sequences"], facts["call"]["function"]) == (1, ["1 repeated"], "accuracy")
 
 
 @pytest.mark.parametrize("answer", ["", 7])
@@ -200,27 +181,3 @@ def test_every_prompt_is_checked(tiny: Any, worded: Any) -> None:
     sl.accuracy(model, [full], lambda _: "1", lengths=[60], progress=False)
     with pytest.raises(InputError, match="65 tokens, the model's context 64"):
         sl.accuracy(model, [full], lambda _: "12", lengths=[60], progress=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["repeated", "digits"])
-def test_copying_is_exact_match_too(pattern: str, tiny: Any, plain_tiny: Any) -> None:
-    """Long answers, whose every digit must be right."""
-    form: dict[str, Any] = {"prefix": "Can you copy the following number?", "suffix": "="}
-    drawn = [
-        sl.prompts.repeated(tiny, str(seed), 24, **form)
-        if pattern == "repeated"
-        else sl.prompts.digits(tiny, 24, seed=seed, **form)
-        for seed in range(8)
-    ]
-    found = sl.accuracy(tiny, drawn, "".join, lengths=[2, 8, 24], progress=False)
-    right = [
-        [
-            tiny.tokenizer.decode(said(plain_tiny, one.pair(n).v, n + 4), skip_special_tokens=True).replace(" ", "")
-            == tiny.tokenizer.decode(one.content[:n]).replace(" ", "")
-            for n in (2, 8, 24)
-        ]
-        for one in drawn
-    ]
-    np.testing.assert_array_equal(found, np.mean(right, axis=0))
-    assert found.max() > 0.5

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import OVER, UNREAD, Answer, described, interval, scored
+from squashlens.measure.answers.frequencies import UNREAD, Answer, described, interval, scored
 from squashlens.tasks import Question, Task, reading
-from tests.references import raw
 
 COUNT = sl.tasks.find("count_ones")
 BERNOULLI = sl.tasks.find("count_bernoulli")
@@ -122,52 +119,6 @@ def test_answers_side_by_side() -> None:
     assert cell["answer_tokens"].values.tolist() == [20] + [0] * 8
 
 
-def test_cells_are_where_they_belong() -> None:
-    """A model that is right up to a length, with steps up to a longer one, and less often the longer it gets."""
-    limits = {"answer_only": 4, "cot": 8}
-
-    def say(question: Question) -> Answer:
-        return (right if question.length + question.seed <= limits[question.mode] else off_by(question.seed))(question)
-
-    extent = {"lengths": [1, 3, 6, 8], "seeds": [0, 2, 5], "mode": ["answer_only", "cot"]}
-    found = scored(BERNOULLI, answered(BERNOULLI, say, **extent), FACTS)
-    for name, coordinate in zip(OVER, ("mode", "lengths", "seeds"), strict=True):
-        assert found[name].values.tolist() == extent[coordinate]
-    for mode, length in product(extent["mode"], extent["lengths"]):
-        # With seed 0, being off by none is being right.
-        wrong = [seed for seed in extent["seeds"] if seed and length + seed > limits[mode]]
-        cell = found.sel(mode=mode, length=length)
-        assert cell["accuracy"].item() == pytest.approx(1 - len(wrong) / 3)
-        assert cell["mean_error"].item() == pytest.approx(sum(wrong) / 3)
-        for seed in extent["seeds"]:
-            question = BERNOULLI.ask(length, seed=seed, mode=mode)
-            assert cell.sel(seed=seed)["prompt"].item() == question.prompt
-            assert cell.sel(seed=seed)["truth"].item() == question.truth
-            assert cell.sel(seed=seed)["error"].item() == (seed if seed in wrong else 0)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=40)
-@given(said=st.lists(st.sampled_from(sorted(SAYS)), min_size=1, max_size=12))
-def test_shares_are_counts(said: list[str]) -> None:
-    given = answered(COUNT, lambda q: SAYS[said[q.seed]][0](q), lengths=[7], seeds=range(len(said)))
-    cell = scored(COUNT, given, {}).isel(mode=0, length=0)
-    reasons, errors = ([SAYS[kind][place] for kind in said] for place in (2, 4))
-    read = reasons.count("read")
-    both = said.count("right") + said.count("otherwise")
-    assert cell["accuracy"].item() == pytest.approx(both / len(said))
-    assert cell["accuracy_strict"].item() == pytest.approx(said.count("right") / len(said))
-    for why in UNREAD:
-        assert cell["unread"].sel(why=why).item() == pytest.approx(reasons.count(why) / len(said))
-    assert cell["unread"].sum().item() + read / len(said) == pytest.approx(1)
-    mean = np.nanmean(errors) if read else np.nan
-    np.testing.assert_allclose(cell["mean_error"], mean)
-    frequencies = sl.results.answer_frequencies(scored(COUNT, given, {}))
-    assert frequencies["unread"].item() == pytest.approx(1 - read / len(said))
-    assert frequencies["said"].sum().item() + frequencies["unread"].item() == pytest.approx(1)
-    assert frequencies["said"].sel(value="7").item() == pytest.approx(both / len(said))
-
-
 @pytest.mark.parametrize("trials", [1, 2, 5, 16, 100])
 def test_intervals_are_wilsons(trials: int) -> None:
     """As SciPy has them, for none, some and all."""
@@ -215,20 +166,6 @@ def test_what_is_no_number_has_no_error() -> None:
     assert scored(last, given, FACTS)["error"].item() == 1
 
 
-def test_answers_of_ones_own_task() -> None:
-    task = Task(
-        "longest", "Which is the longest of {sequence}?", lambda n, rng: rng.sample(["a", "bb", "ccc"], n),
-        lambda items: max(items, key=len), ", ".join, reading.words, numeric=False,
-    )  # fmt: skip
-    given = answered(task, lambda q: Answer("ccc", True), lengths=[1, 3], seeds=range(9))
-    found = scored(task, given, FACTS)
-    assert found["accuracy"].sel(length=3).item() == 1
-    assert found["accuracy"].sel(length=1).item() == np.mean([task.ask(1, seed=s).truth == "ccc" for s in range(9)])
-    frequencies = sl.results.answer_frequencies(found)
-    assert frequencies["value"].values.tolist() == ["a", "bb", "ccc"]
-    assert frequencies["said"].values.tolist() == [[0, 0, 1]]
-
-
 def test_results_say_what_they_are() -> None:
     found = scored(COUNT, answered(COUNT, right, lengths=[3]), FACTS)
     facts = sl.results.provenance(found)
@@ -244,15 +181,6 @@ def test_results_say_what_they_are() -> None:
         for name, variable in made.data_vars.items():
             assert variable.attrs["long_name"], name
             assert variable.attrs["units"], name
-
-
-def test_questions_without_an_answer_are_refused() -> None:
-    given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only", "cot"])
-    for missing in given:
-        with pytest.raises(InputError, match="does not have one answer for each mode, length and seed"):
-            scored(COUNT, {q: a for q, a in given.items() if q != missing}, FACTS)
-    with pytest.raises(InputError, match="does not have one answer for each mode, length and seed"):
-        raw(scored)(COUNT, {}, FACTS)
 
 
 def numbers() -> xr.Dataset:
@@ -276,60 +204,11 @@ def test_frequencies_of_answers() -> None:
     np.testing.assert_allclose(found["truth"].sum("value"), [1])
 
 
-def test_frequencies_keep_modes_apart() -> None:
-    def say(question: Question) -> Answer:
-        return (right if question.mode == "cot" else nothing)(question)
-
-    given = answered(BERNOULLI, say, lengths=[30], seeds=range(20), mode=["answer_only", "cot"])
-    found = sl.results.answer_frequencies(scored(BERNOULLI, given, FACTS))
-    assert found["mode"].values.tolist() == ["answer_only", "cot"]
-    assert found["unread"].values.tolist() == [1, 0]
-    assert (found["said"].sel(mode="answer_only") == 0).all()
-    np.testing.assert_array_equal(found["said"].sel(mode="cot"), found["truth"].sel(mode="cot"))
-    np.testing.assert_array_equal(found["truth"][0], found["truth"][1])
-    drawn = [BERNOULLI.ask(30, seed=seed).items.count("1") for seed in range(20)]
-    assert [int(value) for value in found["value"].values] == sorted(set(drawn))
-    np.testing.assert_allclose(found["truth"][0], [drawn.count(n) / 20 for n in sorted(set(drawn))])
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("ending", ["nc", "json"])
-def test_answers_survive_their_files(ending: str, tmp_path: Path) -> None:
-    """Empty texts, line breaks and missing numbers too; what is computed from them is the same."""
-    texts = ["", f"{OPENING} 4", 'Vier – é\n"x"\t\\ 🙂', "a\x1bb", f"{OPENING} 12"]
-    given = answered(
-        COUNT, lambda q: Answer(texts[q.seed], q.seed != 4), lengths=[4], seeds=range(5), mode=["answer_only", "cot"]
-    )
-    found = scored(COUNT, given, FACTS)
-    frequencies = sl.results.answer_frequencies(found)
-    for number, result in enumerate((found, frequencies)):
-        back = sl.results.open(sl.results.save(result, tmp_path / f"{number}.{ending}"))
-        xr.testing.assert_identical(back, result)
-        for name, variable in result.variables.items():
-            assert back[name].dtype.kind in (variable.dtype.kind, "O", "U"), name
-    kept = sl.results.open(tmp_path / f"0.{ending}")
-    assert isinstance(kept, xr.Dataset)
-    xr.testing.assert_identical(sl.results.answer_frequencies(kept), frequencies)
-
-
 def test_answers_in_another_order_are_refused() -> None:
     """Else they would be filed under the wrong length, and nothing would show it."""
     given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only"])
     with pytest.raises(InputError, match="in that order"):
         scored(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
-
-
-def test_different_prompts_are_counted() -> None:
-    """Of alternating digits there are two, however many draws; of drawn ones, as many as differ."""
-    extent: dict[str, Any] = {"lengths": [1, 2, 76], "seeds": range(16), "mode": ["answer_only", "cot"]}
-    for name in ("taught_last_alternating", "count_bernoulli", "count_ones"):
-        task = sl.tasks.find(name)
-        found = scored(task, answered(task, lambda q: Answer(q.truth, True), **extent), FACTS)
-        prompts = found["prompts"]
-        assert (prompts.dims, prompts.attrs["units"]) == (("mode", "length"), "prompts")
-        for mode, length in product(extent["mode"], extent["lengths"]):
-            drawn = {task.ask(length, seed=seed).items for seed in range(16)}
-            assert prompts.sel(mode=mode, length=length).item() == len(drawn)
 
 
 class Reads:
@@ -377,24 +256,3 @@ def test_both_accuracies_and_quartiles() -> None:
     assert cell["mean_error"].item() == pytest.approx(np.mean(errors))
     assert (cell["error_q1"], cell["median_error"], cell["error_q3"]) == (0, 1, 6.5)
     assert cell["unread"].sel(why=["echo", "form"]).values.tolist() == [1 / 8, 1 / 8]
-
-
-@settings(deadline=None, max_examples=25)
-@given(off=st.lists(st.integers(0, 90) | st.none(), min_size=1, max_size=9))
-def test_quartiles_are_of_what_was_read(off: list[int | None]) -> None:
-    said = [Answer(f"{OPENING} {9 + by}" if by is not None else "no", True) for by in off]
-    cell = scored(COUNT, answered(COUNT, lambda q: said[q.seed], lengths=[9], seeds=range(len(off))), {}).isel(mode=0)
-    read = [by for by in off if by is not None]
-    found = [cell[name].item() for name in ("error_q1", "median_error", "error_q3")]
-    np.testing.assert_allclose(found, np.percentile(read, [25, 50, 75]) if read else [np.nan] * 3)
-
-
-@pytest.mark.parametrize("slip", ["11111111011", "1" * 24, "1 1 1 1 1 1"])
-def test_one_echo_does_not_make_the_mean(slip: str) -> None:
-    """Fifteen right answers and an echo of eleven ones, with a slip or none: the mean error was up to 1.26e10."""
-    given = answered(
-        COUNT, lambda q: Answer(f"{OPENING} {q.truth if q.seed else slip}", True), lengths=[11], seeds=range(16)
-    )
-    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
-    assert cell["mean_error"] == cell["error_q3"] == 0
-    assert cell["unread"].sel(why="echo") == 1 / 16

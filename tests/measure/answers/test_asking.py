@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import squashlens as sl
-from squashlens import hooks as change
 from squashlens.errors import InputError
 from squashlens.tasks import reading
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
-CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 
 
 def as_before(text: str, opening: str, ended: bool) -> reading.Reading:
@@ -24,38 +21,6 @@ def as_before(text: str, opening: str, ended: bool) -> reading.Reading:
 @pytest.fixture
 def how(tmp_path: Path) -> dict[str, Any]:
     return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "progress": False}
-
-
-@pytest.mark.few(6)
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (change.uniform_attention(heads=[0]), change.uniform_attention(heads=[1])),
-        (change.attention_temperature(2.0), change.attention_temperature(2.0000001)),
-        (
-            change.resample_residual([3], ["How many 4", "How many 5"], seed=0),
-            change.resample_residual([3], ["How many 4", "How many 5"], seed=3),
-        ),
-        (
-            change.patch_residual([3], "How many 4", bos="family"),
-            change.patch_residual([3], "How many 5", bos="family"),
-        ),
-    ],
-    ids=["heads", "temperature", "seed", "source"],
-)
-def test_hooks_that_do_something_else_have_another_name(
-    tiny: Any, how: dict[str, Any], first: Any, second: Any
-) -> None:
-    how |= {"lengths": [8], "seeds": 1}
-    named = []
-    for hook in (first, second):
-        with sl.applied(tiny, hook):
-            named.append(sl.results.provenance(sl.top_tokens(tiny, "How many ones are in 1 ="))["ambient_hooks"])
-    assert named[0] != named[1]
-    with sl.applied(tiny, first):
-        sl.evaluate(tiny, COUNT, **how)
-    with sl.applied(tiny, second), pytest.raises(InputError, match="saved for a different ambient_hooks"):
-        sl.evaluate(tiny, COUNT, **how)
 
 
 def test_answers_are_resumed_under_the_same_function(tiny: Any, how: dict[str, Any]) -> None:
@@ -125,16 +90,3 @@ def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any
     after = sl.evaluate(tiny, edited, **how)
     assert after.drop_attrs().identical(sl.evaluate(tiny, edited, **how | {"resume": None}).drop_attrs())
     assert (before["answer"] != after["answer"]).any()
-
-
-@pytest.mark.slow
-def test_a_chat_begins_as_its_template_says(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also without BOS, for a model that otherwise has one."""
-    monkeypatch.setattr(tiny.tokenizer, "chat_template", CHAT, raising=False)
-    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "template": "chat", "progress": False}
-    without = sl.evaluate(tiny, COUNT, **how)
-    assert sl.results.provenance(without)["bos_count"] == 0
-    monkeypatch.setattr(tiny.tokenizer, "chat_template", "{{ bos_token }}" + CHAT)
-    assert sl.results.provenance(sl.evaluate(tiny, COUNT, **how))["bos_count"] == 1
-    ids = torch.tensor(tiny.tokenizer.encode(COUNT.ask(4).prompt, add_special_tokens=False))
-    assert without["prompt_tokens"].values[0, 0, 0] == len(ids)

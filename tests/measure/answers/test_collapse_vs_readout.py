@@ -1,14 +1,10 @@
 """The joined view: each part against the function it comes from, pairs against token-space pairs, verdicts by hand."""
 
-import copy
-import json
-import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -16,7 +12,6 @@ from squashlens.measure.answers import collapse_vs_readout as module
 from squashlens.measure.answers.collapse_vs_readout import more
 from squashlens.tasks import Task
 from tests import captured
-from tests.cases import CONFIGS, MORE
 from tests.odd import together
 
 BERNOULLI, REPEATED = (sl.tasks.find(f"taught_count_{pattern}") for pattern in ("bernoulli", "repeated"))
@@ -107,53 +102,11 @@ def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, t
 
 
 @pytest.mark.slow
-def test_prompts_whose_number_of_tokens_tells_the_count(tiny: Any) -> None:
-    """Of one number of items, but with a comma after each one: 1 and 0 are of different lengths."""
-    show = lambda items: "".join("1," if item == "1" else item for item in items)  # noqa: E731
-    base = sl.tasks.find("taught_count_bernoulli")
-    task = Task("commas tell", base.template, base.draw, base.answer, show, random=True)
-    how: dict[str, Any] = {"lengths": [60], "seeds": 52, "n_train": 36, "progress": False}
-    ds = sl.collapse_vs_readout(tiny, task, n_random_models=0, **how)
-    assert ds["r2_length_low"] > 0.9
-    assert ds["verdict"].values.tolist() == ["given by length"]
-
-
-@pytest.mark.slow
 def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
     """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
     ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2, progress=False)
     assert ds["verdict"].values.tolist() == ["read out", "no more than a baseline"]
     assert "below 0.05" in str(ds["reason"].values[1])
-
-
-SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("gpt2", "llama", "neox", "olmo2")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma", *SLOW])
-def test_an_untrained_network_represents_nothing(family: str, tmp_path: Any) -> None:
-    """Whose y has R² of 1.000: an average over tokens carries their count, and no training put it there."""
-    model = untrained(family, tmp_path)
-    for name in ("taught_count_bernoulli", "taught_first_random"):
-        ds = sl.collapse_vs_readout(
-            model, sl.tasks.find(name), lengths=[16], seeds=60, n_train=40, n_random_models=2, progress=False
-        )
-        assert set(ds["verdict"].values) <= {"no more than a baseline", "undecided"}
-        if name == "taught_count_bernoulli":
-            assert ds["r2_y"] > 0.9
-            assert ds["r2_random_model_y"] > 0.9
-
-
-def untrained(family: str, folder: Any) -> Any:
-    """A model as its class draws it, in the words of the bundled one."""
-    given = json.loads((sl.zoo.folder("tiny-gemma") / "config.json").read_text())
-    config = copy.deepcopy((CONFIGS | MORE)[family])
-    config.vocab_size = given["vocab_size"]
-    torch.manual_seed(1000)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    for file in sl.zoo.folder("tiny-gemma").glob("*token*"):
-        shutil.copy(file, folder)
-    return sl.load(folder, progress=False)
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """Answers on the bundled model against its card, against itself interrupted, and as a chat."""
 
-import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,13 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import xarray as xr
 
 import squashlens as sl
-from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
-from squashlens.measure.answers._questions import prepare_questions
+from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.answers.frequencies import scored
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
@@ -133,19 +128,6 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     assert kept.read_bytes() == before
 
 
-def test_answers_that_another_tokenizer_read_are_refused(tiny: Any, tmp_path: Path) -> None:
-    """They are kept as text: with two digits exchanged the same ids say something else."""
-    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": tmp_path / "answers", "progress": False}
-    sl.evaluate(tiny, COUNT, **how)
-    folder = shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "tiny-gemma")
-    content = json.loads((folder / "tokenizer.json").read_text())
-    words = content["model"]["vocab"]
-    words["2"], words["3"] = words["3"], words["2"]
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="tokenizer"):
-        sl.evaluate(sl.load(folder, device="cpu", progress=False), COUNT, **how)
-
-
 def test_hooks_are_honoured_and_named(tiny: Any) -> None:
     free = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6, progress=False)
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
@@ -172,50 +154,6 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5, progress=False)
     words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
-
-
-def test_a_task_of_ones_own_takes_a_few_lines(tiny: Any) -> None:
-    zeros = Task(
-        name="zeros",
-        template="How many ones are in the following sequence? {sequence} =",
-        draw=lambda n, rng: rng.choices("01", k=n),
-        answer=lambda items: str(items.count("1")),
-    )
-    assert (sl.evaluate(tiny, zeros, lengths=[7, 12], seeds=8, progress=False)["accuracy"] == 1).all()
-
-
-def test_steps_have_room_where_no_sentence_opens_the_answer(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mode decides; only where the prompt has ended with the opening words can no steps come."""
-    rooms: dict[tuple[str, str, bool], int] = {}
-    monkeypatch.setattr(module, "generate", lambda model, prompts, **_: iter([]))
-    paper = sl.tasks.find("sum")
-    alone, copied = replace(paper, opening=""), replace(paper, opening="", numeric=False)
-    each = product((paper, alone, copied), ("answer_only", "cot", "cot_few_shot"), (False, True))
-    with steady(tiny):
-        for task, mode, opened in each:
-            start: dict[str, Any] = {"mode": [mode], "template": "none", "prefill": opened}
-            _, put = prepare_questions(tiny, task, [3], 1, "evaluate", **start)
-            name = "sum" if task is paper else "numbers" if task is alone else "texts"
-            rooms[name, mode, opened] = module._needed_tokens(tiny, put, put.each[0], 10)
-    sentence, steps, number, text = 256 + 2 * 3, 512 + 8 * 3, 16, 16 + 4 * 3
-    for opened in (False, True):
-        assert rooms["numbers", "answer_only", opened] == number
-        assert rooms["texts", "answer_only", opened] == text
-        for name, mode in product(("numbers", "texts"), ("cot", "cot_few_shot")):
-            assert rooms[name, mode, opened] == steps
-    assert rooms["sum", "answer_only", False] == sentence
-    for mode in ("cot", "cot_few_shot"):
-        assert rooms["sum", mode, False] == steps
-    assert {rooms["sum", mode, True] for mode in ("answer_only", "cot", "cot_few_shot")} == {number}
-
-
-def test_lengths_come_back_in_order(tiny: Any) -> None:
-    """In whatever order they are asked, as whatever whole numbers."""
-    ordered = sl.evaluate(tiny, COUNT, lengths=[4, 60], seeds=2, progress=False)
-    given: Any = np.array([60, 4])
-    found = sl.evaluate(tiny, COUNT, lengths=given, seeds=np.int64(2), progress=False)  # pyright: ignore
-    xr.testing.assert_equal(found, ordered)
-    assert found["length"].values.tolist() == sl.results.provenance(found)["call"]["lengths"] == [4, 60]
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from squashlens.measure.answers._scores import gains, interval, of_length, scored
-from squashlens.measure.answers._splits import Answers
+from squashlens.measure.answers._scores import Answers, gains, interval, of_length, scored
 from squashlens.measure.answers._verdicts import (
     BASELINE,
     COLLAPSED,

@@ -73,38 +73,6 @@ def noise(metric: Metric, pair: Any, again: Any) -> torch.Tensor:
     return metric.noise(sides[0], sides[1], Replay(tuple(range(pair[0].shape[1])), *again, roundings=0))
 
 
-@pytest.mark.slow
-def test_the_same_passes_are_no_replay(tiny: Any) -> None:
-    """Where hooks act every pass is a prompt's own already: run again, it would round the same way."""
-    sequence = sl.prompts.repeated(tiny, "1", 30, prefix=QUESTION)
-    with sl.applied(tiny, sl.hooks.sliding_window(4)):
-        ds = captured.collapse(tiny, sequence, noise_lengths=4, progress=False)
-    assert sl.results.provenance(ds)["passes"].startswith("separate")
-    exact = ds["distance"].sel(length=slice(24, None))  # v and v* are equal in exact arithmetic from here on
-    assert exact.max() > 0
-    assert (exact <= 3 * ds["noise_floor"].max("replayed")).all()
-
-
-@pytest.mark.slow
-def test_no_replay_no_floor(tiny: Any) -> None:
-    """A floor that was not measured is NaN, and nothing that rests on it is told."""
-    ones = sl.prompts.repeated(tiny, "1", 12, separator=",", every=3)
-    ds = sl.separator_ablation(
-        tiny, ones, kinds=["substitute", "mask"], from_blocks=[0], noise_lengths=0, progress=False
-    )
-    for name in ("noise_floor", "noise_floor_y", "retained", "retained_y", "retained_from", "retained_from_y"):
-        assert ds[name].isnull().all()
-    assert ds["distance"].notnull().all()
-    assert (
-        sl.separator_ablation(tiny, ones, kinds=["mask"], from_blocks=[0], progress=False)["retained"].notnull().any()
-    )
-    ds = captured.precision_and_blocks(
-        tiny, ones, round_to=["bfloat16"], lengths=[4, 12], noise_lengths=0, progress=False
-    )
-    for name in ("noise_floor", "bits_needed", "bits_needed_y", "first_block"):
-        assert ds[name].isnull().all()
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("passes", "dtype"), [("shared", "float32"), ("separate", "float32"), ("shared", "bfloat16")])
 def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError, ModelAccessError
+from squashlens.errors import InputError
 from squashlens.measure.collapse.pairs import from_then_on
-from squashlens.measure.collapse.precision.stored import _bits_needed
+from squashlens.measure.collapse.precision import _bits_needed
 from tests import captured
 from tests.cases import FAMILIES, few
 from tests.references import last_streams, layers_of, raw
@@ -215,17 +215,6 @@ def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
     assert ds["refused"].item() == ""
 
 
-def test_runs_that_are_refused_are_named(folder_of: Any, bridge_of: Any) -> None:
-    sequence = sequence_of(bridge_of("gpt2"), "gpt2")
-    options: Any = {"lengths": [4], "noise_lengths": 0, "device": "cpu", "progress": False}
-    with pytest.warns(UserWarning, match="The run in int8 failed and is left out"):
-        ds = sl.precision(folder_of("gpt2"), sequence, runs=["float32", "int8"], **options)
-    assert ds["run"].values.tolist() == ["float32"]
-    assert "Conv1D" in ds["refused"].item()
-    with pytest.warns(UserWarning, match="int8"), pytest.raises(ModelAccessError, match="Conv1D"):
-        sl.precision(folder_of("gpt2"), sequence, runs=["int8"], **options)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["bfloat16", "bf16", torch.bfloat16])
 def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any) -> None:
@@ -251,15 +240,15 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
     pairs = sl.capture(tiny, ones, progress=False)
     runs: Any = {"runs": ["float32"]}
     for model, sequence, options, message in (
-        (tiny, ones, runs, "model= is a loaded model, and runs= loads the model anew.*Give the name or folder"),
-        ("tiny-gemma", pairs, runs, "sequence= is a capture, .* Give the growing sequence itself"),
+        (tiny, ones, runs, "a loaded model or a capture belongs to one.*Give the name or folder"),
+        ("tiny-gemma", pairs, runs, "a loaded model or a capture belongs to one"),
         ("tiny-gemma", ones, {"runs": []}, "runs= is empty"),
         (tiny, ones, {"round_to": []}, "round_to= is empty"),
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
         ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),
         (tiny, ones, {"lengths": [2]}, "lengths= has no effect without runs=. Give a `capture`"),
-        (tiny, ones, {"device": "cpu"}, "device= has no effect without runs=. Load the model"),
+        (tiny, ones, {"device": "cpu"}, "device= has no effect without runs=. .*`load` the model"),
     ):
         with pytest.raises(InputError, match=message):
             raw(sl.precision)(model, sequence, **options, progress=False)

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.collapse import tokenization as room
 from squashlens.measure.collapse.tokenization import FORMS, splits, tokenization
-from tests import captured
 from tests.references import last_streams
 from tests.splitters import KINDS, save_random_with, splitter
 
@@ -76,19 +74,6 @@ def test_closed_forms(kind: str, repeat: str, form: str) -> None:
     ds = splits(splitter(kind), N, repeat=repeat, separator={form: FORMS[form]}).sel(form=form)
     for name, law in zip(("tokens", "pair", "grows", "uniform"), CLOSED[kind, repeat, form], strict=True):
         assert ds[name].values.tolist() == [law(n) for n in range(1, N + 1)], name
-
-
-def test_pieces_are_shown_as_they_are() -> None:
-    def pieces(kind: str, n: int, form: str, repeat: str = "1") -> str:
-        return splits(splitter(kind), n, repeat=repeat)["pieces"].sel(form=form, repeats=n).item()
-
-    assert pieces("threes", 7, "joined") == "111·111·1"
-    assert pieces("merging", 7, "joined") == "11·11·111"
-    assert pieces("merging", 3, "spaced") == "1·␣1·␣1"
-    assert pieces("single", 3, "spaced") == "1·␣·1·␣·1"
-    assert pieces("prefixed", 2, "joined") == "␣·1·1"
-    assert pieces("prefixed", 2, "joined", "one") == "␣one·one"
-    assert pieces("threes", 2, "commas spaced") == "1·,·␣·1"
 
 
 @settings(deadline=None, max_examples=80)
@@ -185,63 +170,6 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
                         np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=25)
-@given(
-    model=st.sampled_from(MODELS),
-    repeat=st.sampled_from(["1", "111", "2", "one", "12"]),
-    between=st.sampled_from(["", " ", ",", "0"]),
-    n=st.integers(1, 5),
-)
-def test_a_pair_of_texts_is_the_pair(model: tuple[str, str], repeat: str, between: str, n: int, model_of: Any) -> None:
-    """Where one repeat more is the last token again the two distances are one number; elsewhere they are not."""
-    bridge, *_ = model_of(*model)
-    forms = {"it": between}
-    ds = tokenization(bridge, n, repeat=repeat, separator=forms, prefix="count ", progress=False).sel(form="it")
-    gap = np.abs(ds["naive"] - ds["distance"])
-    assert (gap.where(ds["pair"], 0) == 0).all()
-    assert (gap.sel(layer=3).where(~ds["pair"], 1) > 1e-4).all()
-    assert (ds["distance"].sel(layer=3) > 0).all()
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["threes", "merging"])
-def test_merged_digits_hide_collapse(kind: str, model_of: Any) -> None:
-    """The pair closes with the length while the texts, which end in different tokens, stay apart."""
-    model, *_ = model_of(kind, "gemma")
-    ds = tokenization(model, 96, separator={"joined": ""}, prefix="count: ", progress=False).sel(form="joined", layer=3)
-    assert not ds["pair"].any()
-    few, many = (ds.sel(repeats=slice(*ends)).median("repeats") for ends in ((1, 12), (49, 96)))
-    assert many["distance"] < 0.3 * few["distance"]
-    assert many["naive"] > 0.8 * few["naive"]
-    assert many["naive"] > 10 * many["distance"]
-
-
-def test_one_token_each_is_collapse(tiny: Any) -> None:
-    """Where every digit is a token, joined ones are the sequence that `collapse` builds in token space."""
-    question = "How many ones are in the following sequences?"
-    ds = tokenization(tiny, 9, prefix=question, scale="absolute", norm="l2", progress=False).sel(form="joined")
-    sequence = sl.prompts.repeated(tiny, "1", 9, prefix=question)
-    expected = captured.collapse(tiny, sequence, norm="l2", progress=False)
-    for name in ("naive", "distance"):
-        np.testing.assert_allclose(ds[name], expected["distance"], atol=1e-4)
-        np.testing.assert_allclose(ds[f"{name}_y"], expected["distance_y"], atol=1e-4)
-    assert ds["distance"].attrs["units"] == "model units"
-
-
-def test_a_pass_for_each_prompt_gives_the_same(model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, *_ = model_of("merging", "mistral")
-    ways = []
-    for passes in ("shared", "separate"):
-        with monkeypatch.context() as patch:
-            patch.setattr(room, "PASSES", passes)
-            ways.append(tokenization(model, 8, progress=False))
-    shared, alone = ways
-    for name in ("naive", "naive_y", "distance", "distance_y"):
-        np.testing.assert_allclose(shared[name], alone[name], atol=5e-5)
-    assert (sl.results.provenance(shared)["passes"], sl.results.provenance(alone)["passes"]) == ("shared", "separate")
-
-
 def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tmp_path: Path) -> None:
     model, *_ = model_of("threes", "gemma3")
     bare, held = tokenization(splitter("threes"), 4), splits(model, 4)
@@ -300,14 +228,6 @@ def test_what_a_tokenizer_drops_is_refused() -> None:
         splits(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
     with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
         splits(splitter("single"), separator={"dots": "…"})
-
-
-def test_texts_that_do_not_fit_are_refused(model_of: Any) -> None:
-    """Context 64: 32 ones with commas behind a BOS are 64 tokens, and one more repeat is too long."""
-    model, *_ = model_of("single", "gemma")
-    tokenization(model, 31, separator={"commas": ","}, progress=False)
-    with pytest.raises(InputError, match="context 64"):
-        tokenization(model, 32, separator={"commas": ","}, progress=False)
 
 
 @pytest.mark.cuda

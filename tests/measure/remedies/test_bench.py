@@ -165,36 +165,6 @@ def test_summaries_are_those_of_the_samples(found: Any, asked: Any) -> None:
     assert len(every) == 2 * 2 * 2
 
 
-@pytest.mark.slow
-def test_labels_provenance_and_table(found: Any, asked: Any, families: Any, tmp_path: Any) -> None:
-    assert found["distance"].dims == ("change", "family", "length", "sample")
-    assert found["jacobian_norm"].dims == ("change", "family", "length", "place", "sample")
-    assert found["place"].values.tolist() == ["first", "middle", "last"]
-    assert found["kl"].attrs["units"] == found["kl_median"].attrs["units"] == found["kl_high"].attrs["units"] == "nats"
-    assert found["distance_median"].attrs["units"] == "1"
-    assert all(
-        set(values.attrs) == {"long_name", "units", "source", "provenance"} for values in found.data_vars.values()
-    )
-    facts = sl.results.provenance(found)
-    assert facts["ambient_hooks"][0] == []
-    assert facts["call"]["function"] == "compare"
-    assert facts["texts"] == TEXTS
-    sl.results.save(found, tmp_path / "found.nc")
-    assert sl.results.open(tmp_path / "found.nc").identical(found)
-    assert facts["values"] == "measured"
-    assert sl.results.provenance(found.assign_coords(change=list("abcd")))["values"] == "derived"
-    for result, columns in (
-        (found, ["jacobian_first", "jacobian_last", "kl", "p_holm"]), (asked, ["accuracy", "kl", "p_holm"])
-    ):  # fmt: skip
-        table = sl.results.table(result)
-        ratios = ["distance_ratio", "distance_ratio_low", "distance_ratio_high"]
-        assert table.columns.tolist() == [*ratios, *columns]
-        assert len(table) == result.sizes["change"] * 2 * result.sizes["length"]
-        np.testing.assert_array_equal(table["kl"].iloc[-1], result["kl_median"][-1])
-    both = sl.results.table({"first": found, "second": found})
-    assert both.index.names == ["label", "change", "family", "length"]
-
-
 def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, model: Any, families: Any) -> None:
     before = fingerprint(tiny)
     part = sl.compare(
@@ -213,18 +183,6 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     assert "kl" not in plain  # there is no text unless it is given
     assert plain["distance"].shape == (2, 1, 1, 2)
     assert plain["distance_ratio_low"].isnull().all()
-
-
-def test_samples_depend_on_the_seed_and_on_nothing_else(model: Any, families: Any) -> None:
-    sequence = {"many": families["many"]}
-    runs = [
-        sl.compare(model, sequence, changes, n_samples=3, seed=seed, method=None, progress=False)
-        for seed, changes in ((0, {}), (0, {"sharp": sl.hooks.attention_temperature(0.5)}), (1, {}))
-    ]
-    first, second, third = (run["distance"].isel(change=0).values for run in runs)
-    np.testing.assert_array_equal(first, second)
-    assert np.abs(first - third).min() > 0
-    assert len(np.unique(first)) == 3
 
 
 @pytest.mark.parametrize(

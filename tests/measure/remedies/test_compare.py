@@ -10,8 +10,6 @@ import torch
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies.changes import AS_IT_IS
-from squashlens.records.joining import joined
-from squashlens.records.results import signed
 from tests import captured
 from tests.odd import together
 from tests.references import fingerprint, last_streams, raw
@@ -134,83 +132,13 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5])
     ds = sl.compare(model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6], progress=False)
     assert "accuracy" not in ds
+    assert ds["native_window"].values.tolist() == [5, 5, 5]
     assert ds["content"].values.tolist() == [1, 2, 3, 4, 5, 6]
     bound = sl.path_bound(model, torch.tensor([2, 5, *CONTENT[:6]]), progress=False)
     np.testing.assert_array_equal(ds["bound"].sel(change=AS_IT_IS), bound[2:])
     with pytest.raises(InputError, match="has no tokenizer"):
         sl.compare(model, sequence, {}, answer=ones, progress=False)
     assert sl.compare(model, sequence, {}, progress=False)["length"].values.tolist() == list(range(1, 9))
-
-
-def test_hooks_are_gone_afterwards_also_after_an_exception(tiny: Any, digits: Any) -> None:
-    before = fingerprint(tiny)
-    ids = sl.prompts.tokenize(tiny, "How many ones are in the following sequence? 1101 =")
-    logits = tiny(ids)
-    changes: Any = {"window": sl.hooks.sliding_window(4), "wiped": sl.hooks.zero_values([3])}
-    options: Any = {"lengths": [3], "n_samples": 1, "progress": False}
-
-    def unhappy(content: tuple[str, ...]) -> str:
-        if any(point.fwd_hooks for point in tiny.hook_dict.values()):
-            raise RuntimeError("asked under a hook")
-        return ones(content)
-
-    sl.compare(tiny, digits, changes, answer=ones, **options)
-    assert fingerprint(tiny) == before
-    with pytest.raises(RuntimeError, match="asked under a hook"):
-        sl.compare(tiny, digits, changes, answer=unhappy, **options)
-    assert fingerprint(tiny) == before
-    torch.testing.assert_close(tiny(ids), logits, rtol=0, atol=0)
-
-
-@pytest.mark.slow
-def test_every_form_is_asked_about_the_same_content(tiny: Any, digits: Any) -> None:
-    """Drawn with the seed alone, whatever stands between: else accuracies could not be laid side by side."""
-    commas = digits.every(2, sl.prompts.one_token(tiny, ","))
-    asked: list[str] = []
-
-    def note(content: tuple[str, ...]) -> str:
-        asked.append("".join(content))
-        return "1"
-
-    for seed in (0, 0, 1):
-        sl.compare(
-            tiny, digits, {"commas": commas}, answer=note, n_samples=2, lengths=[12], seed=seed, progress=False
-        )  # fmt: skip
-    assert asked[:2] == asked[2:4] == asked[4:6] == asked[6:8]
-    assert asked[8:10] == asked[10:]
-    assert len(set(asked)) == 4
-
-
-def test_joined_facts_are_those_of_each() -> None:
-    """What all say is said once; what differs is a list in their order, deep inside too; unlike objects whole."""
-    said: list[dict[str, Any]] = [
-        {"model": "a", "call": {"seed": 1, "norm": "l1"}, "hooks": [], "extra": {"x": 1}},
-        {"model": "a", "call": {"seed": 2, "norm": "l1"}, "hooks": ["mask"], "extra": {"y": 1}},
-    ]
-    parts = {
-        name: signed(
-            "both",
-            {"length": [3, 4], "tokens": ("length", [5 + number, 6])},
-            {"d": (("length",), [1.0 + number, 2.0], "D", "model")},
-            facts,
-        )
-        for number, (name, facts) in enumerate(zip(("z", "b"), said, strict=True))
-    }
-    found = joined(parts, "change")
-    assert found["change"].values.tolist() == ["z", "b"]
-    np.testing.assert_array_equal(found["d"], [[1, 2], [2, 2]])
-    np.testing.assert_array_equal(found["tokens"], [[5, 6], [6, 6]])
-    expected = {
-        "model": "a", "call": {"seed": [1, 2], "norm": "l1"}, "hooks": [[], ["mask"]], "extra": [{"x": 1}, {"y": 1}],
-    }  # fmt: skip
-    measured = {"values": "measured"}
-    assert sl.results.provenance(found) == expected | measured
-    assert {name: found["d"].attrs[name] for name in ("long_name", "units")} == {"long_name": "D", "units": "model"}
-    for number, name in enumerate(parts):
-        for one in (parts[name], found.sel(change=name)):
-            assert sl.results.provenance(one) == said[number] | measured
-    with pytest.raises(ValueError, match="exact"):
-        joined({"z": parts["z"], "b": parts["b"].isel(length=[0])}, "change")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from tests import captured
-from tests.cases import DISTINCT, few
+from tests.cases import DISTINCT
 
 GLASSES = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen3", "gpt2")
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
@@ -72,25 +71,3 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(
     assert math.isfinite(float(shape.sum()))
     again = sl.jacobian_norms(model, IDS, **options)
     np.testing.assert_array_equal(again, plainly)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", few(GLASSES))
-def test_every_study(family: str, bridge_of: Any) -> None:
-    model = bridge_of(family)
-    start = [] if family == "qwen3" else [2]
-    content = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7], prefix=[*start, 5, 11], suffix=[20])
-    commas = content.every(3, 13)
-    quiet: Any = {"progress": False}
-    ablated = sl.separator_ablation(model, commas, from_blocks=[0, 2], lengths=[8], noise_lengths=1, **quiet)
-    assert ablated["distance_from"].notnull().all()
-    assert ablated.sizes["hook"] == 6
-    assert ablated.sizes["edit"] == 7
-    found = sl.search_separators(model, content, separator=[13, 14], every=[3], lengths=[8], n_placements=5, **quiet)
-    assert (found["separation"] > 0).all()
-    together = [HOOKS["sliding_window"], HOOKS["temperature"]]
-    compared = sl.compare(model, content, {"both": together, "commas": commas}, lengths=[8], **quiet)
-    assert compared["distance"].sel(layer=3, length=8).to_series().nunique() == 3
-    assert (compared["distance"].sel(layer=3) > 0).all()
-    rounded = captured.precision_and_blocks(model, content, lengths=[8], noise_lengths=1, **quiet)
-    assert rounded["distance"].sel(format="bfloat16").notnull().all()

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 import squashlens as sl
@@ -16,7 +14,7 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies import search as module
 from tests import captured
 from tests.odd import together
-from tests.references import fingerprint, last_streams
+from tests.references import last_streams
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 8, 8, 9]
 LENGTHS = [4, 7, 8, 11]
@@ -172,18 +170,6 @@ def test_the_interval_is_students_and_the_rank_is_counted(
     assert 1 / (1 + placements) < ds["random_as_good"] < 1
 
 
-def test_a_placement_that_ties_is_as_good(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def collapse(_model: Any, form: Any, **options: Any) -> xr.Dataset:
-        return xr.Dataset({"distance": (("layer", "length"), [[2.0] * 4])})
-
-    monkeypatch.setattr(module, "collapse", collapse)
-    monkeypatch.setattr(module, "capture_pairs", lambda *_, **options: None)
-    ds = searched(llama)
-    assert ds["random_as_good"] == 1
-    assert ds["advantage"] == ds["advantage_low"] == ds["advantage_high"] == 0
-    assert (ds["best_separator"].item(), ds["best_every"].item()) == ("13", 2)  # the first of equals
-
-
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What was measured, in order; after `limit` of them the search is broken off."""
@@ -222,36 +208,6 @@ def test_a_search_goes_on_where_it_was_broken_off(limit: int, llama: Any, counte
     assert counted.seen == expected
 
 
-def test_answers_are_kept_too(tiny: Any, digits: Any, counted: Any, tmp_path: Path) -> None:
-    """Broken off by the answer function, in the middle of a design: that one is tried again, and no other."""
-    options: Any = {
-        "separator": [","],
-        "every": [3],
-        "n_samples": 2,
-        "lengths": [9],
-        "n_placements": 5,
-        "progress": False,
-    }
-    whole = sl.search_separators(tiny, digits, answer=ones, **options)
-    calls: list[int] = []
-
-    def fragile(content: tuple[str, ...]) -> str:
-        calls.append(1)
-        if len(calls) == 2 + 2 + 1:  # what tells answers apart, without separators, with them
-            raise KeyboardInterrupt
-        return ones(content)
-
-    before, counted.seen = fingerprint(tiny), []
-    with pytest.raises(KeyboardInterrupt):
-        sl.search_separators(tiny, digits, answer=fragile, resume=tmp_path / "a.json", **options)
-    xr.testing.assert_identical(
-        sl.search_separators(tiny, digits, answer=fragile, resume=tmp_path / "a.json", **options), whole
-    )
-    assert len(counted.seen) == 2 + 1 + 5
-    assert len(calls) == 5 + 2 + 2
-    assert fingerprint(tiny) == before
-
-
 def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_path: Path) -> None:
     model, sequence = llama
     path = tmp_path / "search.json"
@@ -286,24 +242,6 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
         searched(llama, resume=tmp_path / "nowhere" / "search.json")
 
 
-def test_another_answer_is_another_search(tiny: Any, digits: Any, tmp_path: Path) -> None:
-    """Told by what they say, since functions have no names that could be written down."""
-    options: Any = {
-        "separator": [","],
-        "every": [3],
-        "n_samples": 2,
-        "lengths": [9],
-        "n_placements": 5,
-        "progress": False,
-    }
-    path = tmp_path / "a.json"
-    sl.search_separators(tiny, digits, answer=ones, resume=path, **options)
-    sl.search_separators(tiny, digits, answer=lambda c: str(sum(x == "1" for x in c)), resume=path, **options)
-    for answer in (None, lambda content: str(content.count("0"))):
-        with pytest.raises(InputError, match="saved for a different call"):
-            sl.search_separators(tiny, digits, answer=answer, resume=path, **options)
-
-
 def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
     table = sl.results.table(prescribed)
     assert list(table.columns) == ["separation", "gain", "cost", "accuracy"]
@@ -320,24 +258,6 @@ def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
     unasked = sl.results.table(prescribed.drop_vars(["accuracy", "accuracy_none"]))
     assert list(unasked.columns) == ["separation", "gain", "cost"]
     assert unasked.iloc[-1].tolist() == bare[:3]
-
-
-@given(content=st.lists(st.integers(3, 9), min_size=1, max_size=12), every=st.integers(1, 14), lead=st.integers(0, 3))
-def test_every_period_counts_content(content: list[int], every: int, lead: int) -> None:
-    """Separators stand after each `every`-th content token, and a prompt of n has those before its last one."""
-    plain = sl.prompts.GrowingSequence("drawn", tuple(content), (3, 4), prefix=(1,) * lead, suffix=(2,))
-    form = plain.every(every, 50)
-    assert tuple(token for token in form.trunk if token != 50) == plain.trunk
-    assert len(form.trunk) - len(plain.trunk) == len(content) // every
-    for n in range(1, len(content) + 1):
-        v = form.pair(n).v
-        assert len(v) - len(plain.pair(n).v) == (n - 1) // every == len(form.separator_places(n))
-        body = v[lead:-1]
-        runs = "".join("|" if token == 50 else "." for token in body).split("|")
-        assert [len(run) for run in runs[:-1]] == [every] * (len(runs) - 1)
-        assert 1 <= len(runs[-1]) <= every
-        assert [v[place] for place in form.separator_places(n)] == [50] * ((n - 1) // every)
-    assert form.every(every, 50) == form
 
 
 @pytest.mark.parametrize(

@@ -96,34 +96,3 @@ def test_windows_and_soft_caps_take_effect(model: Any) -> None:
     assert all(far[block] > 0 for block in (1, 3, 5))
     with torch.no_grad():
         assert float(model(TEXT).abs().max()) <= 30
-
-
-def test_the_loss_is_that_of_the_plain_model(model: Any) -> None:
-    reader = open_reader(FOLDER)
-    ids = sl.prompts.tokenize(model, TEXT)
-    with torch.no_grad():
-        logs = model(ids)[0, :-1].log_softmax(-1)
-    nats = -logs.gather(1, ids[0, 1:, None])[:, 0].numpy()
-    assert reader.nats([ids[0].tolist()])[0] == pytest.approx(nats, rel=1e-3, abs=1e-3)
-    assert nats.mean() < np.log(model.cfg.d_vocab)
-
-
-@pytest.mark.slow
-def test_every_kind_of_measurement_passes_on_it(model: Any) -> None:
-    bound = sl.path_bound(model, TEXT, constants="measured", edges="exact", progress=False)
-    norms = sl.jacobian_norms(model, TEXT, progress=False)
-    assert (bound.values >= norms.values).all()
-    found = sl.profile(model, TEXT, method="none", n_random_models=0, progress=False)
-    assert 0 <= float(found["sink_rate"].min()) <= float(found["sink_rate"].max()) <= 1
-    words = sl.prompts.repeated(model, " and", 12)
-    assert np.isfinite(sl.collapse(model, words)["distance"]).all()
-    assert float(sl.top_tokens(model, TEXT).sum()) <= 1 + 1e-6
-
-
-@pytest.mark.slow
-def test_the_report_takes_any_prompt(tmp_path: Path) -> None:
-    from squashlens.cli import main
-
-    out = tmp_path / "report.html"
-    main(["report", "--model", "tiny-prose", "--prompt", TEXT, "--out", str(out)])
-    assert "tiny-prose" in out.read_text(encoding="utf-8")

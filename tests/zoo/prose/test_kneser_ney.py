@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.prose.kneser_ney import KneserNey, _discounts
+from training.prose.kneser_ney import KneserNey
 
 BOS = 0
 
@@ -24,12 +24,6 @@ def test_a_bigram_model_by_hand() -> None:
     model = KneserNey([np.array([0, 1, 2]), np.array([0, 1, 1])], vocabulary=4, order=2)
     assert model.probabilities(np.array([0, 1, 2])) == pytest.approx([35 / 48, 19 / 48])
     assert model.probabilities(np.array([0, 3, 3]))[1] == pytest.approx(1 / 8)
-
-
-def test_the_discounts_are_chen_and_goodmans() -> None:
-    """n₁ … n₄ = 8, 4, 2, 1: Y = 1/2, so D₁ = 1 − 1/2, D₂ = 2 − 3/4 and D₃ = 3 − 1."""
-    counts = np.array([1] * 8 + [2] * 4 + [3] * 2 + [4])
-    assert _discounts(counts) == pytest.approx([0, 0.5, 1.25, 2.0])
 
 
 documents = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=12), min_size=1, max_size=6)
@@ -96,8 +90,3 @@ def test_equals_the_twin_with_estimated_discounts() -> None:
     padded = [BOS] * 4 + texts[0]
     expected = [float(twin.p(padded[: 4 + i], token, 4)) for i, token in enumerate(texts[0])]
     assert model.probabilities(np.array([BOS, *texts[0]])) == pytest.approx(expected, rel=1e-9)
-
-
-def test_too_long_for_a_key() -> None:
-    with pytest.raises(ValueError, match="63 bits"):
-        KneserNey([np.array([0, 1])], vocabulary=2048, order=6)

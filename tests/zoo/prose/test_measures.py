@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.prose.corpus import Document
-from training.prose.measures import CONTEXT, STRIDE, Reader, bits_per_byte, distinct, openings
+from training.prose.measures import CONTEXT, STRIDE, Reader, bits_per_byte
 
 
 class Counting:
@@ -53,22 +53,3 @@ def test_tokens_are_scored_where_they_stand() -> None:
 def test_bits_per_byte_count_bytes_of_utf_8() -> None:
     document = Document("package", "name", ("é",))
     assert bits_per_byte([np.array([math.log(2)] * 6)], [document]) == pytest.approx(3)
-
-
-def test_distinct_2_by_hand() -> None:
-    """1 2 1 2 1 has four bigrams, two of them different; with 1 2 3 there are six and three."""
-    assert distinct([[1, 2, 1, 2, 1]]) == pytest.approx(2 / 4)
-    assert distinct([[1, 2, 1, 2, 1], [1, 2, 3]]) == pytest.approx(3 / 6)
-    assert distinct([list(range(50))]) == 1
-
-
-def test_openings_are_taken_in_turn_from_the_packages() -> None:
-    def tokenizer(text: str) -> dict[str, list[int]]:
-        return {"input_ids": [2, *map(int, text.split())]}
-
-    stub = type("Stub", (), {"__call__": staticmethod(tokenizer), "eos_token_id": 1})()
-    long, short = " ".join(["7"] * 100), "7 7 7"
-    documents = [Document(p, str(k), (f"{k} {long}",)) for p, k in (("a", 3), ("a", 4), ("a", 5), ("b", 6))]
-    found = openings([Document("c", "short", (short,)), *documents], stub)
-    assert [row[1] for row in found] == [3, 6, 4, 5]
-    assert {len(row) for row in found} == {40}

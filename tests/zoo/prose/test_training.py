@@ -11,7 +11,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from training.prose import train as training
 from training.prose.corpus import MANIFEST
-from training.prose.tokenizer import BOS, EOS, PAD, TOKENIZER, TOKENS, encode, train_tokenizer
+from training.prose.tokenizer import TOKENIZER, TOKENS, encode, train_tokenizer
 from training.prose.train import Recipe, Rows, halves_of
 
 TEXTS = [f"The {word} of the {other} is in the house, and nobody saw it.\n" * 4 for word in "abc" for other in "defg"]
@@ -51,14 +51,6 @@ def test_every_token_of_the_text_is_in_one_row_of_an_epoch() -> None:
     assert all(any(stream[i : i + len(d)] == d for i in range(len(stream))) for d in documents)
 
 
-def test_another_epoch_has_another_order() -> None:
-    tokens = np.array([2, *range(3, 64)], np.uint16)
-    rows = Rows(tokens, seed=0)
-    first, second = rows.batch(0, 20, 4), rows.batch(20, 20, 4)
-    assert not torch.equal(first, second)
-    assert torch.equal(first.sort(dim=0).values, second.sort(dim=0).values)
-
-
 def test_a_step_is_two_halves_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "CONTEXT", 32)
     rows = Rows(np.array([2, *range(3, 900)], np.uint16), seed=0)
@@ -66,18 +58,6 @@ def test_a_step_is_two_halves_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> 
     assert [tuple(h.shape) for h in halves_of(4, rows, RECIPE)] == [(1, 32), (1, 32)]
     seen = torch.cat([h for step in range(4) for h in halves_of(step, rows, RECIPE)])
     assert len({tuple(row) for row in seen.tolist()}) == 16
-
-
-def test_the_learning_rate() -> None:
-    factors = [Recipe(steps=10, decay_from=6, warmup=4).factor(step) for step in range(10)]
-    assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.75, 0.5, 0.25])
-
-
-def test_the_model_is_gemma_2_with_windows_and_soft_caps() -> None:
-    config = training.config()
-    assert config.layer_types == ["sliding_attention", "full_attention"] * 3
-    assert (config.sliding_window, config.attn_logit_softcapping, config.final_logit_softcapping) == (64, 50.0, 30.0)
-    assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (0, 1, 2)
 
 
 @pytest.mark.usefixtures("small")
@@ -120,15 +100,6 @@ def _stopped(text: Path, tmp_path: Path, checkpoint: Path, step: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_checkpoint_of_another_recipe_is_refused(text: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "run.pt"
-    training.train(text, tmp_path / "out", checkpoint, RECIPE)
-    for other in (replace(RECIPE, seed=1), replace(RECIPE, steps=9), replace(RECIPE, decay_from=5)):
-        with pytest.raises(SystemExit, match="was saved after 6 steps"):
-            training.train(text, tmp_path / "out", checkpoint, other)
-
-
-@pytest.mark.usefixtures("small")
 def test_two_halves_are_the_whole_batch(text: Path) -> None:
     """The gradient of the halves is that of all rows at once."""
     torch.manual_seed(0)
@@ -144,10 +115,3 @@ def test_two_halves_are_the_whole_batch(text: Path) -> None:
     for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):
         assert other is not None
         assert torch.linalg.norm(one - other) <= 0.03 * torch.linalg.norm(other)
-
-
-def test_ids_of_special_tokens_are_gemmas(text: Path) -> None:
-    tokens = np.load(text / TOKENS)
-    tokenizer = train_tokenizer(TEXTS, vocabulary=300)
-    assert tokenizer.convert_tokens_to_ids([PAD, EOS, BOS]) == [training.PAD, training.EOS, training.BOS] == [0, 1, 2]
-    assert (tokens == 2).sum() == (tokens == 1).sum() == len(TEXTS)

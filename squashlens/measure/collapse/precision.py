@@ -4,9 +4,10 @@
 next token, which may be the same at much shorter lengths, or may still differ.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import xarray as xr
@@ -14,19 +15,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, one_of, several, short_repr
-from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture
+from squashlens.bars import bar
+from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs
+from squashlens.engine.loading.load import load
 from squashlens.engine.locks import require_bridge
+from squashlens.engine.proving.effective import require_effective
 from squashlens.engine.running.unembed import most_likely
-from squashlens.errors import InputError
-from squashlens.hooks.rounding import Format, Stored, rounded, within
+from squashlens.errors import InputError, RangeError, SquashlensError
+from squashlens.hooks.rounding import Format, Stored, rounded, rounding, within
+from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
 from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
-from squashlens.measure.collapse.precision.by_block import Blocks, blocks_of, rounded_inputs
-from squashlens.measure.collapse.precision.by_run import Precision, Run, precision_by_run
 from squashlens.measure.measurement import measurement
+from squashlens.records.joining import joined
+from squashlens.records.results import Variable, attributes
+from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
 
+Blocks = Collection[int] | Literal["all"]
+Run = Literal["float32", "bfloat16", "float16", "int8"]
+Precision = Literal[Run, "fp32", "bf16", "fp16"] | torch.dtype  # as a user may give it
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
@@ -122,13 +131,18 @@ def precision(
     """
     if runs is not None:
         named = _named(runs, Run, "runs")
-        _refuse(WITHOUT_RUNS, "with", round_to=round_to, blocks=blocks or None)
-        name, growing = _for_runs(model, sequence)
-        return precision_by_run(
-            name, growing, named, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
+        _refuse("with", "Leave it out, or give a loaded model.", round_to=round_to, blocks=blocks or None)
+        if not isinstance(model, str | Path) or isinstance(sequence, PairCapture):
+            raise InputError(
+                "runs= loads the model anew in each precision, and a loaded model or a capture belongs to one.",
+                "Give the name or folder of the model, and the growing sequence with lengths=.",
+            )
+        return _by_run(
+            model, sequence, named, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
-    _refuse(WITH_RUNS, "without", lengths=lengths, noise_lengths=noise_lengths, device=device)
+    remedy = "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device."
+    _refuse("without", remedy, lengths=lengths, noise_lengths=noise_lengths, device=device)
     formats = _named(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
     metric = Metric(norm, scale)
     if isinstance(model, str | Path):
@@ -136,11 +150,21 @@ def precision(
             f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
             "Load it with `load`, or give runs=.",
         )
+    return _of_model(model, sequence, formats, blocks, metric, progress)
+
+
+def _of_model(
+    model: Bridge, sequence: SequenceOrCapture, formats: list[Stored], blocks: Blocks, metric: Metric, progress: bool
+) -> xr.Dataset:
+    """`precision` without runs: representations of a loaded model, rounded to number formats."""
     require_bridge(model)
-    rounded_at = blocks_of(model, blocks)
+    every = range(n_blocks(model))
+    rounded_at = list(every) if isinstance(blocks, str) else sorted(set(blocks))
+    if not set(rounded_at) <= set(every):
+        raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     session, pairs = captured(
-        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=norm,
-        scale=scale,
+        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=metric.norm,
+        scale=metric.scale,
     )  # fmt: skip
     answers = None
     v, star = pairs.v.values, pairs.star.values
@@ -162,37 +186,15 @@ def precision(
     axes = coords(pairs) | {"format": formats}
     if rounded_at:
         axes["block"] = rounded_at
-        found |= rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress)
+        found |= _rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress)
     return session.dataset("precision", axes, found)
 
 
-WITHOUT_RUNS = dict.fromkeys(("round_to", "blocks"), "Leave it out, or give a loaded model and no runs=.")
-WITH_RUNS = {
-    **dict.fromkeys(("lengths", "noise_lengths"), "Give a `capture` of the sequence, which has this option."),
-    "device": "Load the model on this device: `load(name, device=…)`.",
-}
-
-
-def _refuse(remedies: Mapping[Any, str], how: str, **given: Any) -> None:
+def _refuse(how: str, remedy: str, **given: Any) -> None:
     """Raise an error for an option that has no effect with, or without, `runs`."""
     for name, value in given.items():
         if value is not None:
-            raise InputError(f"{name}= has no effect {how} runs=.", remedies[name])
-
-
-def _for_runs(model: Any, sequence: Any) -> tuple[str | Path, GrowingSequence]:
-    """The name of the model and the sequence; an error for a loaded model, and for a capture, which belongs to one."""
-    if not isinstance(model, str | Path):
-        raise InputError(
-            "model= is a loaded model, and runs= loads the model anew in each precision.",
-            "Give the name or folder of the model, as `load` takes it.",
-        )
-    if isinstance(sequence, PairCapture):
-        raise InputError(
-            "sequence= is a capture, which belongs to one run, and runs= makes several.",
-            "Give the growing sequence itself: `capture.sequence`, and lengths=.",
-        )
-    return model, sequence
+            raise InputError(f"{name}= has no effect {how} runs=.", remedy)
 
 
 def _named(given: Any, choices: Any, argument: str) -> list[Any]:
@@ -230,3 +232,79 @@ def _bits_needed(
     for bits in range(own + 1):
         needed[(rounded(v, bits) == rounded(star, bits)).all(dim=-1)] = bits + 1
     return torch.where(needed > own, torch.nan, needed)
+
+
+def _rounded_inputs(
+    model: Bridge, pairs: PairCapture, blocks: Sequence[int], formats: Collection[Stored], metric: Metric, *,
+    answers: Tensor | None, progress: bool,
+) -> dict[str, Variable]:  # fmt: skip
+    """The variables of `precision` over (format, block, length), with the input of each block rounded in its own run.
+
+    `answers` are v's most likely next tokens without rounding; without them there is no `same_answer`.
+    """
+    run = pairs.run(model)
+    shape = (len(formats), len(blocks), len(pairs.lengths))
+    distance, enters, same = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
+    require_effective(model, [residual_site(block, model) for block in blocks], "residual-stream")
+    each = list(product(enumerate(formats), enumerate(blocks)))
+    for (number, form), (place, block) in bar(each, desc="rounding", progress=progress):
+        hook = rounding(form, "residual", (block,))
+        try:
+            v, star = run.pairs(hooks=lambda _tokens, hook=hook: [hook], branch_hooks=(hook,))
+        except RangeError:  # the residual stream of some token exceeds the range of the format
+            continue
+        distance[number, place] = metric.gap(v.values[-2:-1], star.values[-2:-1])[0]
+        enters[number, place] = (v.values[block] == star.values[block]).all(dim=-1).double()
+        if answers is not None:
+            same[number, place] = (most_likely(model, v.values[-1]) == answers).double()
+    # At block 0 most families have equal embeddings for v and v*, which are not above the noise floor.
+    reached = (enters == 1) & metric.clear(pairs)[list(blocks)]
+    numbers = torch.tensor(list(blocks), dtype=torch.float64)
+    first = torch.where(reached.any(dim=1), numbers[reached.double().argmax(dim=1)], torch.nan)
+    over = ("format", "block", "length")
+    text = metric.distance("distance at the last layer, with the input of one block rounded")
+    found: dict[str, Variable] = {
+        "distance": (over, distance, text, metric.units),
+        "enters_as_one": (over, enters, "whether v and v* are the same at the input of the block", "1"),
+        "first_block": (("format", "length"), first, "first block whose rounding makes v and v* the same", "block"),
+    }
+    if answers is not None:
+        text = "whether v's most likely next token is the same as without rounding"
+        found["same_answer"] = (over, same, text, "1")
+    return found
+
+
+def _by_run(
+    name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], *, lengths: Iterable[int] | None, norm: Distance,
+    scale: Scale, noise_lengths: int, device: str | torch.device | None, progress: bool,
+) -> xr.Dataset:  # fmt: skip
+    """The Datasets of `collapse` along `run`, with the length from which v and v* are bit-identical."""
+    chosen = None if lengths is None else list(lengths)
+    found: dict[str, xr.Dataset] = {}
+    refused: dict[str, SquashlensError] = {}
+    for run in bar(runs, desc="runs", progress=progress):
+        try:
+            dtype = "float32" if run == "int8" else run
+            model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device, progress=False)
+            pairs = capture_pairs(
+                model, sequence, lengths=chosen, patterns=False, noise_lengths=noise_lengths, progress=False
+            )
+            found[run] = collapse(model, pairs, norm=norm, scale=scale).pipe(_with_ends)
+        except SquashlensError as error:
+            remark(f"The run in {run} failed and is left out. {error}")
+            refused[run] = error
+    if not found:
+        raise next(iter(refused.values()))
+    result = joined(found, "run")
+    return result.assign_coords(refused=" ".join(f"{run}: {error}" for run, error in refused.items()))
+
+
+def _with_ends(measured: xr.Dataset) -> xr.Dataset:
+    """The Dataset of `collapse` with the length from which v and v* are bit-identical."""
+    lengths = tuple(int(n) for n in measured["length"].values)
+    text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
+    labels = attributes(text, "tokens")
+    for name, dims in (("", ("layer",)), ("_y", ())):
+        same = torch.tensor(measured[f"bit_identical{name}"].values == 1)
+        measured[f"collapsed_from{name}"] = (dims, from_then_on(same, lengths).numpy(), labels)
+    return measured

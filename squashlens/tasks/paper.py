@@ -1,0 +1,183 @@
+"""The paper's tasks: copying (figure 2) and counting (figures 3, 4, 6 and 7), with the templates of appendix C.1.
+
+Prompts are quoted verbatim, with their typing errors; `{sequence}` replaces *seq* of the paper. The paper prints
+chain-of-thought examples for the sum only; those of the other tasks follow the same scheme and are ours. It does not
+say which other words its sentences contain, how frequent 'car' is, or what separates the items. In every sequence of
+figure 2 the right answer is 0; with random digits the right answer varies, as a probe requires.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from random import Random
+
+from squashlens.tasks.reading import counted, digit
+from squashlens.tasks.task import Items, Task
+
+# Figure 5.
+COUNT = "How many ones are in the following sequences?"
+COPY = "Can you copy the following number?"
+
+# Appendix C.1, counting.
+SUM = (
+    "Please perform the following sum: {sequence}. Please give the answer on the final line exactly as "
+    "'The final answer to your maths question is: xxxx', where 'xxxx' is your answer.."
+)
+ONES = (
+    "Please count the number of ones in the following sequence:{sequence}. Please give the answer on the final line "
+    "exactly as 'The final answer to your maths question is: xxxx', where 'xxxx is your answer."
+)
+WORD = (
+    "Please count the number of times 'car' appears in the following sentence: '{sequence}'. Please give the answer "
+    "on the final line exactly as 'The final answer to your maths question is: xxxx', where 'xxxx' is your answer."
+)
+COUNT_ANSWER = "The final answer to your maths question is:"
+
+SUM_EXAMPLES = """We divide the sum into groups of 5. (1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1
+
+The answer is then 2 * 5 + 2 = 12
+
+The final answer to your maths question is: 12
+
+Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1
+
+We divide the sum into groups of 5.
+
+(1 + 1 + 1 + 1 + 1) + 1
+
+The answer is then 1 * 5 + 1 = 6
+
+The final answer to your maths question is: 6"""
+
+# Appendix C.1, copying, and the hint of figure 2 (b).
+LAST = (
+    "Consider the following sequence: {sequence}. What is the last digit in this sequence? "
+    "Please answer exactly as 'The answer to your question is: <ANSWER>'"
+)
+LAST_ANSWER = "The answer to your question is:"
+HINT = "*Hint* It's not necessarily a 1, check carefully"
+
+
+SHARE = 0.7  # probability of a one in a random sequence, and of 'car' in a sentence
+ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
+Draw = Callable[[int, Random], list[str]]
+CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
+
+ONES_EXAMPLES = """We divide the sequence into groups of 5. (11111) (11111) 11
+
+The answer is then 2 * 5 + 2 = 12
+
+The final answer to your maths question is: 12
+
+Please count the number of ones in the following sequence:111111
+
+We divide the sequence into groups of 5.
+
+(11111) 1
+
+The answer is then 1 * 5 + 1 = 6
+
+The final answer to your maths question is: 6"""
+
+BERNOULLI_EXAMPLES = """We divide the sequence into groups of 5. (11011) (01111) 10
+
+The answer is then 4 + 4 + 1 = 9
+
+The final answer to your maths question is: 9
+
+Please count the number of ones in the following sequence:110101
+
+We divide the sequence into groups of 5.
+
+(11010) 1
+
+The answer is then 3 + 1 = 4
+
+The final answer to your maths question is: 4"""
+
+WORD_EXAMPLES = """We divide the sentence into groups of 5. (car tree car car dog) (car car road car car) stone car
+
+The answer is then 3 + 4 + 1 = 8
+
+The final answer to your maths question is: 8
+
+Please count the number of times 'car' appears in the following sentence: 'car car river car dog car'
+
+We divide the sentence into groups of 5.
+
+(car car river car dog) car
+
+The answer is then 3 + 1 = 4
+
+The final answer to your maths question is: 4"""
+
+
+def _fixed(text: Callable[[int], str]) -> Draw:
+    """A draw of the characters of a text, which depends on their number alone."""
+    return lambda n, rng: list(text(n))
+
+
+ALL_ONES, ALTERNATING = _fixed(lambda n: "1" * n), _fixed(lambda n: ("10" * n)[:n])
+LAST_ODD, FIRST_ODD = _fixed(lambda n: "1" * (n - 1) + "0"), _fixed(lambda n: "0" + "1" * (n - 1))
+TO_ZERO, FROM_ZERO = _fixed(lambda n: ("10" * n)[-n:]), _fixed(lambda n: ("01" * n)[:n])
+
+
+def _bernoulli(n: int, rng: Random) -> list[str]:
+    """Independent digits, 1 with probability 0.7 and otherwise 0."""
+    return [str(int(rng.random() < SHARE)) for _ in range(n)]
+
+
+def _sentence(n: int, rng: Random) -> list[str]:
+    """Independent words, 'car' with probability 0.7 and otherwise one of six other words."""
+    return [CAR if rng.random() < SHARE else rng.choice(OTHERS) for _ in range(n)]
+
+
+def _even_odds(n: int, rng: Random) -> list[str]:
+    """Independent digits, 0 or 1 with equal probability."""
+    return [str(rng.randint(0, 1)) for _ in range(n)]
+
+
+def _numbered(items: Sequence[str]) -> str:
+    """The items with their numbers, as an explicit positional hint."""
+    return ", ".join(f"digit {place}: {item}" for place, item in enumerate(items, start=1))
+
+
+def _how_many(item: str) -> Callable[[Items], str]:
+    """A function that counts how often `item` occurs."""
+    return lambda items: str(items.count(item))
+
+
+def _ones(name: str, draw: Draw, **others: object) -> Task:
+    made = {"read": ONE, "examples": BERNOULLI_EXAMPLES, "random": False, "source": "appendix C.1"} | others
+    return Task(name, ONES, draw, _how_many("1"), opening=COUNT_ANSWER, **made)  # pyright: ignore[reportArgumentType]
+
+
+def _both(
+    name: str, draws: tuple[Draw, Draw], source: str, *, hint: str = "", random: bool = False
+) -> tuple[Task, Task]:
+    """The two tasks that ask for the last and for the first digit."""
+    asked, kept = f"{LAST} {hint}".rstrip(), {"opening": LAST_ANSWER, "random": random, "source": source}
+    return (
+        Task(f"copy_last{name}", asked, draws[0], itemgetter(-1), read=digit, **kept),
+        Task(f"copy_first{name}", asked.replace("the last", "the first"), draws[1], itemgetter(0), read=digit, **kept),
+    )
+
+
+PAPER = (
+    *_both("", (LAST_ODD, FIRST_ODD), "figure 2 (a)"),
+    *_both("_hint", (LAST_ODD, FIRST_ODD), "figure 2 (b)", hint=HINT),
+    *_both("_alternating", (TO_ZERO, FROM_ZERO), "figure 2 (c)"),
+    *_both("_random", (_even_odds, _even_odds), "", random=True),
+    Task(
+        "sum", SUM, ALL_ONES, _how_many("1"), " + ".join, ONE, opening=COUNT_ANSWER, examples=SUM_EXAMPLES,
+        random=False, source="figures 3 and 6 (i)",
+    ),
+    _ones("count_ones", ALL_ONES, examples=ONES_EXAMPLES, source="figures 3 and 6 (ii)"),
+    _ones("count_bernoulli", _bernoulli, random=True, source="figures 3 and 6 (iii)"),
+    Task(
+        "count_word", WORD, _sentence, _how_many(CAR), " ".join,
+        counted("times", "car", "cars", "occurrences", "occurrences of car"), opening=COUNT_ANSWER,
+        examples=WORD_EXAMPLES, source="section 3.2 (iv)",
+    ),
+    _ones("count_alternating", ALTERNATING),
+    _ones("count_numbered", _bernoulli, show=_numbered, examples="", random=True),
+)  # fmt: skip
