@@ -23,22 +23,10 @@ def written(facts: Any) -> str:
 
 def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
     """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
-    there = [one for one in parts if one is not None]
-    common, own = _apart(there)
+    common, own = _apart([one for one in parts if one is not None])
     rest = iter(own)
     each = [None if one is None else next(rest) for one in parts]
     return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": each}}
-
-
-def over_axes(axes: Mapping[str, Sequence[Any]], facts: Mapping[tuple[int, ...], Facts]) -> Facts | None:
-    """The stored facts of the cells of a grid, by their places along its axes; None if there are none."""
-    if not axes or not facts:
-        return facts.get(())
-    (dim, labels), *inner = axes.items()
-    parts: list[dict[tuple[int, ...], Facts]] = [{} for _ in labels]
-    for place, one in facts.items():
-        parts[place[0]][place[1:]] = one
-    return together(dim, labels, [over_axes(dict(inner), part) for part in parts])
 
 
 def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -47,6 +35,8 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
         return {}
     joined = stored["joined"]
     found = {joined["dim"]: list(joined["labels"])}
+    if not joined["parts"] or len(joined["parts"]) != len(joined["labels"]):
+        raise KeyError("parts")
     for part in joined["parts"]:
         for dim, labels in joints(_united(joined["shared"], part) if part is not None else {}).items():
             found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
@@ -64,9 +54,7 @@ def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
     if "joined" not in stored:
         return own
     joined = stored["joined"]
-    labels, parts = list(joined["labels"]), list(joined["parts"])
-    if not parts or len(parts) != len(labels):
-        raise KeyError("parts")
+    labels, parts = joined["labels"], joined["parts"]
     here = labels_of(joined["dim"])
     places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
     chosen = [parts[place] for place in places]
