@@ -211,7 +211,7 @@ def stored_facts(result: Result) -> dict[str, Any]:
 
 def _stored(text: object) -> dict[str, Any]:
     try:
-        facts = json.loads(text) if isinstance(text, str) else None
+        facts: Any = json.loads(text) if isinstance(text, str) else None
         joints(facts)  # reads all parts of a joined result
         return dict(facts)
     except DAMAGED:

@@ -114,10 +114,9 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
 
 
 def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
-    """Whether each cell is done, failed, damaged (a file that does not validate) or left, by key."""
-    keys = [cell.key for cell in cells]
-    lists = {"done": set(store.done(keys)), "failed": store.failures(), "damaged": store.present()}
-    return {key: next((state for state, some in lists.items() if key in some), "left") for key in keys}
+    """Whether each cell is done, failed or left, by key."""
+    done, failed = store.done(cell.key for cell in cells), store.failures()
+    return {cell.key: "done" if cell.key in done else "failed" if cell.key in failed else "left" for cell in cells}
 
 
 def require_current(cells: Sequence[Cell]) -> None:

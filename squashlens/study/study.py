@@ -11,7 +11,7 @@ from squashlens._typing import one_of, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study import combine, plan, sql
+from squashlens.study import combine, listing, sql
 from squashlens.study.cells import Cell, cells_of, require_current
 from squashlens.study.describing.description import read
 from squashlens.study.engines.drive import drive
@@ -73,23 +73,6 @@ class Study:
         self.cells: list[Cell] = cells_of(self.grids)
         self.store = Store(named if store is None else store)
 
-    def plan(self) -> pd.DataFrame:
-        """What `run` would do: a row for each measurement and model.
-
-        Returns:
-            Table with the numbers of cells and of those that are done, failed and left. `weight_bytes`: what the
-            weights need. `peak_bytes`: the most memory that a worker has had so far, with weights and libraries (CUDA
-            memory on CUDA devices), which is what a job should ask for; longer prompts need more. `seconds`: what one
-            worker needs for the cells that are left. `seconds_from`: whether this is the mean of the cells that are
-            done, or that of another model scaled by the size of its weights. Before the first cell, `seconds` and
-            `peak_bytes` are a guess from the shapes of the model and its prompts, which counts the passes that
-            `seconds_from` names and nothing else; cells take longer, those of the bundled model 1 to 6 times as long.
-            They are unknown for measurements of neither a prompt nor a growing sequence, and if the checkpoint is not
-            here.
-        """
-        require_current(self.cells)
-        return plan.plan(self.cells, self.store)
-
     @validated
     def run(
         self,
@@ -99,6 +82,7 @@ class Study:
         threads: int = 1,
         device: str | None = None,
         resources: Mapping[str, Any] | None = None,
+        retry: bool = False,
         progress: bool = True,
     ) -> pd.DataFrame:
         """Compute all cells that are neither done nor failed.
@@ -116,6 +100,7 @@ class Study:
             device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
             resources: for Ray, options of an actor (``{"num_gpus": 0.5}``); for Slurm, parameters of submitit's
                 executor (``{"slurm_partition": "gpu", "timeout_min": 240}``).
+            retry: also compute the cells, and the prompts of scans, that have failed before.
             progress: show a progress bar.
 
         Returns:
@@ -135,24 +120,33 @@ class Study:
             raise InputError("A store in memory:// is seen by this process only.", "Give a folder, or workers=1.")
         require_current(self.cells)
         self.store.place.require_writable()
+        if retry:
+            for key in self.store.failures().keys() & {cell.key for cell in self.cells}:
+                self.store.forget(key)
+            for key, rows in listing.rows_that_failed(self.cells, self.store).items():
+                if rows:
+                    self.store.measure_again(key)
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
             with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
                 Worker(self.store, device).run(self.cells, wait=True, after=shown.update)
-            return plan.status(self.cells, self.store)
+            return listing.status(self.cells, self.store)
         task = task_of([grid.given for grid in self.grids], self.store.place.url, self.cells, workers, threads, device)
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
-        return plan.status(self.cells, self.store)
+        return listing.status(self.cells, self.store)
 
     def status(self) -> pd.DataFrame:
-        """What is done: a row for each grid.
+        """What is done and what is left: a row for each grid and model.
 
         Returns:
-            Table with the numbers of cells, and of those that are done, failed, damaged (a file that does not
-            validate, and is computed again) and left; and of `failed_rows`, the prompts that a scan could not measure.
+            Table with the numbers of cells, and of those that are done, failed and left; `failed_rows`: prompts that a
+            scan could not measure. `weight_bytes`: memory of the weights. `peak_bytes`: the most memory that a worker
+            has had for such cells, with weights and libraries (CUDA memory on CUDA devices), which is what a job should
+            ask for; longer prompts need more. `seconds`: what one worker needs for the cells that are left, at the mean
+            of those that are done. `peak_bytes` and `seconds` are unknown before the first cell.
         """
         require_current(self.cells)
-        return plan.status(self.cells, self.store)
+        return listing.status(self.cells, self.store)
 
     def failures(self) -> pd.DataFrame:
         """The cells that could not be computed, and the prompts that could not be measured, with the reasons.
@@ -161,48 +155,16 @@ class Study:
             Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
             study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
-        return plan.failures(self.cells, self.store)
-
-    @validated
-    def retry(
-        self,
-        *,
-        engine: EngineName = "local",
-        workers: int = 1,
-        threads: int = 1,
-        device: str | None = None,
-        resources: Mapping[str, Any] | None = None,
-        progress: bool = True,
-    ) -> pd.DataFrame:
-        """Compute the failed cells and failed rows again, and all that are left. The arguments are those of `run`.
-
-        Args:
-            engine: as in `run`.
-            workers: as in `run`.
-            threads: as in `run`.
-            device: as in `run`.
-            resources: as in `run`.
-            progress: as in `run`.
-
-        Returns:
-            The table of `status`.
-        """
-        require_current(self.cells)
-        self.store.place.require_writable()
-        for key, in_shard in plan.to_retry(self.cells, self.store):
-            self.store.measure_again(key) if in_shard else self.store.forget(key)
-        return self.run(
-            engine=engine, workers=workers, threads=threads, device=device, resources=resources, progress=progress
-        )
+        return listing.failures(self.cells, self.store)
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:
-        """The results of one grid as one labelled Dataset, whose values are read when they are used.
+        """The results of one grid as one labelled Dataset.
 
         The varied arguments are dimensions. Results are aligned by their labels, positions by number. Each selected
         cell has the provenance of its result; figures draw a panel for each. The coordinate `cell` has the key of each
         cell, for `result(key)`. Where a cell is not done, numbers are NaN, texts are empty, and so is `cell`, which
-        tells this NaN from one that was measured. Damaged cells are left out too, with a warning that counts them.
+        tells this NaN from one that was measured.
 
         Args:
             name: name of the grid; not needed if there is only one.
@@ -231,14 +193,13 @@ class Study:
 
     @validated
     def sql(self, query: str) -> pd.DataFrame:
-        """Answer a question about cells and scans with DuckDB, from files, without loading them.
+        """Answer a question about cells and scans with DuckDB; scans are read from their files, without loading them.
 
         The table `cells` has a row for each cell: key, grid, measurement, model, state, reason and labels. Each grid
         is a table with its name, in which an underscore replaces all but letters, digits and underscores: `my_module_f`
-        for ``my_module:f``. It has of a scan a row for each prompt; otherwise a row for each number, with the columns
-        `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. A grid's table is brought up
-        to date in the store when a query names it. Cells that are not done have no rows; a warning counts those that
-        are damaged. Needs the extra ``squashlens[study]``.
+        for ``my_module:f``. It has of a scan a row for each prompt; otherwise a row for each number of `combine`, with
+        the columns `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. Cells that are
+        not done have no rows. Needs the extra ``squashlens[study]``.
 
         Args:
             query: one statement of SQL, such as ``select model, avg(value) from path_bound where position = 0 group by

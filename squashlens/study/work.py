@@ -6,7 +6,6 @@ continued with another.
 """
 
 import gc
-import hashlib
 import sys
 import time
 import traceback
@@ -25,7 +24,7 @@ from squashlens.study.cells import Cell, Model
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.describing.measurements import BATCHES, LOADING, function_of, parameters, scanned
 from squashlens.study.scans.shards import shard
-from squashlens.study.storing.store import Store, folder_of
+from squashlens.study.storing.store import Store
 
 try:
     import resource
@@ -57,7 +56,7 @@ class Worker:
 
         `stop` is asked before each cell, and `after` is called after each.
         """
-        closed = set(self.store.failures()) | set(self.store.done(cell.key for cell in cells))
+        closed = self.store.failures().keys() | self.store.done(cell.key for cell in cells)
         left = list({cell.key: cell for cell in cells if cell.key not in closed}.values())
         try:
             while left and not stop():
@@ -82,7 +81,7 @@ class Worker:
         with self.store.place.claim(cell.key) as deaths:
             if deaths is None:
                 return False
-            if self.store.read(cell.key) is None and not self.store.failed(cell.key):
+            if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
                 self._compute(cell, deaths)
                 if "resume" in parameters(cell.measurement):
                     self.store.end_journal(cell.key)
@@ -109,10 +108,7 @@ class Worker:
         cell.require_described()
         about = cell.about | ({"smaller_batches": True} if smaller else {})
         if isinstance(result, bytes):
-            name = f"shards/{folder_of(cell.grid)}/{cell.key}.parquet"
-            self.store.place.write(name, result)
-            facts = {"shard": name, "shard_digest": hashlib.sha256(result).hexdigest()}
-            self.store.keep_bytes(cell.key, about | facts, b"")
+            self.store.keep_shard(cell.key, about, cell.grid, result)
         else:
             try:
                 self.store.keep(cell.key, about, result)
@@ -161,7 +157,7 @@ class Worker:
                         raise
                     raise InputError(_reason(error), "") from error
 
-            earlier = self.store.shard(cell.key, earlier=True)
+            earlier = self.store.shard(cell.key)  # whose failed rows are measured again
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier)
 
     def _model(self, wanted: Model) -> Any:

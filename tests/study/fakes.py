@@ -12,10 +12,10 @@ import xarray as xr
 from squashlens.saving.journal import Journal
 
 
-def square(x: int, y: int = 0) -> xr.Dataset:
+def square(x: int, y: int = 0, units: str = "1") -> xr.Dataset:
     """x² + y along three places."""
     values = np.array([x * x + y, x * x + y + 1, x * x + y + 2], dtype=float)
-    return xr.Dataset({"area": ("place", values, {"units": "1", "long_name": "x² + y"})}, {"place": [10, 20, 30]})
+    return xr.Dataset({"area": ("place", values, {"units": units, "long_name": "x² + y"})}, {"place": [10, 20, 30]})
 
 
 def labelled(x: int) -> xr.Dataset:

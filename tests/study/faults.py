@@ -108,9 +108,8 @@ def main() -> None:
         for what, act in (
             ("run in this process", lambda: quiet.run(progress=False)),
             ("run again, with nothing to do", lambda: quiet.run(progress=False)),
-            ("status", quiet.status), ("combine and load", lambda: quiet.combine().load()),
+            ("status", quiet.status), ("combine and load", lambda: quiet.combine()),
             ("sql", lambda: quiet.sql('select count(*), sum(value) from "tests_study_fakes_noted"')),
-            ("sql again", lambda: quiet.sql('select count(*), sum(value) from "tests_study_fakes_noted"')),
         ):  # fmt: skip
             began = time.monotonic()
             act()
