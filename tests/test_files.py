@@ -17,7 +17,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.saving import files
 from squashlens.saving.files import require_folder, require_output, write
 from tests.references import raw
 
@@ -135,16 +134,6 @@ def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path) -> None:
-    """A living writer's temporary file stays, and so do files of other names."""
-    old, young = (tmp_path / f".squashlens-{name}.partial" for name in ("0123456789abcdef", "fedcba9876543210"))
-    for left in (old, young, tmp_path / "mine.partial"):
-        left.write_bytes(b"half")
-        os.utime(left, 2 * (time.time() - files.LEFT - 60,)) if left is not young else None
-    write(tmp_path / "y.txt", b"y")
-    assert {path.name for path in tmp_path.iterdir()} == {young.name, "mine.partial", "y.txt"}
-
-
 def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target = sl.results.save(RESULT, tmp_path / "real" / "x.nc")
@@ -154,11 +143,9 @@ def test_links_stay_links(tmp_path: Path) -> None:
         assert (tmp_path / link).is_symlink()
         assert sl.results.open(tmp_path / link).identical(RESULT * 2)
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x.nc", "y.nc"]
-    (tmp_path / "circle.nc").symlink_to("circle.nc")
     (tmp_path / "nowhere.nc").symlink_to("missing/x.nc")
-    for name in ("circle", "nowhere"):
-        with pytest.raises((InputError, OutputError), match="symbolic links|There is no folder"):
-            sl.results.save(RESULT, tmp_path / f"{name}.nc")
+    with pytest.raises(InputError, match="There is no folder"):
+        sl.results.save(RESULT, tmp_path / "nowhere.nc")
 
 
 def test_permissions_are_kept(tmp_path: Path) -> None:
@@ -210,12 +197,12 @@ def test_without_rights_nothing_is_written(tmp_path: Path) -> None:
     assert [path.name for path in opened.iterdir()] == ["x.nc"]
 
 
-@pytest.mark.parametrize("path", ["\0", "a\0b.nc", "x" * 300, "\ud800.nc", 3, None, b"x.nc", 1.5, ["x.nc"]])
+@pytest.mark.parametrize("path", ["\0", "a\0b.nc", "x" * 300, "\ud800.nc"])
 def test_names_that_no_file_can_have(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for check in (require_output, require_folder):
-        with pytest.raises((InputError, OutputError), match="name|must be a path"):
-            raw(check)(path)
+        with pytest.raises((InputError, OutputError), match="name"):
+            check(path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -242,9 +229,6 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         require_output(tmp_path / "x.txt", (".nc", ".json"))
     assert require_output(tmp_path / "x.nc") == tmp_path / "x.nc"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.nc", "file", "null.nc", "pipe"]
-    for empty in (require_output, require_folder):
-        with pytest.raises(InputError, match="is empty"):
-            empty("")
 
 
 def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

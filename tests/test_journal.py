@@ -120,10 +120,9 @@ def changed(path: Path, *statements: str) -> None:
     ("statement", "why"),
     [
         ("UPDATE findings SET value = '[1.5, 3]'", "the finding 'a' was changed"),
-        ("UPDATE facts SET value = 'x'", "a value is not JSON"),
-        ("DELETE FROM facts WHERE name = 'model'", "saved for a different model"),
+        ("UPDATE facts SET text = 'x'", "its facts are not JSON"),
+        ("UPDATE facts SET text = '{}'", "saved for a different call"),
         ("DROP TABLE findings", "no such table"),
-        ("PRAGMA user_version = 2", "journal from another version"),
         ("PRAGMA application_id = 0", "not a journal of a search"),
     ],
 )

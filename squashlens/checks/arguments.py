@@ -22,7 +22,7 @@ import math
 import os
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin

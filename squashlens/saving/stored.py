@@ -22,7 +22,6 @@ import xarray as xr
 
 from squashlens.errors import CapacityError, InputError, SquashlensError
 from squashlens.saving.digests import PROVENANCE, Result, contents
-from squashlens.saving.files import as_path
 from squashlens.saving.rows import as_dataset, rows_of
 
 ENDINGS = (".nc", ".json", ".csv")
@@ -65,7 +64,7 @@ def _unkept(ending: str, why: str) -> InputError:
 
 def opened(path: str | Path) -> Result:
     """The result in a `.nc` or `.json` file that was written from `as_bytes`."""
-    path = as_path(path, "path")
+    path = Path(path)
     if path.suffix not in (".nc", ".json"):
         raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:

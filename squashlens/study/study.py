@@ -68,10 +68,11 @@ class Study:
         self, grids: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]], store: str | Path | None = None
     ) -> None:
         self.grids, named = read(grids)
-        if store is None and named is None:
+        store = named if store is None else store
+        if store is None:
             raise InputError("The study has no store.", "Give store=, a folder for its results.")
         self.cells: list[Cell] = cells_of(self.grids)
-        self.store = Store(named if store is None else store)
+        self.store = Store(store)
 
     @validated
     def run(

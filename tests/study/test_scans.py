@@ -285,7 +285,7 @@ def test_a_prompt_grows_into_a_sequence(tmp_path: Path, tiny: Any) -> None:
         ({"file": "broken.parquet"}, "not a Parquet"),
         ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
         ({"file": "good.parquet", "shard": 0}, "shard"),
-        ({"file": "good.jsonl", "column": "text"}, "Its first rows have: prompt, n"),
+        ({"file": "good.jsonl", "column": "text"}, "It has: prompt, n"),
     ],
 )
 def test_what_cannot_be_scanned_is_refused(

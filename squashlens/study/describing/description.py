@@ -18,7 +18,6 @@ from typing import Any
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.saving.files import as_path
 
 ENTRIES = ("measurement", "arguments", "each", "over", "name")
 RESERVED = "cells"  # the table of all cells, for `sql`
@@ -50,12 +49,9 @@ def read(given: Any) -> tuple[list[Grid], str | None]:
     if not isinstance(grids, Sequence) or isinstance(grids, str) or not grids:
         raise InputError(f"grids={short_repr(given)} has no grid of measurements.", EXAMPLE)
     found = [_grid(one) for one in grids]
-    names = [table_of(grid.name).lower() for grid in found]
-    for place, grid in enumerate(found):
-        if names[place] in names[:place]:
-            first = found[names.index(names[place])].name
-            which = repr(first) if first == grid.name else f"{first!r} and {grid.name!r}, which are one name in SQL"
-            raise InputError(f"Two grids are called {which}.", "Give each a `name` of its own.")
+    tables = [table_of(grid.name).lower() for grid in found]
+    if twice := [grid.name for grid, table in zip(found, tables, strict=True) if tables.count(table) > 1]:
+        raise InputError(f"These grids have one name in SQL: {', '.join(twice)}.", "Give each a `name` of its own.")
     return found, store
 
 
@@ -65,11 +61,20 @@ def table_of(grid: str) -> str:
 
 
 def _from_yaml(path: str | Path) -> Any:
+    """The content of a YAML file; a key that a mapping has twice is an error, where YAML would use the last."""
     import yaml
 
-    file = as_path(path, "grids")
+    class Once(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                line = node.start_mark.line + 1
+                raise InputError(f"{file.name}: {twice[0]!r} is given twice, from line {line}.", "Give it once.")
+            return super().construct_mapping(node, deep)
+
+    file = Path(path)
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), _loader(file.name))  # noqa: S506 (it is a SafeLoader)
+        return yaml.load(file.read_text(encoding="utf-8"), Once)  # noqa: S506 (it is a SafeLoader)
     except InputError:
         raise
     except OSError as error:
@@ -77,22 +82,6 @@ def _from_yaml(path: str | Path) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(f"{str(file)!r} is not a YAML file: {reason}.", "Correct it.") from error
-
-
-def _loader(name: str) -> Any:
-    """YAML's safe loader, with an error for a key that a mapping has twice, of which it would use the last."""
-    import yaml
-
-    class Once(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for place, key in enumerate(keys):
-                if key in keys[:place]:
-                    line = node.value[place][0].start_mark.line + 1
-                    raise InputError(f"{name}, line {line}: {key[1]!r} is given twice.", "Give it once.")
-            return super().construct_mapping(node, deep)
-
-    return Once
 
 
 def _grid(given: Any) -> Grid:

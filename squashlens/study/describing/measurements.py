@@ -4,7 +4,6 @@ A measurement is a public function of squashlens by its name, such as ``"path_bo
 function of your own as ``"module:function"``, which must return an xarray object.
 """
 
-import difflib
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -12,11 +11,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from squashlens._typing import Quantized, one_of, short_repr
+from squashlens._typing import short_repr
 from squashlens.checks.arguments import converted
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
-from squashlens.study.describing.arguments import MAKES, plain_of, require_hooks
+from squashlens.study.describing.arguments import MAKES, plain_of, require_hooks, require_names, unknown
 from squashlens.study.describing.code import code_of
 
 OF_MODELS = (
@@ -55,8 +54,7 @@ def function_of(name: str) -> Callable[..., Any]:
             raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
         return found
     if name not in MEASUREMENTS:
-        near = difflib.get_close_matches(str(name), MEASUREMENTS, n=3, cutoff=0.4) or MEASUREMENTS
-        raise InputError(f"There is no measurement {short_repr(name)}.", f"Similar names: {', '.join(near)}.")
+        raise unknown(f"There is no measurement {short_repr(name)}.", name, MEASUREMENTS)
     where, _, short = name.rpartition(".")
     return getattr(import_module(f"squashlens.{where}" if where else "squashlens"), short)
 
@@ -85,47 +83,29 @@ def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Pa
 def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Raise an error unless the measurement can be called with these arguments, without calling it."""
     known = parameters(name)
-    model = "model" in known
+    if "model" in known:
+        import squashlens as sl
+
+        hooks = inspect.Parameter("hooks", inspect.Parameter.KEYWORD_ONLY, default=())
+        loading = inspect.signature(sl.load, eval_str=True).parameters
+        known = {"hooks": hooks, **{option: loading[option] for option in LOADING}} | known
     for argument in arguments:
         if argument in NOT_GIVEN and argument in (*known, "device"):
             raise InputError(f"{name}: {argument}= cannot be given: {NOT_GIVEN[argument]}.", "Leave it out.")
-        if argument not in known and not (model and argument in (*LOADING, "hooks")):
-            near = difflib.get_close_matches(argument, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Its arguments are: {', '.join(known)}."
-            raise InputError(f"{name} has no argument {short_repr(argument)}.", hint)
-    needed = [n for n, one in known.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
-    if missing := [one for one in needed if one not in arguments]:
-        raise InputError(f"{name} needs {', '.join(f'{one}=' for one in missing)}.", "Add it to arguments or each.")
+    require_names(name, arguments, known)
     for argument, value in arguments.items():
         try:
-            _require_value(argument, value, known.get(argument))
+            if argument == "model":
+                converted(value, str, argument)
+            elif argument == "hooks" and "hooks" not in parameters(name):
+                require_hooks(value)
+            elif argument in MAKES:
+                MAKES[argument](None, value)
+            else:
+                annotation = known[argument].annotation
+                converted(plain_of(value, annotation), annotation, argument)
         except SquashlensError as error:
             raise InputError(f"{name}: {error.cause}", error.remedy) from error
-
-
-def _require_value(argument: str, value: Any, parameter: inspect.Parameter | None) -> None:
-    if argument == "hooks" and parameter is None:
-        require_hooks(value)
-    elif argument in ("model", *LOADING) and (parameter is None or argument == "model"):
-        if not isinstance(value, str) and (argument in ("model", "dtype") or value is not None):
-            raise InputError(f"{argument}={short_repr(value)} is not text.", "Give a name, such as 'tiny-gemma'.")
-        _require_loading(argument, value)
-    elif argument in MAKES:
-        MAKES[argument](None, value)
-    elif parameter is not None:
-        converted(plain_of(value, parameter.annotation), parameter.annotation, argument)
-
-
-def _require_loading(argument: str, value: Any) -> None:
-    """Raise an error for a dtype or quantization that no model can be loaded with."""
-    import torch
-
-    if argument == "dtype" and not plain_of(value, torch.dtype).is_floating_point:
-        raise InputError(
-            f"dtype={value!r} has whole numbers.", "Give 'float32', 'bf16' or another floating-point dtype."
-        )
-    if argument == "quantize" and value is not None:
-        one_of(value, Quantized, "quantize")
 
 
 def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:

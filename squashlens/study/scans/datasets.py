@@ -8,11 +8,11 @@ in memory. `limit` reads the first rows only.
 """
 
 import hashlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ from squashlens.errors import InputError, SquashlensError
 
 ENTRIES = ("file", "dataset", "config", "split", "revision", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default
-LOOKED_AT = 100  # rows of a JSONL file that are searched for the column
-READ = 1024  # rows of a Parquet file that are read at a time
+KNOWN = 256  # lines between two of which the places in a JSONL file are remembered
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,7 @@ class Source:
 
     def require_unchanged(self) -> None:
         """An error if the file is not the one that was described; one on the hub is read at its commit."""
-        if self.identity.startswith("commit "):
-            return
-        identity, _ = _digest_of(_path(self.given)) if "file" in self.given else _of_dataset(self.given)
-        if identity != self.identity:
+        if not self.identity.startswith("commit ") and _look(self.given)[0] != self.identity:
             raise InputError(
                 f"{short_repr(self.given.get('file') or self.given.get('dataset'))} was changed after the study was "
                 "described, whose cells are those of the earlier rows.",
@@ -68,78 +64,63 @@ def source_of(given: Mapping[str, Any]) -> Source:
     positive(full["shard"], "over: shard", "a number of rows")
     if full.get("limit") is not None:
         positive(full["limit"], "over: limit", "a number of rows", most=2**53)
-    identity, rows = _of_file(full) if "file" in full else _of_dataset(full)
+    identity, rows, columns = _look(full)
+    name = short_repr(given.get("file") or given.get("dataset"))
     if not rows:
-        raise InputError(f"{short_repr(given.get('file') or given.get('dataset'))} has no rows.", "Give another file.")
+        raise InputError(f"{name} has no rows.", "Give another file.")
+    if columns and full["column"] not in columns:
+        raise InputError(f"{name} has no column {full['column']!r}.", f"It has: {', '.join(columns)}.")
     return Source(full, identity, min(rows, full.get("limit") or rows))
 
 
-def _of_file(given: Mapping[str, Any]) -> tuple[str, int]:
-    """The digest of a file and the number of its rows, which have the column."""
+def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
+    """What identifies the rows of a file or dataset, their number, and their columns as far as they are known."""
+    if "dataset" in given:
+        return _of_dataset(given)
     path = _path(given)
-    digest, rows = _digest_of(path)
+    if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
+        raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
+    try:
+        digest, rows, _ = _index(path)
+        with path.open("rb") as lines:
+            first = json.loads((lines.readline() if path.suffix != ".parquet" else b"") or b"{}")
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
+    except ValueError as error:
+        raise InputError(f"The first line of {path.name!r} is not JSON: {error}.", "Correct it.") from error
     if path.suffix == ".parquet":
         file = _parquet(path)
-        if given["column"] not in file.schema_arrow.names:
-            raise InputError(
-                f"{path.name} has no column {given['column']!r}.", f"It has: {', '.join(file.schema_arrow.names)}."
-            )
-        rows = file.metadata.num_rows
-    elif path.suffix not in (".jsonl", ".ndjson", ".json"):
-        raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
-    else:
-        _require_column(path, given["column"])
-    return digest, rows
+        return digest, file.metadata.num_rows, file.schema_arrow.names
+    return digest, rows, list(first) if isinstance(first, Mapping) else []
 
 
 def _path(given: Mapping[str, Any]) -> Path:
-    return Path(str(given["file"])).expanduser()
+    return Path(str(given["file"])).expanduser().resolve()
 
 
-def _digest_of(path: Path) -> tuple[str, int]:
-    """The digest of a file and the number of its lines; the file is read again only if its size or time has changed."""
-    try:
-        about = path.stat()
-        digest, lines, _ = _index(str(path.resolve()), about.st_size, about.st_mtime_ns, 1 << 62)
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
-    return digest, lines
-
-
-def _require_column(path: Path, column: str) -> None:
-    """Raise an error for a JSONL file of which none of the first rows has the column."""
-    seen: dict[str, None] = {}
-    with path.open("rb") as file:
-        for line in itertools.islice(file, LOOKED_AT):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            seen |= dict.fromkeys(map(str, row)) if isinstance(row, Mapping) else {}
-    if seen and column not in seen:
-        raise InputError(f"{path.name} has no column {column!r}.", f"Its first rows have: {', '.join(seen)}.")
+def _index(path: Path) -> tuple[str, int, tuple[int, ...]]:
+    """Of a file, its SHA-256, the number of its lines, and where some begin; read again if size or time changed."""
+    about = path.stat()
+    return _read_index(path, about.st_size, about.st_mtime_ns)
 
 
 @cache
-def _index(path: str, size: int, changed: int, every: int) -> tuple[str, int, tuple[int, ...]]:
-    """The SHA-256 of a file, the number of its lines, and where every `every`-th line begins."""
+def _read_index(path: Path, size: int, changed: int) -> tuple[str, int, tuple[int, ...]]:
     whole, rows, offset, starts = hashlib.sha256(), 0, 0, []
-    with open(path, "rb") as file:
-        if path.endswith(".parquet"):
-            return hashlib.file_digest(file, "sha256").hexdigest(), 0, ()
-        for line in file:
-            if rows % every == 0:
+    with path.open("rb") as file:
+        for rows, line in enumerate(file, 1):
+            if rows % KNOWN == 1:
                 starts.append(offset)
-            rows, offset = rows + 1, offset + len(line)
+            offset += len(line)
             whole.update(line)
     return whole.hexdigest(), rows, tuple(starts)
 
 
-def _of_dataset(given: Mapping[str, Any]) -> tuple[str, int]:
+def _of_dataset(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
     """The commit of a dataset, or the fingerprint of one on this machine, and the number of its rows."""
     local = _local(given)
     if local is not None:
-        return f"fingerprint {local._fingerprint}", len(local)
+        return f"fingerprint {local._fingerprint}", len(local), local.column_names
     from huggingface_hub import HfApi
 
     try:
@@ -154,30 +135,26 @@ def _of_dataset(given: Mapping[str, Any]) -> tuple[str, int]:
     rows = splits[split].num_examples if split in splits else given.get("limit")
     if rows is None:
         raise InputError(f"The dataset {given['dataset']!r} does not say how many rows it has.", "Give a limit.")
-    return f"commit {commit}", rows
+    return f"commit {commit}", rows, []
 
 
 def _rows(given: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
     """The rows of a span; an error in place of a line that is not JSON."""
-    if "file" not in given:
+    if "dataset" in given:
         local = _local(given)
-        rows = _streamed(given).skip(start).take(stop - start) if local is None else map(local.__getitem__, range(
-            start, stop))  # fmt: skip
-        yield from rows
-        return
-    path = _path(given).resolve()
-    if path.suffix == ".parquet":
+        yield from (
+            _streamed(given).skip(start).take(stop - start) if local is None else local.select(range(start, stop))
+        )
+    elif (path := _path(given)).suffix == ".parquet":
         yield from _of_parquet(path, given["column"], start, stop)
-        return
-    about, every = path.stat(), given["shard"]
-    _, _, starts = _index(str(path), about.st_size, about.st_mtime_ns, every)
-    with path.open("rb") as file:
-        file.seek(starts[start // every])
-        for _ in range(start, stop):
-            try:
-                yield json.loads(file.readline())
-            except ValueError as error:
-                yield InputError(f"The line is not JSON: {error}.", "Correct it.")
+    else:
+        with path.open("rb") as file:
+            file.seek(_index(path)[2][start // KNOWN])
+            for line in islice(file, start % KNOWN, start % KNOWN + stop - start):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    yield InputError(f"The line is not JSON: {error}.", "Correct it.")
 
 
 def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict[str, Any]]:
@@ -185,12 +162,9 @@ def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict
     for group in range(file.num_row_groups):
         after = first + file.metadata.row_group(group).num_rows
         if first < stop and after > start:
-            place = first
-            for batch in file.iter_batches(READ, row_groups=[group], columns=[column]):
-                if place < stop and place + len(batch) > start:
-                    inside = batch.slice(max(0, start - place), stop - max(start, place))
-                    yield from ({column: value} for value in inside.column(0).to_pylist())
-                place += len(batch)
+            values = file.read_row_group(group, columns=[column]).column(0)
+            inside = values.slice(max(0, start - first), stop - max(start, first))
+            yield from ({column: value} for value in inside.to_pylist())
         first = after
 
 
@@ -213,18 +187,17 @@ def _parquet(path: Path) -> Any:
 
 def _local(given: Mapping[str, Any]) -> Any:
     """A dataset that `save_to_disk` wrote; None for a name on the hub."""
-    if not Path(str(given["dataset"])).expanduser().is_dir():
+    folder = Path(str(given["dataset"])).expanduser()
+    if not folder.is_dir():
         return None
     from datasets import Dataset, load_from_disk
 
-    found = load_from_disk(str(Path(str(given["dataset"])).expanduser()))
+    found = load_from_disk(str(folder))
     return found if isinstance(found, Dataset) else found[given.get("split", "train")]
 
 
 def _streamed(given: Mapping[str, Any]) -> Any:
     from datasets import load_dataset
 
-    return load_dataset(
-        given["dataset"], given.get("config"), split=given.get("split", "train"), revision=given.get("revision"),
-        streaming=True,
-    )  # fmt: skip
+    options = {"split": given.get("split", "train"), "revision": given.get("revision"), "streaming": True}
+    return load_dataset(given["dataset"], given.get("config"), **options)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from squashlens.errors import InputError, OutputError
-from squashlens.saving.files import as_path, refusing, require_folder, write
+from squashlens.saving.files import refusing, require_folder, write
 from squashlens.study.extras import extra
 from squashlens.study.storing.claims import claimed
 
 
-def place_of(store: object) -> "Folder | Remote":
+def place_of(store: str | Path) -> "Folder | Remote":
     """The place for a path, or for a URL such as ``s3://bucket/study``."""
-    text = os.fspath(as_path(store, "store"))
+    text = os.fspath(store)
     if isinstance(store, str) and "://" in store:
         scheme, _, rest = store.partition("://")
         return Folder(Path(rest)) if scheme in ("file", "local") else Remote(store)
@@ -37,7 +37,7 @@ class Folder:
 
     def require_writable(self) -> None:
         """Create the folder; an error if no files can be written there."""
-        require_folder(self.root, "store")
+        require_folder(self.root)
 
     def path(self, name: str) -> str:
         return str(self.root / name)
@@ -62,7 +62,7 @@ class Folder:
             with refusing(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
             self._made.add(target.parent)
-        write(target, content, lasting=False)  # a cell whose name is lost in a power failure is computed again
+        write(target, content)
 
     def names(self, folder: str) -> list[str]:
         """The names of all files below a folder."""

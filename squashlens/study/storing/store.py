@@ -38,7 +38,7 @@ class Stored:
 class Store:
     """The cells, failures, shards and times in one place."""
 
-    def __init__(self, url: object) -> None:
+    def __init__(self, url: str | Path) -> None:
         self.place = place_of(url)
 
     def keep(self, key: str, about: Mapping[str, Any], result: Result) -> None:
