@@ -6,6 +6,7 @@ continued with another.
 """
 
 import gc
+import resource
 import sys
 import time
 import traceback
@@ -14,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import psutil
 import xarray as xr
 
 from squashlens._typing import short_repr
@@ -25,11 +25,6 @@ from squashlens.study.describing.arguments import arguments_for, require_hooks, 
 from squashlens.study.describing.measurements import BATCHES, LOADING, function_of, parameters, scanned
 from squashlens.study.scans.shards import shard
 from squashlens.study.storing.store import Store
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
 
 DEATHS = 3  # workers that a cell may kill before it counts as failed; from the second on its batches are smaller
 USUAL = {"batch_size": 16, "vjp_batch_size": 16, "tokens_per_pass": 4096}  # where a measurement chooses by itself
@@ -232,8 +227,6 @@ def _peak() -> int:
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
-    if resource is None:
-        return psutil.Process().memory_info().rss
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

@@ -5,17 +5,13 @@ the cell and not released it, so that a cell that kills its workers is noticed. 
 every claim is granted: two workers may then compute the same cell, with the same result.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from squashlens.saving.files import refusing
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 
 @contextmanager
@@ -43,8 +39,6 @@ def _locked(path: Path) -> int | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            if fcntl is None:
-                return handle
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
