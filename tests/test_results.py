@@ -175,7 +175,7 @@ def test_refusals(tmp_path: Path) -> None:
         sl.results.save(array, tmp_path / "x.txt")
     with pytest.raises(InputError, match="no folder"):
         sl.results.save(array, tmp_path / "missing" / "x.nc")
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="There is no file"):
         sl.results.open(tmp_path / "x.nc")
     with pytest.raises(InputError, match="is not a result"):
         raw(sl.results.save)([1.0], tmp_path / "x.nc")

@@ -71,12 +71,12 @@ def test_every_bit_of_a_file_counts(ending: str, tmp_path: Path, monkeypatch: py
 
 def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:
     path = tmp_path / "x.nc"
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="There is no file"):
         sl.results.open(path)
     with pytest.raises(InputError, match="its ending is unknown"):
         sl.results.open(tmp_path / "x.csv")
     os.mkfifo(path)
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="There is no file"):
         sl.results.open(path)
 
 

@@ -213,7 +213,7 @@ def _stored(text: object) -> dict[str, Any]:
     try:
         facts: Any = json.loads(text) if isinstance(text, str) else None
         joints(facts)  # reads all parts of a joined result
-        return dict(facts)
+        return facts | {}
     except DAMAGED:
         raise InputError(
             f"The attribute provenance={short_repr(text)} is not a provenance, which is text of a JSON object.",
@@ -281,6 +281,5 @@ def open(path: str | Path) -> Result:
 
     Raises:
         InputError: if the file was changed or damaged since it was saved, or `save` did not write it.
-        CapacityError: if the file does not fit into memory.
     """
     return opened(path)

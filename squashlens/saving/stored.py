@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from squashlens.errors import CapacityError, InputError, SquashlensError
+from squashlens.errors import InputError
 from squashlens.saving.digests import PROVENANCE, Result, contents
 from squashlens.saving.rows import as_dataset, rows_of
 
@@ -31,7 +31,6 @@ ORIGIN = "squashlens_values"  # attribute of a file: whether its values are meas
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
 TAIL = 84  # the bytes that this takes
-UNKEPT = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError, OSError, OverflowError)
 
 
 def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
@@ -39,6 +38,7 @@ def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
 
     `origin` is what the file says of its values.
     """
+    content = b""
     try:
         if ending == ".csv":
             return _csv(result)
@@ -46,20 +46,14 @@ def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, ending, "result"))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    except SquashlensError as error:
-        raise _unkept(ending, error.cause.rstrip(".")) from error
     except Exception as error:  # a result that the user changed; h5netcdf has errors of its own
-        raise _unkept(ending, str(error) or type(error).__name__) from error
+        changed = [str(error) or type(error).__name__]
     if changed:
-        raise _unkept(ending, f"its {changed[0]} would not be read back unchanged")
+        raise InputError(
+            f"This result cannot be saved as {ending}, which would not give back the same: {changed[0]}",
+            "Use only numbers and text in its variables, and only text in its attributes.",
+        )
     return content
-
-
-def _unkept(ending: str, why: str) -> InputError:
-    return InputError(
-        f"This result cannot be saved as {ending}: {why}.",
-        "Use only numbers and text in its variables, and only text in its attributes.",
-    )
 
 
 def opened(path: str | Path) -> Result:
@@ -68,9 +62,8 @@ def opened(path: str | Path) -> Result:
     if path.suffix not in (".nc", ".json"):
         raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:
-        if not path.is_file():
-            kind = "not a file" if path.exists() else "not there"
-            raise InputError(f"{str(path)!r} is {kind}.", "Give the name of a file that `save` wrote.")
+        if not path.is_file():  # a pipe would wait for its writer
+            raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
         return result_of(parsed(path.read_bytes(), path.suffix, path))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error
@@ -87,17 +80,10 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
     body = content[: found.start()] if ending == ".nc" else content[found.end() :]
     if hashlib.sha256(body).hexdigest().encode() != found[1]:
         raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Measure again.")
-    try:
-        if ending == ".json":
-            return _of_json(json.loads(content))
-        with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
-            return dataset.load()
-    except MemoryError as error:
-        raise CapacityError(f"{str(name)!r} does not fit into memory.", "Read it on a larger machine.") from error
-    except UNKEPT as error:
-        raise InputError(
-            f"{str(name)!r} cannot be read: {error}.", "Read it with the version of squashlens that wrote it."
-        ) from error
+    if ending == ".json":
+        return _of_json(json.loads(content))
+    with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
+        return dataset.load()
 
 
 def result_of(dataset: xr.Dataset) -> Result:

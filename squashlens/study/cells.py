@@ -41,13 +41,6 @@ class Model:
 
         return identity(self.name, self.revision)
 
-    def require_unchanged(self) -> None:
-        """An error if the checkpoint is not the one that the keys of cells stand for."""
-        if self.identity() != self.checkpoint:
-            raise InputError(
-                f"The checkpoint of {self.name!r} changed after the study was described.", "Make the Study again."
-            )
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -64,12 +57,17 @@ class Cell:
     span: Span | None = None
     code: Mapping[str, str] = field(default_factory=dict)  # digests of the code of your own measurement
 
-    def require_described(self) -> None:
-        """An error if the checkpoint or the file of a scan is not what the key stands for."""
-        if self.model is not None:
-            self.model.require_unchanged()
-        if self.source is not None:
-            self.source.require_unchanged()
+    def require_described(self, *, code: bool = False) -> None:
+        """An error if the checkpoint or the file of a scan (or the `code`) is not what the key stands for."""
+        changed = ""
+        if self.model is not None and self.model.identity() != self.model.checkpoint:
+            changed = f"The checkpoint of {self.model.name!r}"
+        elif self.source is not None and not self.source.is_current():
+            changed = f"The file or dataset of {self.grid!r}"
+        elif code and code_for(self.measurement) != self.code:
+            changed = f"The code of {self.measurement!r}"
+        if changed:
+            raise InputError(f"{changed} changed after the study was described.", "Make the Study again.")
 
     @property
     def about(self) -> dict[str, Any]:
@@ -121,16 +119,8 @@ def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
 
 def require_current(cells: Sequence[Cell]) -> None:
     """An error if a file that the cells depend on has changed since they were described: their keys would be others."""
-    for model in {cell.model for cell in cells if cell.model is not None}:
-        model.require_unchanged()
-    grids = {cell.grid: cell for cell in cells}
-    for cell in grids.values():
-        if code_for(cell.measurement) != cell.code:
-            raise InputError(
-                f"The code of {cell.measurement!r} was changed after the study was described.", "Make the Study again."
-            )
-        if cell.source is not None:
-            cell.source.require_unchanged()
+    for cell in {(cell.grid, cell.model): cell for cell in cells}.values():
+        cell.require_described(code=True)
 
 
 def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:

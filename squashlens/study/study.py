@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 import xarray as xr
 
-from squashlens._typing import one_of, positive
+from squashlens._typing import positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
@@ -28,22 +28,17 @@ class Study:
 
     A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
     are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
-    combinations of the values. Arguments are those of the measurement, with these additions:
-
-    - `model` is a name or folder, and `dtype`, `quantize` and `revision` are passed to `load`;
-    - `sequence` is a function of `squashlens.prompts` with its arguments: ``{"repeated": {"token": "1", "n": 48}}``. In
-      `each`, ``"sequence.n"`` varies one of them;
-    - `task` is the name of a task, and `stack` has the fields of `synthetic.Stack`;
-    - `hooks` is a list of interventions: ``[{"sliding_window": {"window": 4}}]``.
+    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`,
+    `quantize` and `revision` for `load`), `sequence` by a function of `squashlens.prompts` with its arguments
+    (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in `each` varies one of them), `task` by its name,
+    `stack` by the fields of `synthetic.Stack`, and `hooks` by a list such as ``[{"sliding_window": {"window": 4}}]``.
 
     With `over`, a grid is a **scan**: the measurement is made of every prompt of a file or dataset (``{"file":
     "prompts.jsonl", "column": "prompt"}``), and stored in Parquet shards.
 
-    All arguments are checked against the signatures before anything runs. The store has one file for each cell, named
-    by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages; of your own
-    measurement, also of its code and of your modules that it imports. A cell whose file is whole is never computed
-    again, by whatever engine. If code, a checkpoint or a scanned file changes, make the Study again: until then nothing
-    is stored. A model on the hub is loaded at the commit that it had when the study was described.
+    All arguments are checked before anything runs. The store has one file for each cell, named by a hash of all that
+    its numbers depend on. A cell whose file is whole is never computed again, by whatever engine. If code, a checkpoint
+    or a scanned file changes, make the Study again: until then nothing is stored.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
@@ -58,7 +53,7 @@ class Study:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     study = sl.Study({**grid, "each": {"prompt": prompts}}, store=folder)
     ...     table = study.run(progress=False)
-    ...     bounds = study.combine().load()
+    ...     bounds = study.combine()
     >>> int(table["done"].sum()), bounds["path_bound"].dims, bounds["prompt"].values.tolist()
     (2, ('prompt', 'position'), ['short', 'long'])
     """
@@ -112,7 +107,6 @@ class Study:
                 study was made.
             OutputError: the store cannot be written.
         """
-        one_of(engine, EngineName, "engine")
         positive(workers, "workers", "a number of workers")
         positive(threads, "threads", "a number of threads")
         if resources is not None and engine == "local":

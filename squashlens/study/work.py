@@ -164,7 +164,6 @@ class Worker:
 
             self._loaded = None
             _free()
-            wanted.require_unchanged()  # and again before a cell is stored
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
                 self._loaded = wanted, load(wanted.name, device=self.device, progress=False, **options)
@@ -181,7 +180,7 @@ class Worker:
         self.store.fail(cell.key, about)
 
     def report(self) -> None:
-        """Store how long cells took and how much memory they needed, which `plan` reads."""
+        """Store how long cells took and how much memory they needed, which `status` reads."""
         self._reported = time.monotonic()
         if self.times:
             self.store.add_times(self.name, self.times)

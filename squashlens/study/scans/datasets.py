@@ -44,14 +44,9 @@ class Source:
         for row, value in enumerate(_rows(given, start, stop), start):
             yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"])
 
-    def require_unchanged(self) -> None:
-        """An error if the file is not the one that was described; one on the hub is read at its commit."""
-        if not self.identity.startswith("commit ") and _look(self.given)[0] != self.identity:
-            raise InputError(
-                f"{short_repr(self.given.get('file') or self.given.get('dataset'))} was changed after the study was "
-                "described, whose cells are those of the earlier rows.",
-                "Make the Study again: all prompts of the file are then measured.",
-            )
+    def is_current(self) -> bool:
+        """Whether the file is the one that was described; one on the hub is read at its commit."""
+        return self.identity.startswith("commit ") or _look(self.given)[0] == self.identity
 
 
 def source_of(given: Mapping[str, Any]) -> Source:
