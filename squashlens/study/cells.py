@@ -77,11 +77,6 @@ class Cell:
         found |= {"rows": list(self.span), "over": self.source.given} if self.span and self.source else {}
         return found
 
-    @property
-    def what(self) -> str:
-        """Measurement and model, by which times are summed up."""
-        return f"{self.measurement} | {self.model.name if self.model else 'no model'}"
-
 
 def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""

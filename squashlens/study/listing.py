@@ -6,35 +6,27 @@ from typing import Any
 
 import pandas as pd
 
-from squashlens.study.cells import Cell, Model, states
+from squashlens.study.cells import Cell, states
 from squashlens.study.scans.shards import failed_rows
 from squashlens.study.storing.store import Store
 
-BYTES = {"float64": 8, "float32": 4}  # of one weight; every other dtype has two
-
 
 def status(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
-    """A row for each grid and model."""
-    state, failed, times = states(cells, store), rows_that_failed(cells, store), store.times()
-    groups: dict[tuple[str, Model | None], list[Cell]] = {}
+    """A row for each grid."""
+    state, rows = states(cells, store), rows_that_failed(cells, store)
+    grids: dict[str, list[str]] = {}
     for cell in cells:
-        groups.setdefault((cell.grid, cell.model), []).append(cell)
-    rows = []
-    for (grid, model), group in groups.items():
-        counts = Counter(state[cell.key] for cell in group)
-        count, seconds, peak = times.get(group[0].what, (0, 0.0, None))
-        rows.append({
+        grids.setdefault(cell.grid, []).append(cell.key)
+    counts = {grid: Counter(state[key] for key in keys) for grid, keys in grids.items()}
+    return pd.DataFrame([
+        {
             "grid": grid,
-            "model": model.name if model else "",
-            "dtype": model.dtype if model else "",
-            "cells": len(group),
-            **{name: counts[name] for name in ("done", "failed", "left")},
-            "failed_rows": sum(len(failed.get(cell.key, ())) for cell in group),
-            "weight_bytes": _weights(model),
-            "peak_bytes": peak,
-            "seconds": round(seconds / count * counts["left"], 3) if count else None,
-        })  # fmt: skip
-    return pd.DataFrame(rows).astype({"weight_bytes": "Int64", "peak_bytes": "Int64", "seconds": "Float64"})
+            "cells": len(keys),
+            **{name: counts[grid][name] for name in ("done", "failed", "left")},
+            "failed_rows": sum(len(rows.get(key, ())) for key in keys),
+        }
+        for grid, keys in grids.items()
+    ])  # fmt: skip
 
 
 def failures(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
@@ -53,13 +45,3 @@ def rows_that_failed(cells: Sequence[Cell], store: Store) -> dict[str, dict[int,
     """For each shard, the rows that could not be measured, with their reasons."""
     shards = {cell.key: store.shard(cell.key) for cell in cells if cell.span}
     return {key: failed_rows(content) for key, content in shards.items() if content is not None}
-
-
-def _weights(model: Model | None) -> int | None:
-    """Bytes of the weights in memory, from the shapes of the stored tensors."""
-    if model is None:
-        return None
-    from squashlens.engine.loading.identity import count_weights
-
-    count = count_weights(model.name)
-    return None if count is None else count * (1 if model.quantize else BYTES.get(model.dtype, 2))

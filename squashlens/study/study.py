@@ -83,9 +83,8 @@ class Study:
     ) -> pd.DataFrame:
         """Compute all cells that are neither done nor failed.
 
-        A cell that cannot be computed is stored as failed, with the reason, and the others go on. A cell that needs
-        too much memory is tried once more with smaller batches. Only errors of the store itself, such as a full disk,
-        end a study; what is stored stays.
+        A cell that cannot be computed is stored as failed, with the reason, and the others go on. Only errors of the
+        store itself, such as a full disk, end a study; what is stored stays.
 
         Args:
             engine: ``"local"``: in this process, or in `workers` processes with one CUDA device each; ``"ray"`` and
@@ -124,21 +123,18 @@ class Study:
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
             with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
-                Worker(self.store, device).run(self.cells, wait=True, after=shown.update)
+                Worker(self.store, device).run(self.cells, after=shown.update)
             return listing.status(self.cells, self.store)
         task = task_of([grid.given for grid in self.grids], self.store.place.url, self.cells, workers, threads, device)
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
         return listing.status(self.cells, self.store)
 
     def status(self) -> pd.DataFrame:
-        """What is done and what is left: a row for each grid and model.
+        """What is done: a row for each grid.
 
         Returns:
-            Table with the numbers of cells, and of those that are done, failed and left; `failed_rows`: prompts that a
-            scan could not measure. `weight_bytes`: memory of the weights. `peak_bytes`: the most memory that a worker
-            has had for such cells, with weights and libraries (CUDA memory on CUDA devices), which is what a job should
-            ask for; longer prompts need more. `seconds`: what one worker needs for the cells that are left, at the mean
-            of those that are done. `peak_bytes` and `seconds` are unknown before the first cell.
+            Table with the numbers of cells, and of those that are done, failed and left, and of `failed_rows`, the
+            prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
         return listing.status(self.cells, self.store)

@@ -6,11 +6,8 @@ continued with another.
 """
 
 import gc
-import resource
-import sys
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -18,18 +15,16 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import short_repr
-from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.digests import Result
 from squashlens.study.cells import Cell, Model
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
-from squashlens.study.describing.measurements import BATCHES, LOADING, function_of, parameters, scanned
+from squashlens.study.describing.measurements import LOADING, function_of, parameters, scanned
 from squashlens.study.scans.shards import shard
 from squashlens.study.storing.store import Store
 
-DEATHS = 3  # workers that a cell may kill before it counts as failed; from the second on its batches are smaller
-USUAL = {"batch_size": 16, "vjp_batch_size": 16, "tokens_per_pass": 4096}  # where a measurement chooses by itself
+DEATHS = 3  # workers that a cell may kill before it counts as failed
 PAUSE = 0.2  # seconds between two looks at cells that other workers hold
-REPORT = 30.0  # seconds between two reports of how long cells take
 
 
 class Worker:
@@ -37,39 +32,32 @@ class Worker:
 
     def __init__(self, store: Store, device: str | None = None) -> None:
         self.store, self.device = store, device
-        self.name = uuid.uuid4().hex[:12]
-        self.times: dict[str, tuple[int, float, int]] = {}
         self._loaded: tuple[Model, Any] | None = None
         self._refused: dict[Model, SquashlensError] = {}
-        self._reported = time.monotonic()
 
     def run(
-        self, cells: Sequence[Cell], *, wait: bool, stop: Callable[[], bool] = lambda: False,
+        self,
+        cells: Sequence[Cell],
+        stop: Callable[[], bool] = lambda: False,
         after: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
-        """Compute all cells that are not done. With `wait`, also wait for those that other workers hold.
+    ) -> None:
+        """Compute all cells that are not done, and wait for those that other workers hold.
 
         `stop` is asked before each cell, and `after` is called after each.
         """
         closed = self.store.failures().keys() | self.store.done(cell.key for cell in cells)
         left = list({cell.key: cell for cell in cells if cell.key not in closed}.values())
-        try:
-            while left and not stop():
-                held = []
-                for cell in left:
-                    if stop():
-                        return
-                    if self.attempt(cell):
-                        after()
-                    else:
-                        held.append(cell)
-                if not wait:
+        while left:
+            held = []
+            for cell in left:
+                if stop():
                     return
-                left = held
-                if left:
-                    time.sleep(PAUSE)
-        finally:
-            self.report()
+                if self.attempt(cell):
+                    after()
+                else:
+                    held.append(cell)
+            left = held
+            time.sleep(PAUSE if left else 0)
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
@@ -87,37 +75,25 @@ class Worker:
         if deaths >= DEATHS:
             self._fail(cell, f"{deaths} workers died while they computed it: killed, or out of memory.")
             return
-        began, smaller = time.monotonic(), deaths > 1
-        while True:
-            try:
-                result = self._measure(cell, smaller)
-                break
-            except Exception as error:
-                if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
-                    raise  # its journal is in the store
-                if smaller or not _is_memory(error):
-                    self._fail(cell, _reason(error), error)
-                    return
-            smaller = True
-            _free()  # not before the exception, which refers to the tensors, is gone
+        try:
+            result = self._measure(cell)
+        except Exception as error:
+            if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
+                raise  # its journal is in the store
+            self._fail(cell, _reason(error), error)
+            return
         cell.require_described()
-        about = cell.about | ({"smaller_batches": True} if smaller else {})
-        if isinstance(result, bytes):
-            self.store.keep_shard(cell.key, about, cell.grid, result)
-        else:
-            try:
-                self.store.keep(cell.key, about, result)
-            except OutputError:
-                raise
-            except Exception as error:  # a result that no file can hold
-                self._fail(cell, _reason(error), error)
-                return
-        count, seconds, peak = self.times.get(cell.what, (0, 0.0, 0))
-        self.times[cell.what] = (count + 1, seconds + time.monotonic() - began, max(peak, _peak()))
-        if time.monotonic() - self._reported > REPORT:
-            self.report()
+        try:
+            if isinstance(result, bytes):
+                self.store.keep_shard(cell.key, cell.about, cell.grid, result)
+            else:
+                self.store.keep(cell.key, cell.about, result)
+        except OutputError:
+            raise
+        except Exception as error:  # a result that no file can hold
+            self._fail(cell, _reason(error), error)
 
-    def _measure(self, cell: Cell, smaller: bool) -> Any:
+    def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.proving.effective import applied
 
         known = parameters(cell.measurement)
@@ -126,9 +102,6 @@ class Worker:
         given |= {"progress": False} if "progress" in known else {}
         if "resume" in known:  # if this worker is killed, the next one goes on from here
             given |= {"resume": self.store.journal(cell.key)}
-        if smaller:
-            given |= {name: max(1, (given.get(name) or USUAL[name]) // 4) for name in BATCHES if name in known}
-
         first = () if model is None else (model,)
 
         def function(**more: Any) -> Result:
@@ -148,8 +121,6 @@ class Worker:
                 try:
                     return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
                 except Exception as error:
-                    if _is_memory(error) and not smaller:
-                        raise
                     raise InputError(_reason(error), "") from error
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
@@ -179,12 +150,6 @@ class Worker:
             about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
         self.store.fail(cell.key, about)
 
-    def report(self) -> None:
-        """Store how long cells took and how much memory they needed, which `status` reads."""
-        self._reported = time.monotonic()
-        if self.times:
-            self.store.add_times(self.name, self.times)
-
 
 def part_of(cells: Sequence[Cell], worker: int, workers: int) -> list[Cell]:
     """All cells in the order of one of several workers: its own part, in which few models occur, then the others."""
@@ -205,29 +170,12 @@ def threads_set(number: int) -> Any:
         torch.set_num_threads(before)
 
 
-def _is_memory(error: BaseException) -> bool:
-    import torch
-
-    known = isinstance(error, MemoryError | CapacityError | torch.OutOfMemoryError)
-    return known or (isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error))
-
-
 def _free() -> None:
     import torch
 
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _peak() -> int:
-    """The most memory that this process has had: on the CUDA devices if it uses them, otherwise resident, in bytes."""
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _reason(error: Exception) -> str:

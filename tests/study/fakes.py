@@ -23,11 +23,6 @@ def labelled(x: int) -> xr.Dataset:
     return square(x).assign_coords(low=("place", [2.0, 2.0, 2.0])) if x == 2 else square(x)
 
 
-def slow(x: int, seconds: float = 0.05) -> xr.Dataset:
-    time.sleep(seconds)
-    return square(x)
-
-
 def noted(x: int, notes: str, seconds: float = 0.0) -> xr.Dataset:
     """Write a line for each call, so that a test can count calls over all processes."""
     with open(notes, "a", encoding="utf-8") as file:
@@ -40,13 +35,6 @@ def broken(x: int) -> xr.Dataset:
     """Cannot be computed for 3."""
     if x == 3:
         raise RuntimeError("no measurement of 3")
-    return square(x)
-
-
-def hungry(x: int, batch_size: int | None = None, need: int = 4) -> xr.Dataset:
-    """Needs too much memory unless its batches have at most `need` prompts."""
-    if batch_size is None or batch_size > need:
-        raise MemoryError("too large")
     return square(x)
 
 

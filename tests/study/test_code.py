@@ -119,7 +119,7 @@ def test_a_worker_goes_on_with_the_code_that_it_imported(tmp_path: Path, write: 
     write(own_measure=HEAD + "def area(x: int): return made(2 * x)\n")
     study = sl.Study(GRID, store=tmp_path / "store")
     write(own_measure=HEAD + "def area(x: int): return made(9 * x)\n")
-    Worker(study.store).run(study.cells, wait=True)
+    Worker(study.store).run(study.cells)
     assert study.combine()["area"].values.tolist() == [2, 4]
     assert anew(tmp_path).status()["left"].tolist() == [2]
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import xarray as xr
 
@@ -58,14 +57,6 @@ def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
     one.run(progress=False)
     assert one.failures()["reason"].item() == (
         f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset.")  # fmt: skip
-
-
-def test_too_little_memory_means_smaller_batches_once(tmp_path: Path) -> None:
-    one = study(tmp_path, "hungry", {"x": [2], "need": [4, 1], "batch_size": [8]})
-    assert one.run(progress=False)[["done", "failed"]].to_numpy().tolist() == [[1, 1]]  # 8 // 4 = 2 prompts
-    assert one.failures()["reason"].tolist() == ["MemoryError: too large"]
-    (done,) = one.store.done(cell.key for cell in one.cells)
-    assert one.store.read(done).header["smaller_batches"] is True
 
 
 def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
@@ -203,21 +194,6 @@ def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(
     other.run(progress=False)
     with pytest.raises(InputError, match="different variables or dimensions"):
         other.combine()
-
-
-def test_status_estimates_from_cells_that_are_done(tmp_path: Path) -> None:
-    one = study(tmp_path, "slow", {"x": [1, 2]})
-    assert one.status()[["seconds", "peak_bytes"]].isna().all(axis=None)
-    one.run(progress=False)
-    more = study(tmp_path, "slow", {"x": [1, 2, 3, 4]}).status()
-    assert more[["cells", "done", "left"]].to_numpy().tolist() == [[4, 2, 2]]
-    assert 0.1 <= more["seconds"].item() < 2
-    assert psutil.Process().memory_info().rss / 2 < more["peak_bytes"].item() < psutil.virtual_memory().total
-    grid = {"measurement": "path_bound", "arguments": {"prompt": "11 ="}, "each": {
-        "model": ["tiny-gemma"], "dtype": ["float32", "bf16"]}}  # fmt: skip
-    weights = sl.Study(grid, store=tmp_path).status()["weight_bytes"].tolist()
-    parameters = sum(p.numel() for p in sl.load("tiny-gemma", progress=False, verify=False).original_model.parameters())
-    assert weights == [4 * parameters, 2 * parameters]
 
 
 @pytest.mark.slow

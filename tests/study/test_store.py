@@ -62,15 +62,6 @@ def test_a_success_removes_the_failure(store: Store) -> None:
     assert store.failure(KEY) is None
 
 
-def test_times_are_added_over_workers(store: Store) -> None:
-    store.add_times("one", {"square": (2, 1.0, 50)})
-    store.add_times("two", {"square": (1, 3.0, 70), "other": (1, 1.0, 20)})
-    assert store.times() == {"square": (3, 4.0, 70), "other": (1, 1.0, 20)}
-    store.place.write("times/three.json", b"half")
-    store.place.write("times/four.json", b'{"square": [2, 1.0]}')  # as an older version wrote it
-    assert store.times()["square"] == (3, 4.0, 70)
-
-
 def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
     path = tmp_path / "claims" / "a"
     with claimed(path) as deaths:

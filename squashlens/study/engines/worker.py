@@ -44,7 +44,7 @@ def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda
         )
     with threads_set(task["threads"]):
         mine = part_of(cells, worker, task["workers"])
-        Worker(Store(task["store"]), task["device"]).run(mine, wait=True, stop=stop)
+        Worker(Store(task["store"]), task["device"]).run(mine, stop)
 
 
 def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:

@@ -36,7 +36,7 @@ class Stored:
 
 
 class Store:
-    """The cells, failures, shards and times in one place."""
+    """The cells, failures and shards in one place."""
 
     def __init__(self, url: str | Path) -> None:
         self.place = place_of(url)
@@ -132,22 +132,6 @@ class Store:
     def end_journal(self, key: str) -> None:
         """Remove the journal of a cell that is done or has failed."""
         self.place.remove(f"journals/{key}.sqlite")
-
-    def add_times(self, worker: str, times: Mapping[str, tuple[int, float, int]]) -> None:
-        """Store how many cells a worker has computed of each measurement and model, their seconds and memory."""
-        self.place.write(f"times/{worker}.json", json.dumps(times).encode())
-
-    def times(self) -> dict[str, tuple[int, float, int]]:
-        """Cells and seconds over all workers, and the largest memory of one, by measurement and model."""
-        found: dict[str, tuple[int, float, int]] = {}
-        for name in self.place.names("times"):
-            try:
-                for what, (cells, seconds, peak) in json.loads(self.place.read(name) or b"{}").items():
-                    before = found.get(what, (0, 0.0, 0))
-                    found[what] = (before[0] + cells, before[1] + seconds, max(before[2], peak))
-            except (ValueError, TypeError, AttributeError):  # times are estimates: a damaged file is left out
-                continue
-        return found
 
 
 def name_of(key: str) -> str:
