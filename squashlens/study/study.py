@@ -16,7 +16,7 @@ from squashlens.study.cells import Cell, cells_of, require_current
 from squashlens.study.describing.description import read
 from squashlens.study.engines.drive import drive
 from squashlens.study.engines.local import Local
-from squashlens.study.engines.worker import task_of
+from squashlens.study.engines.worker import digest
 from squashlens.study.storing.store import Store
 from squashlens.study.work import Worker, threads_set
 
@@ -125,7 +125,10 @@ class Study:
             with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return listing.status(self.cells, self.store)
-        task = task_of([grid.given for grid in self.grids], self.store.place.url, self.cells, workers, threads, device)
+        task = {
+            "grids": [grid.given for grid in self.grids], "store": self.store.place.url, "cells": digest(self.cells),
+            "workers": workers, "threads": threads, "device": device,
+        }  # fmt: skip
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
         return listing.status(self.cells, self.store)
 

@@ -151,12 +151,6 @@ class Worker:
         self.store.fail(cell.key, about)
 
 
-def part_of(cells: Sequence[Cell], worker: int, workers: int) -> list[Cell]:
-    """All cells in the order of one of several workers: its own part, in which few models occur, then the others."""
-    start = len(cells) * worker // workers
-    return [*cells[start:], *cells[:start]]
-
-
 @contextmanager
 def threads_set(number: int) -> Any:
     """Let PyTorch use this many threads. Sums in another order have other last digits, so the number is fixed."""

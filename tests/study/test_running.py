@@ -212,10 +212,11 @@ def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Pat
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
-    from squashlens.study.engines.worker import task_of, work
+    from squashlens.study.engines.worker import digest, work
 
     one = study(tmp_path, "square", {"x": [1]})
-    task = task_of([grid.given for grid in one.grids], str(tmp_path), one.cells, 1, 1, None)
+    task = {"grids": [one.grids[0].given], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
+            "threads": 1, "device": None}  # fmt: skip
     work(task, 0)
     assert one.status()["done"].tolist() == [1]
     with pytest.raises(InputError, match="other cells"):

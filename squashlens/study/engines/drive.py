@@ -1,5 +1,6 @@
 """Start workers, show their progress, and start others in place of those that died, until every cell is closed."""
 
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from squashlens.study.cells import Cell
 from squashlens.study.storing.store import Store
 
 LOOK = 0.2  # seconds between two looks at the workers
-SHARE = 20  # counting the files of the store takes at most one twentieth of the time
+COUNT = 10  # looks between two counts of the files in the store
 
 
 class Engine(Protocol):
@@ -31,35 +32,32 @@ def drive(
 ) -> None:
     """Run a study with some workers. A worker that dies is replaced; deaths without any progress end the study."""
     handles = {worker: engine.start(task, worker) for worker in range(workers)}
-    deaths, most = 0, 10 + 3 * workers
+    deaths, before = 0, store.count()
     try:
         with bar(total=len({cell.key for cell in cells}), desc="cells", unit="cell", progress=progress) as shown:
-            before, looked = store.count(), 0.0
-            shown.update(min(before, shown.total))
-            while handles:
-                time.sleep(LOOK)
-                began = time.monotonic()
-                if began >= looked:
+            for turn in itertools.count():
+                if turn % COUNT == 0 or not handles:
                     now = store.count()
-                    looked = time.monotonic() + SHARE * (time.monotonic() - began)
-                    shown.n = min(now, shown.total)
-                    shown.refresh()
                     deaths, before = (0, now) if now != before else (deaths, before)
-                for worker, handle in list(handles.items()):
-                    state = engine.state(handle)
+                    shown.update(min(now, shown.total) - shown.n)
+                if not handles:
+                    return
+                time.sleep(LOOK)
+                for worker, state in [(worker, engine.state(handle)) for worker, handle in handles.items()]:
                     if state is None:
                         continue
                     del handles[worker]
-                    if state:
-                        if error := reported(state):
-                            raise error
-                        if deaths >= most:
-                            raise OutputError(
-                                f"The workers die before they compute anything: {state[-600:]}",
-                                "Run with workers=1 to see the error.",
-                            )
-                        deaths += 1
-                        handles[worker] = engine.start(task, worker)
+                    if not state:
+                        continue
+                    if error := reported(state):
+                        raise error
+                    deaths += 1
+                    if deaths > 10 + 3 * workers:
+                        raise OutputError(
+                            f"The workers die before they compute anything: {state[-600:]}",
+                            "Run with workers=1 to see the error.",
+                        )
+                    handles[worker] = engine.start(task, worker)
     finally:
         engine.stop([*handles.values()])
 

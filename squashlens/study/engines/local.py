@@ -6,22 +6,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 ERRORS = 4000  # characters of a dead worker's messages that are kept
-
-
-@dataclass
-class _Process:
-    process: "subprocess.Popen[bytes]"
-    messages: Any
+Process = tuple["subprocess.Popen[bytes]", Any]  # with the file of its messages
 
 
 class Local:
     """Workers as programs of their own, so that a script needs no `if __name__ == "__main__"`."""
 
-    def start(self, task: Mapping[str, Any], worker: int) -> _Process:
+    def start(self, task: Mapping[str, Any], worker: int) -> Process:
         """Start a worker that sees one CUDA device, if there are any and none was chosen."""
         environment = os.environ | {
             "OMP_NUM_THREADS": str(task["threads"]), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -36,23 +30,22 @@ class Local:
         if process.stdin is not None:
             process.stdin.write(json.dumps(task).encode() + b"\n")
             process.stdin.close()
-        return _Process(process, messages)
+        return process, messages
 
-    def state(self, handle: _Process) -> str | None:
-        code = handle.process.poll()
-        if code is None:
+    def state(self, handle: Process) -> str | None:
+        process, messages = handle
+        if process.poll() is None:
             return None
-        handle.messages.seek(0)
-        text = handle.messages.read().decode("utf-8", "replace")[-ERRORS:]
-        handle.messages.close()
-        return "" if code == 0 else text or f"A worker ended with code {code}."
+        messages.seek(0)
+        text = messages.read().decode("utf-8", "replace")[-ERRORS:]
+        messages.close()
+        return "" if process.returncode == 0 else text or f"A worker ended with code {process.returncode}."
 
-    def stop(self, handles: Sequence[_Process]) -> None:
-        for handle in handles:
-            handle.process.kill()  # its claim remains, and another worker computes the cell
-        for handle in handles:
-            handle.process.wait()
-            handle.messages.close()
+    def stop(self, handles: Sequence[Process]) -> None:
+        for process, messages in handles:
+            process.kill()  # its claim remains, and another worker computes the cell
+            process.wait()
+            messages.close()
 
 
 def visible() -> list[str]:

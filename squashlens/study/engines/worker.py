@@ -16,16 +16,7 @@ from squashlens.errors import InputError, SquashlensError
 from squashlens.study.cells import Cell, cells_of
 from squashlens.study.describing.description import read
 from squashlens.study.storing.store import Store
-from squashlens.study.work import Worker, part_of, threads_set
-
-
-def task_of(grids: Sequence[Mapping[str, Any]], url: str, cells: Sequence[Cell], workers: int, threads: int,
-            device: str | None) -> dict[str, Any]:  # fmt: skip
-    """What every worker is told, as JSON has it."""
-    return {
-        "grids": list(grids), "store": url, "cells": digest(cells), "workers": workers, "threads": threads,
-        "device": device,
-    }  # fmt: skip
+from squashlens.study.work import Worker, threads_set
 
 
 def digest(cells: Sequence[Cell]) -> str:
@@ -42,9 +33,9 @@ def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda
             "A worker found other cells than the process that started it.",
             "Install the same versions, and use the same models and files, on all machines.",
         )
+    first = len(cells) * worker // task["workers"]  # of its own part, in which few models occur; then the others
     with threads_set(task["threads"]):
-        mine = part_of(cells, worker, task["workers"])
-        Worker(Store(task["store"]), task["device"]).run(mine, stop)
+        Worker(Store(task["store"]), task["device"]).run([*cells[first:], *cells[:first]], stop)
 
 
 def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:
@@ -59,12 +50,10 @@ def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lam
 def main() -> None:
     """Run one worker."""
     parent, told = os.getppid(), []
-    for name in ("SIGTERM", "SIGUSR1"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda *_: told.append(True))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: told.append(True))
     task = json.loads(sys.stdin.readline())
-    error = outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent)
-    if error:
+    if error := outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent):
         print(error, file=sys.stderr)
         raise SystemExit(2)
 

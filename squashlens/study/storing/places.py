@@ -16,6 +16,9 @@ from squashlens.saving.files import refusing, require_folder, write
 from squashlens.study.extras import extra
 from squashlens.study.storing.claims import claimed
 
+MISSING = (FileNotFoundError, NotADirectoryError)
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
+
 
 def place_of(store: str | Path) -> "Folder | Remote":
     """The place for a path, or for a URL such as ``s3://bucket/study``."""
@@ -33,7 +36,6 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root, self.url = root.absolute(), str(root.absolute())
-        self._made: set[Path] = set()
 
     def require_writable(self) -> None:
         """Create the folder; an error if no files can be written there."""
@@ -51,44 +53,26 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         try:
             return (self.root / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except MISSING:
             return None
         except OSError as error:
-            raise self._unreadable(name, error) from error
+            raise _unreadable(self.path(name), error) from error
 
     def write(self, name: str, content: bytes) -> None:
-        target = self.root / name
-        if target.parent not in self._made:
-            with refusing(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-            self._made.add(target.parent)
-        write(target, content)
+        self.local(name)
+        write(self.root / name, content)
 
     def names(self, folder: str) -> list[str]:
         """The names of all files below a folder."""
-
-        def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise self._unreadable(folder, error) from error
-
-        walked = os.walk(self.root / folder, onerror=refuse)
-        files = (Path(where, name) for where, _, names in walked for name in names if not name.startswith("."))
+        files = (file for file in (self.root / folder).rglob("*.*") if file.name[0] != ".")
         return sorted(file.relative_to(self.root).as_posix() for file in files)
 
     def remove(self, name: str) -> None:
         with refusing(self.root / name):
             (self.root / name).unlink(missing_ok=True)
 
-    def _unreadable(self, name: str, error: OSError) -> InputError:
-        return InputError(
-            f"{self.path(name)!r} cannot be read: {error.strerror}.", "Check the disk and the permissions."
-        )
-
     def claim(self, name: str) -> Any:
         return claimed(self.root / "claims" / name)
-
-
-BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
 
 
 class Remote:
@@ -100,9 +84,8 @@ class Remote:
             # Listings that are kept in memory would hide what other workers have written.
             self.files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
-            raise InputError(f"store={url!r} cannot be opened: {error}.", "Check its beginning, such as s3://.") from (
-                error
-            )
+            cause = f"store={url!r} cannot be opened: {error}."
+            raise InputError(cause, "Check its beginning, such as s3://.") from error
         self.url, self.root = url, root.rstrip("/")
 
     def require_writable(self) -> None:
@@ -118,10 +101,10 @@ class Remote:
     def read(self, name: str) -> bytes | None:
         try:
             return bytes(self.files.cat_file(f"{self.root}/{name}"))
-        except (FileNotFoundError, NotADirectoryError):
+        except MISSING:
             return None
         except Exception as error:  # every kind of place has errors of its own
-            raise self._unreadable(name, error) from error
+            raise _unreadable(self.path(name), error) from error
 
     def write(self, name: str, content: bytes) -> None:
         target = f"{self.root}/{name}"
@@ -130,27 +113,27 @@ class Remote:
                 self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.files.pipe_file(target, content)
         except Exception as error:
-            raise OutputError(
-                f"Cannot write {self.path(name)!r}: {error}.", "Check the permissions and the connection."
-            ) from error
+            cause = f"Cannot write {self.path(name)!r}: {error}."
+            raise OutputError(cause, "Check the permissions and the connection.") from error
 
     def names(self, folder: str) -> list[str]:
         try:
             found = self.files.find(f"{self.root}/{folder}")
-        except FileNotFoundError:
+        except MISSING:
             return []
         except Exception as error:
-            raise self._unreadable(folder, error) from error
+            raise _unreadable(self.path(folder), error) from error
         return sorted(name[len(self.root) + 1 :] for name in map(str, found))
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self.files.rm_file(f"{self.root}/{name}")
 
-    def _unreadable(self, name: str, error: Exception) -> InputError:
-        reason = " ".join(str(error).split())[:200]
-        return InputError(f"{self.path(name)!r} cannot be read: {reason}.", "Check the address and the connection.")
-
     @contextmanager
     def claim(self, name: str) -> Iterator[int | None]:
         yield 0
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())[:200]
+    return InputError(f"{path!r} cannot be read: {reason}.", "Check the place, the permissions and the connection.")
