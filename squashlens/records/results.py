@@ -235,10 +235,8 @@ def selected(result: R, places: Mapping[str, int]) -> R:
 def save(result: Result, path: str | Path) -> Path:
     """Write a result to a file.
 
-    The file is written completely or not at all: if the disk is full, an older file remains unchanged. In CSV files,
-    text that a spreadsheet would execute (text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break), and
-    text that begins with an apostrophe, gets an apostrophe in front. The other formats contain a SHA-256 of the whole
-    file, which `open` compares, and say whether the values are measured or derived. xarray reads netCDF files too.
+    The file is written completely or not at all: if the disk is full, an older file remains unchanged. netCDF and JSON
+    files contain a SHA-256 of the whole file, which `open` compares. xarray reads netCDF files too.
 
     Args:
         result: a DataArray or Dataset.
@@ -263,7 +261,7 @@ def save(result: Result, path: str | Path) -> Path:
     if not isinstance(result, xr.DataArray | xr.Dataset):
         raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
-    return write(path, as_bytes(result, path.suffix, origin_of(result)))
+    return write(path, as_bytes(result, path.suffix))
 
 
 @validated

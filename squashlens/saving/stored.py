@@ -25,24 +25,19 @@ from squashlens.saving.digests import PROVENANCE, Result, contents
 from squashlens.saving.rows import as_dataset, rows_of
 
 ENDINGS = (".nc", ".json", ".csv")
-RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # OWASP, "CSV Injection"
 KIND = "squashlens_kind"  # attribute of a file: "Dataset", or "DataArray" and the name of the array, if it has one
-ORIGIN = "squashlens_values"  # attribute of a file: whether its values are measured or derived
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
 TAIL = 84  # the bytes that this takes
 
 
-def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
-    """The bytes of a result's file; raises an error if reading them would not give the same result.
-
-    `origin` is what the file says of its values.
-    """
+def as_bytes(result: Result, ending: str) -> bytes:
+    """The bytes of a result's file; raises an error if reading them would not give the same result."""
     content = b""
     try:
         if ending == ".csv":
             return _csv(result)
-        dataset = _as_dataset(result, once=ending == ".json").assign_attrs({ORIGIN: origin} if origin else {})
+        dataset = _as_dataset(result, once=ending == ".json")
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, ending, "result"))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -88,7 +83,7 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
 
 def result_of(dataset: xr.Dataset) -> Result:
     """The DataArray or Dataset that is stored as this Dataset."""
-    attrs = {name: value for name, value in dataset.attrs.items() if name not in (KIND, ORIGIN)}
+    attrs = {name: value for name, value in dataset.attrs.items() if name != KIND}
     text, kind = attrs.get(PROVENANCE), dataset.attrs.get(KIND)
     found = dataset.copy(deep=False)
     found.attrs = attrs
@@ -110,7 +105,6 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     found = dataset.drop_encoding().assign_attrs(about)
-    found.attrs.pop(ORIGIN, None)  # of another file
     for one in found.data_vars.values():
         if once and text is not None and one.attrs.get(PROVENANCE) == text:
             del one.attrs[PROVENANCE]
@@ -128,22 +122,7 @@ def _csv(result: Result) -> bytes:
     # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
     several = len(dims) > 1 or dims == {()}
     table = _tidy(result) if several else result.to_dataframe().reset_index()
-    table = table.rename(columns=_inert)
-    for column in table.columns:
-        if not pd.api.types.is_numeric_dtype(table[column]):
-            table[column] = table[column].map(_inert)
     return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8")
-
-
-def _inert(cell: Any) -> Any:
-    """The cell, with an apostrophe in front of text that a spreadsheet would execute as a formula.
-
-    Text that begins with an apostrophe gets another, so that one can be removed from every text.
-
-    >>> _inert("=HYPERLINK(1)"), _inert("-"), _inert("a=b"), _inert(-1.5), _inert("'=")
-    ("'=HYPERLINK(1)", "'-", 'a=b', -1.5, "''=")
-    """
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith((*RISKY, "'")) else cell
 
 
 def _tidy(result: xr.Dataset) -> pd.DataFrame:

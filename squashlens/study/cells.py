@@ -19,7 +19,7 @@ from squashlens.study.describing.measurements import (
     scanned,
     takes_model,
 )
-from squashlens.study.scans.datasets import Source, source_of
+from squashlens.study.scans import Source, source_of
 from squashlens.study.storing.store import Store
 
 Span = tuple[int, int]

@@ -1,5 +1,6 @@
 """A study: many measurements with one description and one store, which can be interrupted, resumed and shared."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,13 @@ from squashlens._typing import positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study import combine, listing, sql
-from squashlens.study.cells import Cell, cells_of, require_current
+from squashlens.study import combine, sql
+from squashlens.study.cells import Cell, cells_of, require_current, states
 from squashlens.study.describing.description import read
 from squashlens.study.engines.drive import drive
 from squashlens.study.engines.local import Local
 from squashlens.study.engines.worker import digest
+from squashlens.study.scans import failed_rows
 from squashlens.study.storing.store import Store
 from squashlens.study.work import Worker, threads_set
 
@@ -117,20 +119,20 @@ class Study:
         if retry:
             for key in self.store.failures().keys() & {cell.key for cell in self.cells}:
                 self.store.forget(key)
-            for key, rows in listing.rows_that_failed(self.cells, self.store).items():
+            for key, rows in self._failed_rows().items():
                 if rows:
                     self.store.measure_again(key)
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
             with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
-            return listing.status(self.cells, self.store)
+            return self.status()
         task = {
             "grids": [grid.given for grid in self.grids], "store": self.store.place.url, "cells": digest(self.cells),
             "workers": workers, "threads": threads, "device": device,
         }  # fmt: skip
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
-        return listing.status(self.cells, self.store)
+        return self.status()
 
     def status(self) -> pd.DataFrame:
         """What is done: a row for each grid.
@@ -140,7 +142,17 @@ class Study:
             prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
-        return listing.status(self.cells, self.store)
+        state, rows = states(self.cells, self.store), self._failed_rows()
+        grids: dict[str, list[str]] = {}
+        for cell in self.cells:
+            grids.setdefault(cell.grid, []).append(cell.key)
+        found = []
+        for grid, keys in grids.items():
+            counts = Counter(state[key] for key in keys)
+            known = {name: counts[name] for name in ("done", "failed", "left")}
+            failed = sum(len(rows.get(key, ())) for key in keys)
+            found.append({"grid": grid, "cells": len(keys), **known, "failed_rows": failed})
+        return pd.DataFrame(found)
 
     def failures(self) -> pd.DataFrame:
         """The cells that could not be computed, and the prompts that could not be measured, with the reasons.
@@ -149,7 +161,13 @@ class Study:
             Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
             study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
-        return listing.failures(self.cells, self.store)
+        failed, rows_of, rows = self.store.failures(), self._failed_rows(), []
+        for cell in self.cells:
+            reasons: dict[int | None, Any] = {None: failed[cell.key].get("reason")} if cell.key in failed else {}
+            for row, reason in (reasons | rows_of.get(cell.key, {})).items():
+                rows.append({"grid": cell.grid, **cell.labels, "row": row, "reason": reason, "key": cell.key})
+        found = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
+        return found.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else found.drop(columns="row")
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:
@@ -206,6 +224,11 @@ class Study:
             InputError: DuckDB is not installed, or refuses the query; or a query that is not one statement.
         """
         return sql.answer(query, self.grids, self.cells, self.store)
+
+    def _failed_rows(self) -> dict[str, dict[int, str]]:
+        """For each shard, the rows that could not be measured, with their reasons."""
+        shards = {cell.key: self.store.shard(cell.key) for cell in self.cells if cell.span}
+        return {key: failed_rows(content) for key, content in shards.items() if content is not None}
 
     def _grid(self, name: str | None) -> Any:
         names = [grid.name for grid in self.grids]

@@ -20,7 +20,7 @@ from squashlens.saving.digests import Result
 from squashlens.study.cells import Cell, Model
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.describing.measurements import LOADING, function_of, parameters, scanned
-from squashlens.study.scans.shards import shard
+from squashlens.study.scans import shard
 from squashlens.study.storing.store import Store
 
 DEATHS = 3  # workers that a cell may kill before it counts as failed

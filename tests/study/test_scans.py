@@ -1,7 +1,6 @@
 """Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
 
 import json
-import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -15,9 +14,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.listing import rows_that_failed
-from squashlens.study.scans import datasets
-from squashlens.study.scans.datasets import source_of
+from squashlens.study.scans import source_of
 from squashlens.study.storing.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -33,17 +30,12 @@ def without_loading(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(kind: str, folder: Path, prompts: list[Any]) -> dict[str, Any]:
-    """A file or dataset with these prompts."""
+    """A file with these prompts."""
     if kind == "jsonl":
         (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts))
         return {"file": str(folder / "prompts.jsonl")}
-    if kind == "parquet":
-        pq.write_table(pa.table({"prompt": prompts}), folder / "prompts.parquet", row_group_size=7)
-        return {"file": str(folder / "prompts.parquet")}
-    from datasets import Dataset
-
-    Dataset.from_dict({"prompt": prompts}).save_to_disk(folder / "dataset")
-    return {"dataset": str(folder / "dataset")}
+    pq.write_table(pa.table({"prompt": prompts}), folder / "prompts.parquet", row_group_size=7)
+    return {"file": str(folder / "prompts.parquet")}
 
 
 def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
@@ -53,7 +45,7 @@ def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
     )
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("size", [10, 100])
 def test_every_prompt_is_in_one_shard(kind: str, size: int, tmp_path: Path) -> None:
     source = source_of(written(kind, tmp_path, PROMPTS) | {"shard": size})
@@ -135,7 +127,7 @@ def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) 
 def test_a_damaged_shard_is_not_taken_by_retry(tmp_path: Path) -> None:
     one = with_permission(tmp_path)
     one.run(progress=False)
-    for key in rows_that_failed(one.cells, one.store):
+    for key in one._failed_rows():
         one.store.measure_again(key)
     first = next(cell for cell in one.cells if cell.span == (0, 5))
     shard = tmp_path / "store" / "shards" / "letters" / f"{first.key}.parquet"
@@ -213,12 +205,10 @@ def changed(prompt: str, file: str) -> xr.Dataset:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str, tmp_path: Path) -> None:
     one = scan(tmp_path / "store", written(kind, tmp_path, PROMPTS[:3]))
     one.run(progress=False)
-    if kind == "dataset":
-        shutil.rmtree(tmp_path / "dataset")
     over = written(kind, tmp_path, [*PROMPTS[:2], "another"])
     for use in (one.run, one.status):
         with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
@@ -234,13 +224,6 @@ def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path)
     with pytest.raises(InputError, match="changed after the study was described"):
         one.run(progress=False)
     assert one.store.count() == 0
-
-
-def test_a_dataset_on_the_hub_is_read_at_the_commit_that_was_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_rows", lambda given, start, stop: [{"prompt": str(given.get("revision"))}])
-    given = {"dataset": "there", "column": "prompt", "revision": "main"}
-    (row,) = datasets.Source(given, "commit abc", 1).prompts(0, 1)
-    assert row == (0, "abc")
 
 
 def test_a_scan_has_a_column_for_each_varied_argument(tmp_path: Path) -> None:
@@ -277,7 +260,7 @@ def test_a_prompt_grows_into_a_sequence(tmp_path: Path, tiny: Any) -> None:
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({}, "either a file or a dataset"),
+        ({}, "names no file"),
         ({"file": "none.jsonl"}, "cannot be read"),
         ({"file": "none.jsonl", "rows": 3}, "no entry"),
         ({"file": "prompts.txt"}, "neither"),

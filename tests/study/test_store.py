@@ -12,8 +12,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.study.storing.claims import claimed
-from squashlens.study.storing.places import Folder
+from squashlens.study.storing.places import Folder, claimed
 from squashlens.study.storing.store import Store, name_of
 from tests.study.fakes import square
 
@@ -79,7 +78,7 @@ def test_a_killed_holder_is_counted(tmp_path: Path) -> None:
     holding = textwrap.dedent(f"""
         import time
         from pathlib import Path
-        from squashlens.study.storing.claims import claimed
+        from squashlens.study.storing.places import claimed
         with claimed(Path({str(path)!r})):
             print("held", flush=True)
             time.sleep(600)

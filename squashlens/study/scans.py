@@ -1,32 +1,39 @@
-"""The prompts of a scan, read row by row from a JSONL file, a Parquet file, or a Hugging Face dataset.
+"""Scans: one measurement of every prompt of a JSONL or Parquet file, stored as Parquet shards.
 
-    {"file": "prompts.jsonl", "column": "prompt", "shard": 256}
-    {"dataset": "name", "split": "train", "column": "text", "limit": 100000}
+    {"file": "prompts.jsonl", "column": "prompt", "shard": 256, "limit": 100000}
 
 A prompt is text or a list of token ids. Rows are read in spans, of which each becomes one shard; no more than a span is
-in memory. `limit` reads the first rows only.
+in memory. `limit` reads the first rows only. A shard has a row for each prompt and a column for each variable of its
+result. A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates
+along a dimension are lists too. A prompt that cannot be measured has its reason in `error`, and nothing in the other
+columns. Such rows can be measured again, without those that have their numbers.
 """
 
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from squashlens._typing import positive, short_repr
+from squashlens._typing import positive
 from squashlens.errors import InputError, SquashlensError
+from squashlens.saving.digests import Result
+from squashlens.saving.rows import as_dataset
+from squashlens.study.extras import extra
 
-ENTRIES = ("file", "dataset", "config", "split", "revision", "column", "shard", "limit")
+ENTRIES = ("file", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default
 KNOWN = 256  # lines between two of which the places in a JSONL file are remembered
+FIRST = ("row", "prompt", "error")  # columns of every row of a shard
 
 
 @dataclass(frozen=True)
 class Source:
-    """Rows of a file or dataset, and a digest or commit that identifies them."""
+    """Rows of a file, and the digest that identifies them."""
 
     given: dict[str, Any]
     identity: str
@@ -39,28 +46,26 @@ class Source:
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
-        kind, _, commit = self.identity.partition(" ")  # of a dataset on the hub, later rows may be of another commit
-        given = self.given | ({"revision": commit} if kind == "commit" else {})
-        for row, value in enumerate(_rows(given, start, stop), start):
+        for row, value in enumerate(_rows(self.given, start, stop), start):
             yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"])
 
     def is_current(self) -> bool:
-        """Whether the file is the one that was described; one on the hub is read at its commit."""
-        return self.identity.startswith("commit ") or _look(self.given)[0] == self.identity
+        """Whether the file is the one that was described."""
+        return _look(self.given)[0] == self.identity
 
 
 def source_of(given: Mapping[str, Any]) -> Source:
-    """The source that a description names, after one pass over a file, or a look at a dataset."""
+    """The source that a description names, after one pass over the file."""
     if unknown := [name for name in given if name not in ENTRIES]:
         raise InputError(f"over has no entry {unknown[0]!r}.", f"Its entries are: {', '.join(ENTRIES)}.")
-    if ("file" in given) is ("dataset" in given):
-        raise InputError("over needs either a file or a dataset.", "Give one of them.")
+    if not isinstance(given.get("file"), str):
+        raise InputError("over names no file.", "Give {'file': …, 'column': …}.")
     full = {"column": "prompt", "shard": ROWS, **given}
     positive(full["shard"], "over: shard", "a number of rows")
     if full.get("limit") is not None:
         positive(full["limit"], "over: limit", "a number of rows", most=2**53)
     identity, rows, columns = _look(full)
-    name = short_repr(given.get("file") or given.get("dataset"))
+    name = repr(given["file"])
     if not rows:
         raise InputError(f"{name} has no rows.", "Give another file.")
     if columns and full["column"] not in columns:
@@ -69,9 +74,7 @@ def source_of(given: Mapping[str, Any]) -> Source:
 
 
 def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
-    """What identifies the rows of a file or dataset, their number, and their columns as far as they are known."""
-    if "dataset" in given:
-        return _of_dataset(given)
+    """What identifies the rows of a file, their number, and their columns as far as they are known."""
     path = _path(given)
     if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
@@ -111,36 +114,9 @@ def _read_index(path: Path, size: int, changed: int) -> tuple[str, int, tuple[in
     return whole.hexdigest(), rows, tuple(starts)
 
 
-def _of_dataset(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
-    """The commit of a dataset, or the fingerprint of one on this machine, and the number of its rows."""
-    local = _local(given)
-    if local is not None:
-        return f"fingerprint {local._fingerprint}", len(local), local.column_names
-    from huggingface_hub import HfApi
-
-    try:
-        commit = HfApi().dataset_info(given["dataset"], revision=given.get("revision")).sha
-        splits = _streamed(given).info.splits or {}
-    except Exception as error:  # the many errors of networks, of the hub and of names
-        raise InputError(
-            f"The dataset {short_repr(given['dataset'])} cannot be opened: {' '.join(str(error).split())[:200]}",
-            "Check its name and the connection, or give a folder that `save_to_disk` wrote.",
-        ) from error
-    split = given.get("split", "train")
-    rows = splits[split].num_examples if split in splits else given.get("limit")
-    if rows is None:
-        raise InputError(f"The dataset {given['dataset']!r} does not say how many rows it has.", "Give a limit.")
-    return f"commit {commit}", rows, []
-
-
 def _rows(given: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
     """The rows of a span; an error in place of a line that is not JSON."""
-    if "dataset" in given:
-        local = _local(given)
-        yield from (
-            _streamed(given).skip(start).take(stop - start) if local is None else local.select(range(start, stop))
-        )
-    elif (path := _path(given)).suffix == ".parquet":
+    if (path := _path(given)).suffix == ".parquet":
         yield from _of_parquet(path, given["column"], start, stop)
     else:
         with path.open("rb") as file:
@@ -180,19 +156,62 @@ def _parquet(path: Path) -> Any:
         raise InputError(f"{path.name!r} is not a Parquet file: {error}.", "Give an undamaged file.") from error
 
 
-def _local(given: Mapping[str, Any]) -> Any:
-    """A dataset that `save_to_disk` wrote; None for a name on the hub."""
-    folder = Path(str(given["dataset"])).expanduser()
-    if not folder.is_dir():
-        return None
-    from datasets import Dataset, load_from_disk
+def shard(
+    rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], key: str, earlier: bytes | None = None
+) -> bytes:
+    """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers.
 
-    found = load_from_disk(str(folder))
-    return found if isinstance(found, Dataset) else found[given.get("split", "train")]
+    `key` is the name of the shard's cell, by which `sql` finds the labels of its rows.
+    """
+    pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
+    there = _measured(pq, earlier) if earlier is not None else {}
+    found = [there.get(number) or _row(number, prompt, measure) | {"cell": key} for number, prompt in rows]
+    names = dict.fromkeys(name for row in found for name in row)
+    table = pa.table({name: _column(pa, [row.get(name) for row in found]) for name in names})
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd")
+    return file.getvalue()
 
 
-def _streamed(given: Mapping[str, Any]) -> Any:
-    from datasets import load_dataset
+def failed_rows(content: bytes) -> dict[int, str]:
+    """The rows of a shard that could not be measured, with their reasons."""
+    pq = extra("pyarrow.parquet", "A scan")
+    table = pq.read_table(io.BytesIO(content), columns=["row", "error"]).to_pydict()
+    return {row: error.strip() for row, error in zip(table["row"], table["error"], strict=True) if error is not None}
 
-    options = {"split": given.get("split", "train"), "revision": given.get("revision"), "streaming": True}
-    return load_dataset(given["dataset"], given.get("config"), **options)
+
+def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
+    """The rows of a shard that have their numbers, as `_row` made them."""
+    rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    whole = [row for row in rows if row["error"] is None]
+    return {row["row"]: {n: v for n, v in row.items() if v is not None or n in FIRST} for row in whole}
+
+
+def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
+    """A row; what is wrong with one prompt does not stop the scan, but a lack of memory does."""
+    row: dict[str, Any] = {"row": number, "prompt": None, "error": None}
+    if isinstance(prompt, InputError):
+        return row | {"error": str(prompt)}
+    row["prompt"] = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+    if not prompt:
+        return row | {"error": "The prompt is empty. Give text or a list of token ids."}
+    try:
+        return row | _values(measure(prompt))
+    except InputError as error:
+        return row | {"error": str(error)}
+
+
+def _values(result: Result) -> dict[str, Any]:
+    whole = as_dataset(result)
+    return {
+        str(name): values.values.ravel().tolist() if values.ndim else values.values.item()
+        for name, values in (*whole.coords.items(), *whole.data_vars.items())
+    }
+
+
+def _column(pa: Any, values: list[Any]) -> Any:
+    """A column of a table."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # numbers in one row and text in another
+        return pa.array([None if value is None else str(value) for value in values])
