@@ -57,17 +57,17 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         raise InputError("result= is empty.", "Give at least one result, by its label.")
     if len({isinstance(label, str) for label in result}) > 1:
         raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
-    if not dim.strip():
-        raise InputError("dim= is empty.", "Give a name, such as 'model'.")
     facts = [settled(stored_facts(one), labels_of(one), list(map(str, one.dims))) for one in result.values()]
     # A part may have a label along `dim` from a selection.
     parts: Any = {
         n: one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one for n, one in result.items()
     }
-    (first, one), *others = parts.items()
-    for (label, other), stated in zip(others, facts[1:], strict=True):
-        _require_alike(one, other, [_functions(facts[0]), _functions(stated)], [short_repr(first), short_repr(label)])
-    if dim in {*one.dims, *one.coords, *_variables(one)}:
+    first, *others = parts
+    meanings = {label: _meanings(parts[label], stored) for label, stored in zip(parts, facts, strict=True)}
+    for label in others:
+        _require_alike({each: meanings[each] for each in (first, label)})
+    one = parts[first]
+    if dim in {*one.dims, *one.coords, *meanings[first]}:
         raise InputError(
             f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
         )
@@ -142,53 +142,30 @@ def _with_size(one: R) -> R:
     return one if "n_tokens" in one.coords else one.assign_coords(n_tokens=own)
 
 
-def _functions(facts: Mapping[str, Any]) -> list[str]:
-    """The measurements that made a part, which itself may be joined."""
-    calls = told(dict(facts), lambda _: None).get("call", {})
-    each = calls if isinstance(calls, list) else [calls]
-    found = [one.get("function") for one in each if isinstance(one, dict)]
-    return sorted({str(name) for one in found for name in (one if isinstance(one, list) else [one])})
+def _meanings(one: Result, facts: Facts) -> dict[str, str]:
+    """What each variable of a result is: its long name, units, dimensions, and the measurements that made it."""
+    calls = told(facts, lambda _: None).get("call", {})
+    each = [call.get("function") for call in (calls if isinstance(calls, list) else [calls]) if isinstance(call, dict)]
+    made = sorted({str(name) for one in each for name in (one if isinstance(one, list) else [one])})
+    kind, named = ("Dataset", one.data_vars) if isinstance(one, xr.Dataset) else ("DataArray", {one.name: one})
+    return {
+        str(name): f"{values.attrs.get('long_name')} ({values.attrs.get('units')}) over "
+        f"({', '.join(sorted(map(str, values.dims)))}), in a {kind} of {' and '.join(made)}"
+        for name, values in named.items()
+    }
 
 
-def _require_alike(first: Result, other: Result, functions: Sequence[list[str]], names: Sequence[str]) -> None:
-    """Raise an error unless both are of one measurement, with the same variables, dimensions, meanings and units."""
-    which = " and ".join(names)
-    if functions[0] != functions[1]:
-        made = ", ".join(f"{name} of {' and '.join(each)}" for name, each in zip(names, functions, strict=True))
-        raise InputError(
-            f"These are results of different measurements: {made}.",
-            "Join results of one measurement. `squashlens.results.table` takes a dict of different ones.",
-        )
-    here, there = _variables(first), _variables(other)
-    if isinstance(first, xr.Dataset) is not isinstance(other, xr.Dataset):
-        raise InputError(f"Of {which}, one is a Dataset and one a DataArray.", "Give results of one kind.")
-    if only := sorted({*here} ^ {*there}):
-        raise InputError(
-            f"Of {which}, only one has {', '.join(map(repr, only))}.",
-            "Measure both with the same options, or select variables that both have, as in `result[['distance']]`.",
-        )
-    for name, (dims, _) in here.items():
-        if dims != there[name][0]:
-            raise InputError(
-                f"{name!r} has other dimensions in {which}: ({', '.join(dims)}), and ({', '.join(there[name][0])}).",
-                "Select the same dimensions in both.",
-            )
-    differ = [name for name, (_, meaning) in here.items() if meaning != there[name][1]]
+def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
+    """Raise an error unless two results have the same variables, with the same meanings."""
+    (first, here), (second, there) = meanings.items()
+    differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     if differ:
         kept = "" if len(differ) == len(here) else f", or leave out what differs: `result.drop_vars({differ!r})`"
         raise InputError(
-            f"{differ[0]!r} is not the same quantity in {which}: {here[differ[0]][1]}, and {there[differ[0]][1]}.",
-            f"Measure both with the same options{kept}.",
+            f"{differ[0]!r} is not the same quantity in {short_repr(first)} and {short_repr(second)}: "
+            f"{here.get(differ[0], 'missing')}; and {there.get(differ[0], 'missing')}.",
+            f"Measure both with the same options{kept}. `squashlens.results.table` takes results of any kind.",
         )
-
-
-def _variables(one: Result) -> dict[str, tuple[list[str], str]]:
-    """Dimensions of every variable, and its long name with its units."""
-    named = one.data_vars if isinstance(one, xr.Dataset) else {one.name: one}
-    return {
-        str(name): (sorted(map(str, values.dims)), f"{values.attrs.get('long_name')} ({values.attrs.get('units')})")
-        for name, values in named.items()
-    }
 
 
 def _certified(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from squashlens._typing import positive
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import InputError
 from squashlens.saving.digests import Result
 from squashlens.saving.rows import as_dataset
 from squashlens.study.extras import extra
@@ -46,8 +46,12 @@ class Source:
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
-        for row, value in enumerate(_rows(self.given, start, stop), start):
-            yield row, value if isinstance(value, SquashlensError) else _prompt(value, self.given["column"])
+        path, column = _path(self.given), self.given["column"]
+        values = (_of_parquet if path.suffix == ".parquet" else _of_lines)(path, column, start, stop)
+        for row, value in enumerate(values, start):
+            ids = isinstance(value, list) and value and all(type(one) is int for one in value)
+            wrong = InputError(f"The row has no prompt in {column!r}.", "Give text or a list of token ids.")
+            yield row, value if isinstance(value, str) or ids else wrong
 
     def is_current(self) -> bool:
         """Whether the file is the one that was described."""
@@ -61,9 +65,8 @@ def source_of(given: Mapping[str, Any]) -> Source:
     if not isinstance(given.get("file"), str):
         raise InputError("over names no file.", "Give {'file': …, 'column': …}.")
     full = {"column": "prompt", "shard": ROWS, **given}
-    positive(full["shard"], "over: shard", "a number of rows")
-    if full.get("limit") is not None:
-        positive(full["limit"], "over: limit", "a number of rows", most=2**53)
+    for name in ("shard", "limit"):
+        positive(full.get(name, 1), f"over: {name}", "a number of rows", most=2**53)
     identity, rows, columns = _look(full)
     name = repr(given["file"])
     if not rows:
@@ -114,37 +117,25 @@ def _read_index(path: Path, size: int, changed: int) -> tuple[str, int, tuple[in
     return whole.hexdigest(), rows, tuple(starts)
 
 
-def _rows(given: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
-    """The rows of a span; an error in place of a line that is not JSON."""
-    if (path := _path(given)).suffix == ".parquet":
-        yield from _of_parquet(path, given["column"], start, stop)
-    else:
-        with path.open("rb") as file:
-            file.seek(_index(path)[2][start // KNOWN])
-            for line in islice(file, start % KNOWN, start % KNOWN + stop - start):
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    yield InputError(f"The line is not JSON: {error}.", "Correct it.")
+def _of_lines(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
+    """The values of a column in some lines; None for a line that is no JSON object with this column."""
+    with path.open("rb") as file:
+        file.seek(_index(path)[2][start // KNOWN])
+        for line in islice(file, start % KNOWN, start % KNOWN + stop - start):
+            try:
+                yield json.loads(line).get(column)
+            except (ValueError, AttributeError):
+                yield None
 
 
-def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[dict[str, Any]]:
+def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
     file, first = _parquet(path), 0
     for group in range(file.num_row_groups):
         after = first + file.metadata.row_group(group).num_rows
         if first < stop and after > start:
             values = file.read_row_group(group, columns=[column]).column(0)
-            inside = values.slice(max(0, start - first), stop - max(start, first))
-            yield from ({column: value} for value in inside.to_pylist())
+            yield from values.slice(max(0, start - first), stop - max(start, first)).to_pylist()
         first = after
-
-
-def _prompt(row: Any, column: str) -> Any:
-    value = row.get(column) if isinstance(row, Mapping) else None
-    ids = isinstance(value, list) and value and all(type(one) is int for one in value)
-    if isinstance(value, str) or ids:
-        return value
-    return InputError(f"The row has no prompt in {column!r}.", "Give text or a list of token ids.")
 
 
 def _parquet(path: Path) -> Any:
