@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,7 +129,7 @@ class Study:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {
-            "grids": [grid.given for grid in self.grids], "store": self.store.place.url, "cells": digest(self.cells),
+            "grids": list(map(asdict, self.grids)), "store": self.store.place.url, "cells": digest(self.cells),
             "workers": workers, "threads": threads, "device": device,
         }  # fmt: skip
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)

@@ -1,6 +1,7 @@
 """Running a study in this process and in several: failures, memory, interruptions, and what `combine` makes of it."""
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> N
     allowed = tmp_path / "allowed"
     one = study(tmp_path / "store", "fixed", {"x": [1, 2]}, allowed=str(allowed))
     both = sl.Study(
-        [one.grids[0].given, {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
+        [asdict(one.grids[0]), {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
     )
     table = both.run(progress=False).set_index("grid")
     assert table["failed"].to_dict() == {FAKE + "fixed": 2, FAKE + "broken": 1}
@@ -215,7 +216,7 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
     from squashlens.study.engines.worker import digest, work
 
     one = study(tmp_path, "square", {"x": [1]})
-    task = {"grids": [one.grids[0].given], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
+    task = {"grids": [asdict(one.grids[0])], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
             "threads": 1, "device": None}  # fmt: skip
     work(task, 0)
     assert one.status()["done"].tolist() == [1]

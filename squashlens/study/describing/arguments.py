@@ -45,15 +45,12 @@ def require_hooks(given: Any) -> list[Any]:
     """The hooks of a description, made without a model."""
     import squashlens as sl
 
-    if not isinstance(given, list | tuple):
-        raise InputError(f"hooks={short_repr(given)} is not a list.", "Give a list, such as [{'freeze_norms': {}}].")
-    found = []
-    for one in given:
+    known, found = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")], []
+    for one in converted(given, list[Any], "hooks"):
         name, arguments = _named(one, "hooks")
-        known = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")]
         if name not in known:
             raise unknown(f"There is no hook {short_repr(name)}.", name, known)
-        found.append(_called(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
+        found.append(called(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
     return found
 
 
@@ -61,19 +58,19 @@ def _named(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
     """A name and its arguments."""
     if isinstance(given, str):
         return given, {}
-    one = isinstance(given, Mapping) and len(given) == 1
-    name, arguments = next(iter(given.items())) if one else ("", None)
-    if not isinstance(name, str) or not isinstance(arguments, Mapping | None) or not one:
+    named = converted(given, Mapping[str, Mapping[str, Any] | None], argument)
+    if len(named) != 1:
         raise InputError(f"{argument}={short_repr(given)} is not a name with arguments.", "Give {name: {argument: …}}.")
+    ((name, arguments),) = named.items()
     return name, arguments or {}
 
 
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+def called(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+    """What a function returns; an error for a missing or unknown argument."""
     try:
         return function(**arguments)
-    except TypeError as error:  # a missing or unknown argument
-        cause = f"{what}: {error}"
-        raise InputError(cause if cause.endswith("?") else f"{cause}.", "Correct its arguments.") from error
+    except TypeError as error:
+        raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
 
 
 def _sequence(model: Any, given: Any) -> Any:
@@ -122,15 +119,12 @@ def _task(_: Any, given: Any) -> Any:
 def _stack(_: Any, given: Any) -> Any:
     from squashlens.synthetic import Stack
 
-    if not isinstance(given, Mapping):
-        raise InputError(f"stack={short_repr(given)} is not a mapping.", "Give its fields, such as {'depth': 2}.")
-    return _called(Stack, given, "stack")
+    return called(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
 
 
 def _interventions(_: Any, given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        raise InputError(f"interventions={short_repr(given)} is not a mapping.", "Give a list of hooks by label.")
-    return {label: require_hooks(hooks) for label, hooks in given.items()}
+    named = converted(given, Mapping[str, Any], "interventions")
+    return {label: require_hooks(hooks) for label, hooks in named.items()}
 
 
 def unknown(cause: str, name: object, known: Iterable[str]) -> InputError:
