@@ -83,42 +83,6 @@ def test_a_file_that_cannot_grow_is_refused(tmp_path: Path) -> None:
         assert "larger than this system allows. Raise the limit" in line
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system of its own")
-def test_a_full_disk_is_refused(tmp_path: Path) -> None:
-    """A file system of 64 kB, mounted where only the subprocess sees it."""
-    script = """
-    import subprocess, sys
-    from pathlib import Path
-    folder = Path(sys.argv[1])
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]).returncode:
-        sys.exit(77)
-    import numpy as np, xarray as xr
-    import squashlens as sl
-    from squashlens.errors import OutputError
-    from squashlens.saving.journal import Journal
-    sl.results.save(xr.DataArray([1.0], dims="a", name="v"), folder / "x.nc")
-    journal = Journal(folder / "journal", {})
-    old = (folder / "x.nc").read_bytes()
-    for attempt in (
-        lambda: sl.results.save(xr.DataArray(np.arange(9000.0), dims="a", name="v"), folder / "x.nc"),
-        lambda: journal.keep({"a": "x" * 90_000}),
-    ):
-        try:
-            attempt()
-        except OutputError as error:
-            print(error)
-    assert (folder / "x.nc").read_bytes() == old
-    """
-    done = run(script, tmp_path, prefix=("unshare", "-m"))
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("this machine allows no mounts")
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert "the disk is full. Free some space" in first
-    assert "disk is full" in second
-    assert "Free some space" in second
-
-
 @pytest.mark.parametrize("name", [errno.ENOSPC, errno.EFBIG, errno.EACCES])
 def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.txt", b"old")

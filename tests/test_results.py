@@ -13,36 +13,7 @@ import torch
 import xarray as xr
 
 import squashlens as sl
-from squashlens.engine.text.tokens import escape
-from squashlens.errors import InputError
-from squashlens.records.results import attributes, position_coords, sealed
 from tests import captured, odd
-from tests.references import raw
-
-NASTY = ["a\nb", "\x00\x07", "\u2028", "⟨<0xF0>⟩", "<b>x</b>", " ", "1", "1", "é", "🙂", '"', "\\", ""]
-
-
-def nasty_array() -> xr.DataArray:
-    """Repeated tokens, control characters, halves of characters; and every float that is hard to write down."""
-    hard = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, np.nan, np.inf, -np.inf, -0.0, 0.0, 1e16 + 2, 1, 2, 3]
-    dims, coords = position_coords(np.arange(len(NASTY))[None], [[escape(t) for t in NASTY]])
-    array = xr.DataArray(np.array(hard), coords, dims, "nasty", attributes("nasty", "1"))
-    return sealed(array, {"none": None, "flag": True, "nested": {"deep": [1, "é"]}})
-
-
-@pytest.mark.parametrize("ending", ["nc", "json"])
-def test_nasty_labels_and_floats_survive(ending: str, tmp_path: Path) -> None:
-    array = nasty_array()
-    back = sl.results.open(sl.results.save(array, tmp_path / f"x.{ending}"))
-    xr.testing.assert_identical(back, array)
-    assert back.values.tobytes() == array.values.tobytes()  # bit for bit, −0 and NaN too
-    assert sl.results.provenance(back) == {
-        "none": None,
-        "flag": True,
-        "nested": {"deep": [1, "é"]},
-        "values": "measured",
-    }
-
 
 KINDS: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: odd.result(name) for name in odd.result("")},
@@ -147,28 +118,3 @@ def test_fingerprint_sees_any_weight(folder_of: Callable[[str], Path]) -> None:
         assert fingerprint(model) == start
         weight.data[[0, 1]] = weight.data[[1, 0]].clone()
         assert fingerprint(model) != start  # two rows exchanged
-
-
-def test_refusals(tmp_path: Path) -> None:
-    array = nasty_array()
-    with pytest.raises(InputError, match=r"\.nc, \.json, \.csv"):
-        sl.results.save(array, tmp_path / "x.txt")
-    with pytest.raises(InputError, match="no folder"):
-        sl.results.save(array, tmp_path / "missing" / "x.nc")
-    with pytest.raises(InputError, match="There is no file"):
-        sl.results.open(tmp_path / "x.nc")
-    with pytest.raises(InputError, match="is not a result"):
-        raw(sl.results.save)([1.0], tmp_path / "x.nc")
-    for ending in ("nc", "json"):
-        with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
-            sl.results.save(array.assign_attrs(odd={1, 2}), tmp_path / f"x.{ending}")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match="no provenance"):
-        sl.results.provenance(xr.DataArray([1.0]))
-
-
-@pytest.mark.parametrize("said", ["{", "3", "[]", 3, "[" * 100_000, b"{}"])
-def test_a_provenance_that_is_none_is_refused(said: Any) -> None:
-    for result in (xr.Dataset(attrs={"provenance": said}), xr.DataArray(1.0, attrs={"provenance": said})):
-        with pytest.raises(InputError, match="The attribute provenance=.* is not a provenance"):
-            sl.results.provenance(result)

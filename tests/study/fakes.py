@@ -82,13 +82,6 @@ def permitted(model: Any, prompt: str, allowed: str, notes: str) -> xr.Dataset:
     return letters(model, prompt).assign(share=1 / 3, missing=np.nan)
 
 
-def bounded(model: Any, prompt: str) -> xr.Dataset:
-    """As `letters`, if there is memory for the prompt."""
-    if len(prompt) > 50:
-        raise MemoryError(f"{len(prompt)} characters")
-    return letters(model, prompt)
-
-
 def plain(x: int) -> int:
     """No xarray object."""
     return x

@@ -90,14 +90,3 @@ def test_what_is_wrong_is_said(words: list[str], said: str, described: str, caps
         main(["study", *(described if word == "FILE" else word for word in words)])
     assert code.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_help_lists_the_actions(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["study"], ["study", "--help"]):
-        with pytest.raises(SystemExit):
-            main(words)
-        printed = capsys.readouterr().out
-        assert all(action in printed for action in ACTIONS)
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "study" in capsys.readouterr().out

@@ -1,9 +1,7 @@
 """Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
 
 import json
-import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -123,64 +121,6 @@ def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) 
     assert [file.read_bytes() for file in shards[0]] == [file.read_bytes() for file in shards[1]]
 
 
-@pytest.mark.slow
-def test_a_damaged_shard_is_not_taken_by_retry(tmp_path: Path) -> None:
-    one = with_permission(tmp_path)
-    one.run(progress=False)
-    for key in one._failed_rows():
-        one.store.measure_again(key)
-    first = next(cell for cell in one.cells if cell.span == (0, 5))
-    shard = tmp_path / "store" / "shards" / "letters" / f"{first.key}.parquet"
-    pq.write_table(pq.read_table(shard), shard, compression="none")  # another file, which can be read
-    notes = tmp_path / "notes"
-    notes.unlink()
-    one.run(progress=False)
-    assert sorted(notes.read_text().splitlines()) == sorted([
-        "prompt 0 late", *PROMPTS[1:5], "prompt 17 late", "prompt 8 late"])  # fmt: skip
-
-
-def test_one_prompt_that_does_not_fit_costs_its_row_only(tmp_path: Path) -> None:
-    over = written("jsonl", tmp_path, [*PROMPTS[:3], "x" * 100, *PROMPTS[3:5]])
-    one = sl.Study({"measurement": "tests.study.fakes:bounded", "arguments": {"model": "tiny-gemma"}, "over": over,
-                    "name": "letters"}, store=tmp_path / "store")  # fmt: skip
-    assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
-    assert one.failures()[["row", "reason"]].to_numpy().tolist() == [[3, "MemoryError: 100 characters"]]
-
-
-def peaks_of_scans(folder: Path) -> list[int]:
-    """The peak of Python's allocations in scans of 40, 80 and 480 rows; Arrow's are freed after each.
-
-    Tracing is never stopped: in Python 3.11 `tracemalloc.stop` crashes while another thread allocates.
-    """
-    from squashlens.engine.loading import load as module
-
-    tiny, peaks = sl.load("tiny-gemma", progress=False), []
-    module.load = lambda *_, **__: tiny
-    tracemalloc.start()
-    for turn, rows in enumerate((40, 80, 480)):
-        over = written("jsonl", folder, [f"{turn} {row} " + 500 * "x" for row in range(rows)]) | {"shard": 40}
-        one = scan(folder / "store", over)
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        one.run(progress=False)
-        peaks.append(tracemalloc.get_traced_memory()[1] - before)
-        assert pa.total_allocated_bytes() < 10_000_000
-    return peaks
-
-
-@pytest.mark.slow
-def test_the_memory_of_a_scan_does_not_grow_with_its_rows(tmp_path: Path) -> None:
-    """The peaks for two shards and for twelve; the first run is not counted.
-
-    In a process of its own, since tracing allocations can crash a process that has threads of other tests.
-    """
-    program = f"from tests.study.test_scans import *; print(peaks_of_scans(Path({str(tmp_path)!r})))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    _, two, twelve = json.loads(done.stdout.splitlines()[-1])
-    assert twelve < 1.3 * two
-
-
 def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     over = written("jsonl", tmp_path, PROMPTS) | {"shard": 10}
     one = scan(tmp_path / "store", over)
@@ -234,27 +174,18 @@ def test_a_scan_has_a_column_for_each_varied_argument(tmp_path: Path) -> None:
     assert found.to_numpy().tolist() == [["bfloat16", 3], ["float32", 3]]
 
 
-def test_the_real_measurement_of_a_prompt(tmp_path: Path, tiny: Any) -> None:
-    over = written("jsonl", tmp_path, ["11 =", "1101 =", [2, 4, 4, 76]])
-    one = sl.Study(
-        {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over}, store=tmp_path / "store"
-    )
+def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(tmp_path: Path, tiny: Any) -> None:
+    over, arguments = written("jsonl", tmp_path, ["110", "1101", [2, 4, 4, 76]]), {"model": "tiny-gemma"}
+    grids = [{"measurement": name, "arguments": arguments, "over": over} for name in ("path_bound", "collapse")]
+    one = sl.Study(grids, store=tmp_path / "store")
     one.run(progress=False)
     table = one.sql("select * from path_bound order by row")
     assert table["error"].isna().all()
-    assert list(table["path_bound"][1]) == sl.path_bound(tiny, "1101 =").values.tolist()
-    assert list(table["token"][0]) == ["<bos>", "1", "1", "="]
-
-
-def test_a_prompt_grows_into_a_sequence(tmp_path: Path, tiny: Any) -> None:
-    over = written("jsonl", tmp_path, ["110", "1101"])
-    one = sl.Study(
-        {"measurement": "collapse", "arguments": {"model": "tiny-gemma"}, "over": over}, store=tmp_path / "s"
-    )
-    one.run(progress=False)
-    table = one.sql("select * from collapse order by row")
+    assert list(table["path_bound"][1]) == sl.path_bound(tiny, "1101").values.tolist()
+    assert list(table["token"][0]) == ["<bos>", "1", "1", "0"]
     sequence = sl.prompts.build(tiny, ["1", "1", "0", "1"])
-    assert list(table["distance_y"][1]) == sl.collapse(tiny, sequence)["distance_y"].values.tolist()
+    distances = one.sql("select distance_y from collapse where row = 1")["distance_y"][0]
+    assert list(distances) == sl.collapse(tiny, sequence)["distance_y"].values.tolist()
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,29 @@ from tests.study.fakes import square
 KEY = "ab" + 30 * "0"
 
 
-@pytest.fixture(params=["folder", "memory"])
+# With moto's server, or a real store: SQUASHLENS_STORE=s3://bucket/new python -m pytest tests/study/test_store.py
+REMOTE = os.environ.get("SQUASHLENS_STORE", "memory://new")
+
+
+@pytest.fixture(params=["folder", REMOTE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(tmp_path / "store" if request.param == "folder" else f"memory://{tmp_path.name}")
+    return Store(tmp_path / "store" if request.param == "folder" else f"{REMOTE}/{tmp_path.name}")
+
+
+def test_a_study_is_the_same_in_every_place(store: Store, tmp_path: Path) -> None:
+    """Cells equal byte for byte, what failed, and rows of a scan."""
+    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in ("11", "", "101")))
+    grids = [
+        {"measurement": "tests.study.fakes:broken", "name": "areas", "each": {"x": [2, 3]}},
+        {"measurement": "tests.study.fakes:size", "name": "sizes", "over": {"file": str(tmp_path / "prompts.jsonl")}},
+    ]
+    here, there = sl.Study(grids, store=tmp_path / "here"), sl.Study(grids, store=store.place.url)
+    assert there.run(progress=False).equals(here.run(progress=False))
+    assert there.run(retry=True, progress=False).equals(here.status())
+    for cell in here.cells:
+        assert here.store.place.read(name_of(cell.key)) == there.store.place.read(name_of(cell.key))
+    for query in ("select x, value from areas order by all", "select prompt, size, error from sizes order by row"):
+        assert there.sql(query).equals(here.sql(query))
 
 
 def test_a_result_comes_back(store: Store) -> None:
