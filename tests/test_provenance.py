@@ -19,18 +19,6 @@ from squashlens.records.results import sealed
 from tests import odd
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", [name for name in odd.result("") if name != "shares_and_counts"])
-def test_every_result_has_it_once(name: str) -> None:
-    found = odd.result(name)
-    call = sl.results.provenance(found)["call"]
-    assert call["function"]
-    if isinstance(found, xr.Dataset):
-        for variable in found.data_vars.values():
-            assert set(variable.attrs) <= {"long_name", "units", "source", "provenance"}
-            assert sl.results.provenance(variable) == sl.results.provenance(found)
-
-
 def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
     ids = sl.prompts.tokenize(tiny, "110 =")
     for given, recorded in (
@@ -214,23 +202,6 @@ def test_stored_facts_of_parts_come_back_unchanged() -> None:
     assert facts.told(stored, lambda dim: [2, 0])["b"] == [parts[2]["b"], parts[0]["b"]]
     assert facts.told(stored, lambda dim: None)["f"] == [None, None, [None]]
     assert facts.told(stored, lambda dim: ["other"]) == facts.told(stored, lambda dim: None)
-
-
-# Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
-WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in WITHOUT_IDS])
-def test_the_ids_that_were_measured_stand_in_every_result(name: str) -> None:
-    """As a coordinate, or in the provenance: a tokenizer, or a template with a date, may give others tomorrow."""
-    result = odd.result(name)
-    if name != "top_tokens" and ("token_id" in result.coords or "token_id" in getattr(result, "data_vars", ())):
-        return
-    facts = sl.results.provenance(result)
-    held = [facts, facts.get("sequence") or {}, facts.get("call") or {}]
-    assert any(one.get(key) for one in held for key in ("token_ids", "prompt", "forms")), facts.keys()
-    assert not any(isinstance(one.get("prompt"), str) for one in held if "token_ids" not in facts)
 
 
 def test_the_content_of_a_sequence_stands_in_its_results() -> None:

@@ -15,6 +15,8 @@ import xarray as xr
 import squashlens as sl
 from tests import captured, odd
 
+# Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
+WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
 KINDS: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: odd.result(name) for name in odd.result("")},
     "certified": lambda: sl.path_bound(odd.model(), "11", constants="measured", to_layer=[1, "y"], progress=False),
@@ -30,8 +32,20 @@ KINDS: dict[str, Callable[[], Any]] = {
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> None:
-    """Back from netCDF and JSON as it was; in CSV and DataFrames with every number under its labels."""
+    """Back from netCDF and JSON as it was; in CSV and DataFrames with every number under its labels.
+
+    It says what made it, with the ids that were measured: a tokenizer, or a template with a date, may give others
+    tomorrow.
+    """
     result = KINDS[kind]()
+    facts = sl.results.provenance(result)
+    assert kind == "shares_and_counts" or facts["call"]["function"]
+    for variable in result.data_vars.values() if isinstance(result, xr.Dataset) and kind != "shares_and_counts" else ():
+        assert set(variable.attrs) <= {"long_name", "units", "source", "provenance"}
+        assert sl.results.provenance(variable) == facts
+    if kind not in WITHOUT_IDS and "token_id" not in {*result.coords, *getattr(result, "data_vars", ())}:
+        held = [facts, facts.get("sequence") or {}, facts.get("call") or {}]
+        assert any(one.get(key) for one in held for key in ("token_ids", "prompt", "forms")), facts.keys()
     for ending in ("nc", "json"):
         back = sl.results.open(sl.results.save(result, tmp_path / f"x.{ending}"))
         assert type(back) is type(result)

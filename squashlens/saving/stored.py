@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.saving.digests import PROVENANCE, Result, contents
-from squashlens.saving.rows import as_dataset, rows_of
 
 ENDINGS = (".nc", ".json", ".csv")
 KIND = "squashlens_kind"  # attribute of a file: "Dataset", or "DataArray" and the name of the array, if it has one
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
 TAIL = 84  # the bytes that this takes
+PLACE = "place without dimension"  # stands for the dimension of a single number
 
 
 def as_bytes(result: Result, ending: str) -> bytes:
@@ -168,3 +169,28 @@ def _of_json(content: dict[str, Any]) -> xr.Dataset:
 def array_of(one: dict[str, Any]) -> np.ndarray:
     """The values of a variable in JSON."""
     return np.array(one["data"], dtype=one["dtype"]).reshape(one["shape"])
+
+
+def rows_of(values: xr.DataArray, taken: Collection[str] = ("variable", "value")) -> pd.DataFrame:
+    """One row for each entry: its coordinates, then its `value`. A coordinate with a `taken` name gets an underscore.
+
+    Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
+    """
+    renamed = {name: f"{name}_" for name in (*values.dims, *values.coords) if name in taken}
+    found = values.rename(renamed).rename("value")
+    if not found.ndim:
+        found = found.expand_dims(PLACE)
+    frame = found.to_dataframe().reset_index().drop(columns=PLACE, errors="ignore")
+    kinds = {"b": "boolean", "i": "Int64", "u": "UInt64"}
+    for name in frame.columns.drop("value"):
+        kind = frame[name].dtype.kind
+        if kind in kinds:
+            frame[name] = frame[name].astype(kinds[kind])
+    return frame.reindex(columns=[*frame.columns.drop("value"), "value"])
+
+
+def as_dataset(result: xr.DataArray | xr.Dataset) -> xr.Dataset:
+    """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
+    if isinstance(result, xr.Dataset):
+        return result
+    return result.to_dataset(name="value" if result.name is None or result.name in result.coords else result.name)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.saving.rows import rows_of
+from squashlens.saving.stored import rows_of
 from squashlens.study.cells import Cell, states
 from squashlens.study.combine import axis_name, combine
 from squashlens.study.describing.description import Grid, table_of

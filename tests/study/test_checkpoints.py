@@ -72,15 +72,6 @@ def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypat
     assert not stored(tmp_path / "store")
 
 
-def test_a_file_with_the_same_bytes_is_no_change(folder: Path, tmp_path: Path) -> None:
-    one = study(folder, tmp_path / "store")
-    file = folder / "model.safetensors"
-    content = file.read_bytes()
-    file.unlink()
-    file.write_bytes(content)
-    assert one.run(progress=False)["done"].tolist() == [2]
-
-
 @pytest.mark.slow
 def test_a_model_of_the_hub_stays_at_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "hub" / "models--someone--tiny"

@@ -124,14 +124,6 @@ def test_a_worker_goes_on_with_the_code_that_it_imported(tmp_path: Path, write: 
     assert anew(tmp_path).status()["left"].tolist() == [2]
 
 
-def test_a_signature_that_changed_is_read_again(tmp_path: Path, write: Written) -> None:
-    write(own_measure=HEAD + "def area(x: int): return made(2 * x)\n")
-    sl.Study(GRID, store=tmp_path / "store")
-    write(own_measure=HEAD + "def area(x: int, y: int): return made(2 * x + y)\n")
-    importlib.reload(sys.modules["own_measure"])
-    assert areas(sl.Study(GRID | {"arguments": {"y": 1}}, store=tmp_path / "store")) == [3, 5]
-
-
 def test_a_measurement_whose_changes_cannot_be_seen_is_refused(
     tmp_path: Path, write: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,14 +166,6 @@ def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path)
     assert one.store.count() == 0
 
 
-def test_a_scan_has_a_column_for_each_varied_argument(tmp_path: Path) -> None:
-    over = written("jsonl", tmp_path, PROMPTS[:3])
-    one = scan(tmp_path / "store", over, each={"dtype": ["float32", "bfloat16"]})
-    one.run(progress=False)
-    found = one.sql("select dtype, count(*) as many from letters group by dtype order by dtype")
-    assert found.to_numpy().tolist() == [["bfloat16", 3], ["float32", 3]]
-
-
 def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(tmp_path: Path, tiny: Any) -> None:
     over, arguments = written("jsonl", tmp_path, ["110", "1101", [2, 4, 4, 76]]), {"model": "tiny-gemma"}
     grids = [{"measurement": name, "arguments": arguments, "over": over} for name in ("path_bound", "collapse")]
