@@ -39,7 +39,7 @@ def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> No
     """
     result = KINDS[kind]()
     facts = sl.results.provenance(result)
-    assert kind == "shares_and_counts" or facts["call"]["function"]
+    assert kind in ("shares_and_counts", "capture") or facts["call"]["function"]
     for variable in result.data_vars.values() if isinstance(result, xr.Dataset) and kind != "shares_and_counts" else ():
         assert set(variable.attrs) <= {"long_name", "units", "source", "provenance"}
         assert sl.results.provenance(variable) == facts

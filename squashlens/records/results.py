@@ -36,7 +36,7 @@ from squashlens.saving.digests import (
     texts_of,
 )
 from squashlens.saving.files import require_output, write
-from squashlens.saving.stored import ENDINGS, as_bytes, opened
+from squashlens.saving.stored import ENDINGS, as_bytes, parsed, result_of
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
@@ -258,8 +258,6 @@ def save(result: Result, path: str | Path) -> Path:
     ...     sl.results.open(path).identical(bound)
     True
     """
-    if not isinstance(result, xr.DataArray | xr.Dataset):
-        raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
     return write(path, as_bytes(result, path.suffix))
 
@@ -280,4 +278,12 @@ def open(path: str | Path) -> Result:
     Raises:
         InputError: if the file was changed or damaged since it was saved, or `save` did not write it.
     """
-    return opened(path)
+    path = Path(path)
+    if path.suffix not in (".nc", ".json"):
+        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
+    try:
+        if not path.is_file():  # a pipe would wait for its writer
+            raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
+        return result_of(parsed(path.read_bytes(), path.suffix, path))
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

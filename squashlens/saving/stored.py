@@ -14,7 +14,6 @@ import io
 import json
 import re
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,19 +49,6 @@ def as_bytes(result: Result, ending: str) -> bytes:
             "Use only numbers and text in its variables, and only text in its attributes.",
         )
     return content
-
-
-def opened(path: str | Path) -> Result:
-    """The result in a `.nc` or `.json` file that was written from `as_bytes`."""
-    path = Path(path)
-    if path.suffix not in (".nc", ".json"):
-        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
-    try:
-        if not path.is_file():  # a pipe would wait for its writer
-            raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
-        return result_of(parsed(path.read_bytes(), path.suffix, path))
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error
 
 
 def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:

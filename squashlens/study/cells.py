@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pandas as pd
+
 from squashlens._typing import full_name
 from squashlens.errors import InputError
 from squashlens.study.describing.description import Grid
@@ -17,7 +19,6 @@ from squashlens.study.describing.measurements import (
     parameters,
     require_arguments,
     scanned,
-    takes_model,
 )
 from squashlens.study.scans import Source, source_of
 from squashlens.study.storing.store import Store
@@ -106,10 +107,18 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
 
 
-def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
-    """Whether each cell is done, failed or left, by key."""
-    done, failed = store.done(cell.key for cell in cells), store.failures()
-    return {cell.key: "done" if cell.key in done else "failed" if cell.key in failed else "left" for cell in cells}
+def listed(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
+    """A row for each cell: whether it is done, failed (and why) or left, and its labels."""
+    done, failed, rows = store.done(cell.key for cell in cells), store.failures(), []
+    for cell in cells:
+        row = {
+            "cell": cell.key, "grid": cell.grid, "measurement": cell.measurement,
+            "model": cell.model.name if cell.model else None,
+            "state": "done" if cell.key in done else "failed" if cell.key in failed else "left",
+            "reason": None if cell.key in done else failed.get(cell.key, {}).get("reason"),
+        }  # fmt: skip
+        rows.append(row | {f"label_{name}" if name in row else name: str(one) for name, one in cell.labels.items()})
+    return pd.DataFrame(rows)
 
 
 def require_current(cells: Sequence[Cell]) -> None:
@@ -155,9 +164,9 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:
     """The model of a cell, with the identity of its checkpoint; `known` has those that were looked at before."""
-    if not takes_model(grid.measurement):
-        return None
     own = parameters(grid.measurement)
+    if "model" not in own:
+        return None
     options = {name: arguments[name] for name in LOADING if name in arguments and name not in own}
     if "dtype" in options:
         options["dtype"] = full_name(options["dtype"])

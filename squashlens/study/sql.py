@@ -1,7 +1,7 @@
 """Questions in SQL about cells and scans, answered by DuckDB: of scans from Parquet files, of grids from memory."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,7 +9,7 @@ import pandas as pd
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.saving.stored import rows_of
-from squashlens.study.cells import Cell, states
+from squashlens.study.cells import Cell, listed
 from squashlens.study.combine import axis_name, combine
 from squashlens.study.describing.description import Grid, table_of
 from squashlens.study.extras import extra
@@ -36,7 +36,7 @@ def _fill(database: Any, query: str, grids: Sequence[Grid], cells: Sequence[Cell
     """Register the tables that a query names."""
     words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
     if "cells" in words:
-        database.register("cells", _cells(cells, states(cells, store), store))
+        database.register("cells", listed(cells, store))
     for grid in grids:
         table = table_of(grid.name)
         if table.lower() not in words and grid.name not in query:
@@ -84,17 +84,3 @@ def _view(database: Any, table: str, cells: Sequence[Cell], store: Store) -> Non
     labels = [{"cell": cell.key, **{axis_name(n, taken): label for n, label in cell.labels.items()}} for cell in cells]
     database.register(f"{table} labels", pd.DataFrame(labels))
     database.execute(f'create temp view "{table}" as select * from "{table} labels" join ({source}) using (cell)')  # noqa: S608
-
-
-def _cells(cells: Sequence[Cell], state: Mapping[str, str], store: Store) -> pd.DataFrame:
-    failed, rows = store.failures(), []
-    for cell in cells:
-        row = {
-            "cell": cell.key, "grid": cell.grid, "measurement": cell.measurement,
-            "model": cell.model.name if cell.model else None, "state": state[cell.key],
-            "reason": failed.get(cell.key, {}).get("reason") if state[cell.key] == "failed" else None,
-        }  # fmt: skip
-        labels = {("label_model" if name == "model" else axis_name(name, row)): str(label)
-                  for name, label in cell.labels.items()}  # fmt: skip
-        rows.append(row | labels)
-    return pd.DataFrame(rows)

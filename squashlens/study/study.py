@@ -1,6 +1,5 @@
 """A study: many measurements with one description and one store, which can be interrupted, resumed and shared."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.study import combine, sql
-from squashlens.study.cells import Cell, cells_of, require_current, states
+from squashlens.study.cells import Cell, cells_of, listed, require_current
 from squashlens.study.describing.description import read
 from squashlens.study.engines.drive import drive
 from squashlens.study.engines.local import Local
@@ -143,17 +142,11 @@ class Study:
             prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
-        state, rows = states(self.cells, self.store), self._failed_rows()
-        grids: dict[str, list[str]] = {}
-        for cell in self.cells:
-            grids.setdefault(cell.grid, []).append(cell.key)
-        found = []
-        for grid, keys in grids.items():
-            counts = Counter(state[key] for key in keys)
-            known = {name: counts[name] for name in ("done", "failed", "left")}
-            failed = sum(len(rows.get(key, ())) for key in keys)
-            found.append({"grid": grid, "cells": len(keys), **known, "failed_rows": failed})
-        return pd.DataFrame(found)
+        rows, table = self._failed_rows(), listed(self.cells, self.store)
+        table["failed_rows"] = [len(rows.get(key, ())) for key in table["cell"]]
+        table: Any = table.assign(cells=1, **{name: table["state"] == name for name in ("done", "failed", "left")})
+        counts = ["cells", "done", "failed", "left", "failed_rows"]
+        return table.groupby("grid", sort=False)[counts].sum().astype(int).reset_index()
 
     def failures(self) -> pd.DataFrame:
         """The cells that could not be computed, and the prompts that could not be measured, with the reasons.

@@ -24,10 +24,7 @@ _looked_at: dict[str, tuple[Any, str]] = {}  # modules as they were imported, an
 
 
 def code_of(module: str, function: Any) -> dict[str, str]:
-    """The digest of each file that the numbers of a function depend on, by its module.
-
-    Without a file of the module, a change of it could not be noticed, and there are no digests.
-    """
+    """The digest of each file that the numbers of a function depend on, by its module."""
     top, todo, found = module.partition(".")[0], [module, str(getattr(function, "__module__", module))], {}
     while todo:
         name = todo.pop()
@@ -41,7 +38,12 @@ def code_of(module: str, function: Any) -> dict[str, str]:
         found[name] = hashlib.sha256(content).hexdigest()
         _require_current(name, file, content, found[name])
         todo += _imports(content, name, file) if file.suffix == ".py" else ()
-    return found if module in found else {}
+    if module not in found:
+        raise InputError(
+            f"The module {module!r} is in no file, so that a change of it could not be noticed.",
+            "Write your measurement into a module of its own, and give that as 'module:function'.",
+        )
+    return found
 
 
 def _file(name: str) -> Path | None:
