@@ -21,7 +21,7 @@ from squashlens.study.describing.measurements import (
     scanned,
 )
 from squashlens.study.scans import Source, source_of
-from squashlens.study.storing.store import Store
+from squashlens.study.store import Store
 
 Span = tuple[int, int]
 

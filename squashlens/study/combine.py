@@ -14,7 +14,7 @@ from squashlens.records.results import sealed
 from squashlens.saving.digests import OF_ALL, PROVENANCE
 from squashlens.study.cells import Cell
 from squashlens.study.describing.description import Grid
-from squashlens.study.storing.store import Store
+from squashlens.study.store import Store
 
 
 def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:

@@ -13,8 +13,8 @@ from squashlens.study.cells import Cell, listed
 from squashlens.study.combine import axis_name, combine
 from squashlens.study.describing.description import Grid, table_of
 from squashlens.study.extras import extra
-from squashlens.study.storing.places import Remote
-from squashlens.study.storing.store import Store
+from squashlens.study.places import Remote
+from squashlens.study.store import Store
 
 
 def answer(query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Store) -> pd.DataFrame:

@@ -15,12 +15,10 @@ from squashlens.errors import InputError
 from squashlens.study import combine, sql
 from squashlens.study.cells import Cell, cells_of, listed, require_current
 from squashlens.study.describing.description import read
-from squashlens.study.engines.drive import drive
-from squashlens.study.engines.local import Local
-from squashlens.study.engines.worker import digest
+from squashlens.study.engines.drive import Local, drive
 from squashlens.study.scans import failed_rows
-from squashlens.study.storing.store import Store
-from squashlens.study.work import Worker, threads_set
+from squashlens.study.store import Store
+from squashlens.study.work import Worker, digest, threads_set
 
 EngineName = Literal["local", "ray", "slurm"]
 

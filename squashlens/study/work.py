@@ -3,12 +3,21 @@
 Nobody hands out cells. Each worker begins with its own part of the list, then helps the others, and the store says what
 is done. So a worker may be killed, join or leave at any time, and a study that was begun with one engine can be
 continued with another.
+
+As a program, a worker reads what to do from standard input, as JSON. It ends after the cell in hand if the process that
+started it ends, or if it is told to stop by SIGTERM or SIGUSR1. The exit code is 0, or 2 after an error that would stop
+every worker, such as a full disk.
 """
 
 import gc
+import hashlib
+import json
+import os
+import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -17,11 +26,12 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.digests import Result
-from squashlens.study.cells import Cell, Model
+from squashlens.study.cells import Cell, Model, cells_of
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
+from squashlens.study.describing.description import read
 from squashlens.study.describing.measurements import LOADING, function_of, parameters, scanned
 from squashlens.study.scans import shard
-from squashlens.study.storing.store import Store
+from squashlens.study.store import Store
 
 DEATHS = 3  # workers that a cell may kill before it counts as failed
 PAUSE = 0.2  # seconds between two looks at cells that other workers hold
@@ -175,3 +185,46 @@ def _free() -> None:
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, SquashlensError) else f"{type(error).__name__}: {text}"
+
+
+def digest(cells: Sequence[Cell]) -> str:
+    """A digest of the names of all cells."""
+    return hashlib.sha256("".join(cell.key for cell in cells).encode()).hexdigest()
+
+
+def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:
+    """Compute all cells of a task that are not done, beginning with the part of this worker."""
+    grids, _ = read(task["grids"])
+    cells = cells_of(grids)
+    if digest(cells) != task["cells"]:
+        raise InputError(
+            "A worker found other cells than the process that started it.",
+            "Install the same versions, and use the same models and files, on all machines.",
+        )
+    first = len(cells) * worker // task["workers"]  # of its own part, in which few models occur; then the others
+    with threads_set(task["threads"]):
+        Worker(Store(task["store"]), task["device"]).run([*cells[first:], *cells[:first]], stop)
+
+
+def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:
+    """Work, and return nothing; or return, as JSON, the error that would stop every worker."""
+    try:
+        work(task, worker, stop)
+    except SquashlensError as error:
+        return json.dumps([type(error).__name__, error.cause, error.remedy])
+    return ""
+
+
+def main() -> None:
+    """Run one worker."""
+    parent, told = os.getppid(), []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: told.append(True))
+    task = json.loads(sys.stdin.readline())
+    if error := outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent):
+        print(error, file=sys.stderr)
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

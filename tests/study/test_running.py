@@ -11,7 +11,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.storing.store import name_of
+from squashlens.study.store import name_of
 
 FAKE = "tests.study.fakes:"
 
@@ -213,7 +213,7 @@ def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Pat
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
-    from squashlens.study.engines.worker import digest, work
+    from squashlens.study.work import digest, work
 
     one = study(tmp_path, "square", {"x": [1]})
     task = {"grids": [asdict(one.grids[0])], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,

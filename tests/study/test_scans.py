@@ -13,7 +13,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.study.scans import source_of
-from squashlens.study.storing.store import Store
+from squashlens.study.store import Store
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "tests.study.fakes:letters"

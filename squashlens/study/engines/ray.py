@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squashlens.errors import InputError
-from squashlens.study.engines.worker import outcome
 from squashlens.study.extras import extra
+from squashlens.study.work import outcome
 
 Actor = tuple[Any, Any]  # with its call
 

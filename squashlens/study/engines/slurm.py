@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from squashlens.errors import InputError
-from squashlens.study.engines.worker import outcome
 from squashlens.study.extras import extra
+from squashlens.study.work import outcome
 
 ASK = 5.0  # seconds between two questions to Slurm about a job
 REQUEUES = 1000  # times that a job is put into the queue again after a time-out

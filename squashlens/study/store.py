@@ -17,7 +17,7 @@ import xarray as xr
 from squashlens.errors import InputError
 from squashlens.saving.digests import Result
 from squashlens.saving.stored import as_bytes, parsed, result_of
-from squashlens.study.storing.places import place_of
+from squashlens.study.places import place_of
 
 FORM = 1  # version of the format
 LARGE = 1 << 20  # bytes of a result from which it is stored as netCDF, which is slower to write and smaller

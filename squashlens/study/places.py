@@ -11,7 +11,6 @@ cell, with the same result.
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,13 +26,10 @@ BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")
 
 def place_of(store: str | Path) -> "Folder | Remote":
     """The place for a path, or for a URL such as ``s3://bucket/study``."""
-    text = os.fspath(store)
     if isinstance(store, str) and "://" in store:
         scheme, _, rest = store.partition("://")
         return Folder(Path(rest)) if scheme in ("file", "local") else Remote(store)
-    if re.match(r"[a-z][a-z0-9]+:/", text):  # a pathlib.Path has one slash only
-        raise InputError(f"store={text!r} is neither a folder nor a URL.", "Give a URL as text, with two slashes.")
-    return Folder(Path(text).expanduser())
+    return Folder(Path(store).expanduser())
 
 
 class Folder:
