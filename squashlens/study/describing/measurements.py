@@ -18,25 +18,17 @@ from squashlens.records.results import versions
 from squashlens.study.describing.arguments import MAKES, plain_of, require_hooks, require_names, unknown
 from squashlens.study.describing.code import code_of
 
-OF_MODELS = (
+MEASUREMENTS = (
     "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",
     "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
     "separator_ablation", "tokenization", "precision", "compare", "search_separators",
     "top_tokens", "evaluate", "probe", "collapse_vs_readout",
+    "synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation",
 )  # fmt: skip
-WITHOUT_MODEL = ("synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation")
-MEASUREMENTS = (*OF_MODELS, *WITHOUT_MODEL)
 LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
 RUNS = {"precision": ("runs", "lengths", "noise_lengths")}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
-# Parameters that a study sets itself, or that only Python can pass, and why.
-NOT_GIVEN = {
-    "progress": "the study shows its own progress",
-    "resume": "the study itself can be resumed",
-    "device": "the engine chooses the device",
-    "source": "only Python can make it",
-    "answer": "it is a Python function; use a task instead",
-}
+NOT_GIVEN = ("progress", "resume", "device", "source", "answer")  # set by the study, or known to Python only
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -46,10 +38,8 @@ def function_of(name: str) -> Callable[..., Any]:
         try:
             found = getattr(import_module(module), attribute)
         except Exception as error:  # whatever the module raises while it is imported
-            reason = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
-            raise InputError(
-                f"The measurement {name!r} cannot be imported: {reason}.", "Give it as 'module:function'."
-            ) from error
+            cause = f"The measurement {name!r} cannot be imported: {type(error).__name__}: {error}."
+            raise InputError(cause, "Give it as 'module:function'.") from error
         if not callable(found):
             raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
         return found
@@ -82,11 +72,9 @@ def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
         import squashlens as sl
 
         hooks = inspect.Parameter("hooks", inspect.Parameter.KEYWORD_ONLY, default=())
-        loading = inspect.signature(sl.load, eval_str=True).parameters
-        known = {"hooks": hooks, **{option: loading[option] for option in LOADING}} | known
-    for argument in arguments:
-        if argument in NOT_GIVEN and argument in (*known, "device"):
-            raise InputError(f"{name}: {argument}= cannot be given: {NOT_GIVEN[argument]}.", "Leave it out.")
+        known = {"hooks": hooks, **{option: _parameters("", sl.load)[option] for option in LOADING}} | known
+    if wrong := [argument for argument in arguments if argument in NOT_GIVEN]:
+        raise InputError(f"{name}: {wrong[0]}= cannot be given: the study sets it, or cannot say it.", "Leave it out.")
     require_names(name, arguments, known)
     for argument, value in arguments.items():
         try:
