@@ -72,7 +72,7 @@ def _along(axes: Mapping[str, list[Any]], found: Mapping[tuple[Any, ...], xr.Dat
     parts = {label: _along(dict(inner), groups[label]) for label in labels if label in groups}
     whole = stacked(aligned({label: part for label, (part, _) in parts.items()}), dim)
     facts = together(dim, labels, [parts[label][1] if label in parts else None for label in labels])
-    return padded(whole, {dim: np.array(labels)}), facts
+    return whole if len(parts) == len(labels) else padded(whole, {dim: np.array(labels)}), facts
 
 
 def _stated(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
